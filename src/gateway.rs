@@ -81,7 +81,8 @@ impl ProxyHttp for Gateway {
         upstream::fill_request_head(self, session, head, ctx)
     }
 
-    /// Turns the vendor's head into ours: nothing of the vendor's goes on but the content type.
+    /// Turns the vendor's response head into the client's. Of the vendor's headers only the content
+    /// type is passed on.
     async fn response_filter(
         &self,
         session: &mut Session,

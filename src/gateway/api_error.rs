@@ -1,5 +1,5 @@
-//! All API errors of the gateway. `description` has what the client is told of each, `response`
-//! builds the answer.
+//! All API errors of the gateway. `description` has the status, code and message of each error, and
+//! `response` builds the response from them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ mod response;
 /// The API format in which a client gets its errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorFormat {
-    /// The chat format, and all that share its errors.
+    /// The chat format, which other endpoints use for their errors as well.
     Chat,
     /// The messages format.
     Messages,
@@ -26,28 +26,28 @@ pub(crate) enum ErrorFormat {
 /// Why a request is not served.
 #[derive(Debug, Clone)]
 pub(crate) enum ApiError {
-    /// The caller is not known.
+    /// The caller is not authenticated.
     Auth(ApiKeyError),
-    /// The request cannot be read.
+    /// The request cannot be read or routed.
     Request(RequestError),
-    /// The call cannot be sold.
+    /// The call is not admitted.
     Admission(AdmissionError),
-    /// A video cannot be made or had.
+    /// The video job cannot be created, or its video cannot be returned.
     Video(VideoError),
-    /// The call repeats another one.
+    /// The call repeats an earlier one, and there is no reply to send for it.
     Idempotency(IdempotencyError),
-    /// There is no room for the call.
+    /// There is no capacity for the call.
     Capacity(CapacityError),
     /// The vendor did not serve the call.
     Upstream(Box<UpstreamError>),
-    /// The gateway is at fault.
+    /// The gateway itself failed.
     Server(ServerError),
 }
 
-/// Why a caller is not known.
+/// Why a caller is not authenticated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ApiKeyError {
-    /// No key came with the request.
+    /// The request has no API key.
     Missing,
     /// No account has this key.
     Unknown,
@@ -55,7 +55,7 @@ pub(crate) enum ApiKeyError {
     Revoked,
 }
 
-/// Why a request cannot be read.
+/// Why a request cannot be read or routed.
 #[derive(Debug, Clone)]
 pub(crate) enum RequestError {
     /// There is no such path.
@@ -80,7 +80,7 @@ pub(crate) enum RequestError {
     HeadTimeout,
 }
 
-/// Why a call cannot be sold.
+/// Why a call is not admitted.
 #[derive(Debug, Clone)]
 pub(crate) enum AdmissionError {
     /// A field of the call is wrong.
@@ -95,10 +95,10 @@ pub(crate) enum AdmissionError {
     /// The model is sold on another endpoint.
     WrongEndpoint {
         model: String,
-        /// The endpoint that sells it.
+        /// The endpoint on which the model is sold.
         expected: Endpoint,
     },
-    /// The value of this field is an id that the account was never given.
+    /// The value of this field is an id that the account was never given, or not recently.
     IdNotOwned(String),
     /// The call uses a field that has no price.
     UnpricedField(FieldRefusal),
@@ -111,12 +111,12 @@ pub(crate) enum AdmissionError {
     },
 }
 
-/// Why a video cannot be made or had.
+/// Why a video job cannot be created, or its video not returned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum VideoError {
     /// This many videos of the account are under way, which is the maximum.
     TooManyOpen(u32),
-    /// There is no such video, as far as this caller is concerned.
+    /// The account has no such video, or no longer. (The video may exist for another account.)
     NotFound,
     /// The video is not finished.
     NotReady,
@@ -137,16 +137,17 @@ pub(crate) enum IdempotencyError {
     ReplyLost,
 }
 
-/// Why there is no room for a call.
+/// Why there is no capacity for a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum CapacityError {
     /// The gateway is overloaded.
     Overloaded,
     /// Too many large bodies are being sent.
     TooManyUploads,
-    /// The account or the address has too many requests under way; the message says of which kind.
+    /// The account or the address has too many requests under way; the message for the client names
+    /// the kind of limit.
     TooManyRequests(&'static str),
-    /// The account's unread responses use all the memory that it may have.
+    /// The account's responses that are under way or unread use all the memory that it may have.
     AnswersUnread,
 }
 
@@ -155,38 +156,38 @@ pub(crate) enum CapacityError {
 pub(crate) enum UpstreamError {
     /// No route to the vendor can be used; the message says why.
     NoRoute(String),
-    /// The vendor refused the call for a reason of the client's.
+    /// The vendor refused the call because of the client's request.
     Refused {
         /// The vendor's status: 400, 404, 413, 422 and the like.
         status: u16,
         /// The vendor's error.
         error: VendorError,
     },
-    /// Every route failed; this is the last one's failure.
+    /// Every route failed; this is the failure of the last one.
     AllRoutesFailed(AttemptFailure),
-    /// The vendor took the call and did not answer in time.
+    /// The vendor received the call and did not answer in time.
     Timeout,
-    /// The vendor's answer broke before anything of it was passed on.
+    /// The vendor's response broke before any part of it was passed on.
     RelayFailed(RelayError),
 }
 
-/// Why the gateway is at fault.
+/// How the gateway itself failed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ServerError {
     /// The ledger cannot be reached.
     LedgerUnavailable,
-    /// A defect of the gateway.
+    /// The gateway has a defect.
     Internal,
 }
 
-/// Why a route did not serve.
+/// Why a route did not serve the call.
 #[derive(Debug, Clone)]
 pub(crate) struct AttemptFailure {
-    /// The vendor's status; `None` if it gave no answer at all.
+    /// The vendor's status; `None` if the vendor sent no response.
     pub status: Option<u16>,
-    /// When the vendor wants to be asked again.
+    /// The time after which the vendor allows a retry (its `retry-after`); `None` if it named none.
     pub retry_after: Option<Duration>,
-    /// Whether any attempt may have begun paid work.
+    /// Whether the vendor may bill this attempt or an earlier one of the same call.
     pub may_be_billed: bool,
 }
 
@@ -195,13 +196,13 @@ impl AttemptFailure {
         matches!(self.status, Some(429 | 503 | 529))
     }
 
-    /// The vendor does not take our key or our money.
+    /// Whether the vendor refused the gateway's key or the gateway's vendor account has no credit.
     fn is_vendor_account_error(&self) -> bool {
         matches!(self.status, Some(401..=403))
     }
 }
 
-/// Makes the group's errors usable with `?` and `into()`.
+/// Implements `From` for each group's error type, so that `?` and `into()` make an [`ApiError`].
 macro_rules! into_api_error {
     ($($group:ident($error:ty),)*) => {$(
         impl From<$error> for ApiError {

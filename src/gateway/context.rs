@@ -1,5 +1,5 @@
-//! The context of one request, which pingora hands to every phase: its stage, its permits, and what
-//! is logged of it.
+//! The context of one request, which pingora passes to every phase: its stage, its permits, and the
+//! values for its access log line.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -26,114 +26,117 @@ use crate::money::{Money, Usage};
 
 /// The state of one request, which pingora passes to every phase.
 pub(crate) struct RequestContext {
-    /// Its id, and that of its hold. It begins with its time, so ids sort by age.
+    /// The request's id, which is also the id of its hold. It begins with the time, so ids sort by
+    /// age.
     pub id: String,
-    /// When its head was read.
+    /// When the request head was read.
     pub arrived: Instant,
-    /// The same, in unix ms.
+    /// The same time, in unix ms.
     pub arrived_ms: i64,
-    /// The address of the client, as far as it is known.
+    /// The address of the client; `None` if it is not known.
     pub client_address: Option<IpAddr>,
     /// The API format in which errors are written to this client.
     pub error_format: ErrorFormat,
     /// Time spent waiting for vendors.
     pub vendor_time: Duration,
-    /// Time spent waiting for the client: for its body, and for it to take its answer.
+    /// Time spent waiting for the client: to send its body, and to read the response.
     pub client_time: Duration,
-    /// Its place among the requests under way.
+    /// The request's permit in the limits of concurrent requests.
     pub request_permit: Option<BudgetPermit>,
-    /// The account of its key, once that is known, and what it uses of this gateway.
+    /// The account of the API key, and what that account uses of this gateway. `None` until the key
+    /// is known.
     pub tenant: Option<Arc<Tenant>>,
-    /// What is told about it when it is over.
+    /// The values that are logged and counted at the end of the request.
     pub access_log: AccessLogRecord,
-    /// The stage that it has reached.
+    /// The stage that the request has reached.
     pub stage: RequestStage,
-    /// Its idempotency key, claimed, if it has one.
+    /// The claimed idempotency key; `None` if the request has none.
     pub idempotent_call: Option<Box<IdempotentCall>>,
-    /// Whether its answer was cut off.
+    /// Whether the response was cut off before its end.
     pub is_aborted: bool,
 }
 
 /// The stages of a request, in order.
 pub(crate) enum RequestStage {
-    /// Its head is there.
+    /// The request head was read.
     Arrived,
-    /// Money is held for it; routes are being tried.
+    /// Money is held for the call, and routes are being tried.
     Admitted(Box<AdmittedCall>),
-    /// A vendor answers.
+    /// A vendor's response is being relayed.
     Relaying(Box<RelayedCall>),
-    /// Its money is settled, or it never had any.
+    /// The hold is settled or voided, or the request never had one.
     Closed,
 }
 
 impl RequestStage {
-    /// Whether money is still held.
+    /// Whether the request still has an open hold.
     #[must_use]
     pub(crate) fn has_open_hold(&self) -> bool {
         matches!(self, RequestStage::Admitted(_) | RequestStage::Relaying(_))
     }
 }
 
-/// A call that has a hold, while routes are being tried.
+/// A call that has a hold and for which routes are being tried.
 pub(crate) struct AdmittedCall {
     /// The call and what pays for it.
     pub priced: PricedCall,
-    /// The memory that the call takes up.
+    /// The memory permits of the call.
     pub permits: CallPermits,
-    /// The routes that are left.
+    /// The routes that were not tried yet, and the result of those that were.
     pub routes: RouteQueue,
-    /// The route being tried.
+    /// The route that is being tried; `None` between two attempts.
     pub attempt: Option<RouteAttempt>,
 }
 
-/// A call and what pays for it, whatever route serves it.
+/// A call and what pays for it. It is the same for every route.
 pub(crate) struct PricedCall {
-    /// The call.
+    /// The call as the client made it.
     pub call: ModelCall,
-    /// How its body becomes the vendor's.
+    /// How the client's body becomes the body for the vendor.
     pub body_transform: BodyTransform,
     /// The hold that pays for the call.
     pub funding: Funding,
-    /// What the call is priced by.
+    /// The model and the prices by which the call is charged.
     pub pricing: PricedModel,
 }
 
-/// The memory that a call takes up.
+/// The memory permits of a call.
 pub(crate) struct CallPermits {
-    /// The memory of a large body.
+    /// Permit for the memory of a large request body (an upload).
     pub upload: Option<UploadPermit>,
-    /// The memory of any other body.
+    /// Permit for the memory of any other request body.
     #[expect(dead_code, reason = "it is given back when it is dropped")]
     pub body: Option<BudgetPermit>,
-    /// The memory of its answer.
+    /// Permit for the memory of the response.
     pub answer: AnswerPermit,
 }
 
-/// The routes of a call, and what became of those that were tried.
+/// The untried routes of a call, and the result of the tried ones.
 pub(crate) struct RouteQueue {
-    /// The routes still to be tried, next one first.
+    /// The routes that were not tried yet, in the order in which they are tried.
     pub untried: VecDeque<Arc<VendorRoute>>,
     /// Whether only one route may serve the call.
     pub is_pinned: bool,
-    /// Whether a route was skipped because it had no room.
+    /// Whether a route was skipped because it already had its maximum of concurrent calls.
     pub skipped_full_route: bool,
-    /// The ranks of routes that failed.
+    /// The preference ranks of the routes that failed or were skipped.
     pub failed: Vec<usize>,
     /// Why the last route failed.
     pub last_failure: Option<AttemptFailure>,
 }
 
-/// A route being tried.
+/// An attempt: one try of the call on one route.
 pub(crate) struct RouteAttempt {
     pub route: Arc<VendorRoute>,
-    /// The call's place on it.
+    /// The call's slot in the concurrency limit of the route.
     pub slot: RouteSlot,
-    /// The body for it.
+    /// The request body for this route.
     pub body: RequestPayload,
 }
 
 impl AdmittedCall {
-    /// Drops a large body, which the vendor has by now: no other route can be tried any more.
+    /// Drops a large request body once the vendor has received it, and gives back its memory
+    /// permit. No other route can be tried afterwards.
     pub(crate) fn drop_body(&mut self) {
         if let Some(attempt) = &mut self.attempt {
             attempt.body = RequestPayload::default();
@@ -147,7 +150,7 @@ impl AdmittedCall {
 }
 
 impl RouteQueue {
-    /// The routes of a call in the order in which they are tried.
+    /// Makes the queue from routes in the order in which they are tried.
     #[must_use]
     pub(crate) fn new(untried: Vec<Arc<VendorRoute>>, is_pinned: bool) -> RouteQueue {
         RouteQueue {
@@ -159,12 +162,12 @@ impl RouteQueue {
         }
     }
 
-    /// How many routes failed before this one: those tried in this call, and those that the
-    /// client's preference would have come to first but that are blocked for a while.
+    /// Returns how many routes failed before the serving one: those that were tried in this call,
+    /// and those with a better preference that were not tried because they are blocked for a while.
     #[must_use]
     pub(crate) fn fallback_depth(&self, serving: &VendorRoute) -> u32 {
         let failed = &self.failed;
-        // Where only one could be taken, none was passed over.
+        // A pinned call may use only one route, so no other route was passed over.
         let preferred = if self.is_pinned { 0 } else { serving.preference };
         let passed_over = (0..preferred).filter(|rank| !failed.contains(rank)).count();
         u32::try_from(failed.len() + passed_over).unwrap_or(u32::MAX)
@@ -173,100 +176,104 @@ impl RouteQueue {
 
 /// How the body of a call becomes the body for a route.
 pub(crate) enum BodyTransform {
-    /// The rules' changes are spliced in.
+    /// The original body is kept, with the changes of the rules spliced in.
     Patch,
-    /// It goes as it came, but for the model's name.
+    /// The body is sent as the client sent it, except for the name of the model.
     PassThrough,
-    /// It is written anew in the vendor's format.
+    /// The body is written anew in the vendor's format.
     Translate {
-        /// The new body.
+        /// The translated body.
         body: TranslatedCall,
-        /// What became of the model's thinking, if any belongs to the call.
+        /// Whether the model's saved thinking was put back; `None` if no thinking belongs to the
+        /// call.
         reasoning: Option<ReasoningState>,
     },
 }
 
-/// What a call is priced by. It does not change any more, whatever the rules do.
+/// The prices and the model of a call, fixed at admission: a reload of the rules does not change
+/// them.
 #[derive(Clone)]
 pub(crate) struct PricedModel {
     pub model: Arc<Model>,
-    /// The price list.
+    /// The version of the price list.
     pub price_version: Arc<str>,
-    /// The moment whose prices count, in unix seconds.
+    /// The time whose prices apply, in unix seconds.
     pub priced_at: i64,
     /// The endpoint that was called.
     pub endpoint: Endpoint,
-    /// Its input in tokens, as counted where the vendor reports nothing.
+    /// The input in tokens as the gateway counted it, for the case that the vendor reports no
+    /// usage.
     pub input_tokens: u64,
-    /// What covers it to the full.
+    /// The hold that covers the call at its largest.
     pub full_hold: Money,
 }
 
-/// An answer on its way.
+/// A call whose response is being relayed to the client.
 pub(crate) struct RelayedCall {
     /// The hold that pays for the call.
     pub funding: Funding,
-    /// What the call is priced by.
+    /// The model and the prices by which the call is charged.
     pub pricing: PricedModel,
-    /// The route that serves.
+    /// The route that serves the call.
     pub route: Arc<VendorRoute>,
-    /// The call's place on it.
+    /// The call's slot in the concurrency limit of the route.
     #[expect(dead_code, reason = "it is given back when it is dropped")]
     pub slot: RouteSlot,
-    /// How many routes failed before it.
+    /// How many routes failed before the serving one.
     pub fallback_depth: u32,
-    /// The room of a large body, which the answer takes over.
+    /// The permit of a large request body, which the response keeps.
     #[expect(dead_code, reason = "it is given back when it is dropped")]
     pub upload_permit: Option<UploadPermit>,
-    /// What the answer takes up in memory; it goes to its client's side.
+    /// Permit for the memory of the response; it is handed over to the part that writes to the
+    /// client.
     pub answer_permit: AnswerPermit,
-    /// The vendor's id of the request.
+    /// The vendor's id of the request; `None` if the vendor sent none.
     pub vendor_request_id: Option<String>,
-    /// Turns the vendor's response into ours, piece by piece.
+    /// Turns the vendor's response into the client's, piece by piece.
     pub relay: Relay,
-    /// How far it may grow.
+    /// How far the response may grow before its hold must grow.
     pub stream_budget: StreamBudget,
 }
 
-/// What the log and the metrics tell of a request. What never came about is empty.
+/// The values of a request's access log line and metrics. A value that never came about is empty.
 #[derive(Default)]
 pub(crate) struct AccessLogRecord {
     /// The endpoint's short name.
     pub endpoint: &'static str,
-    /// Whose key it was.
+    /// The account of the API key.
     pub account: Option<AccountName>,
-    /// The key, of which the beginning may be shown.
+    /// The API key, of which only the beginning may be logged.
     pub key: Option<Arc<KeyRecord>>,
     pub model: Option<Arc<Model>>,
-    /// The route that served, or was tried last.
+    /// The route that served the call, or that was tried last.
     pub route: Option<Arc<VendorRoute>>,
-    /// How many routes failed first.
+    /// How many routes failed before the last one.
     pub fallback_depth: u32,
-    /// The status sent.
+    /// The status that was sent to the client.
     pub status: u16,
-    /// The code of a refusal, or why a stream broke.
+    /// The error code of a refusal, or the reason why a stream broke.
     pub error_code: Option<String>,
-    /// What was used.
+    /// The usage that was charged.
     pub usage: Option<Usage>,
-    /// What was charged.
+    /// The charge.
     pub charge: Option<Money>,
-    /// Whether the client left before the end.
+    /// Whether the client disconnected before the end.
     pub client_disconnected: bool,
-    /// What came of it as a repeat.
+    /// The result of an idempotent repeat, such as `replayed`; empty for other calls.
     pub repeat_outcome: &'static str,
-    /// To the first byte of the answer.
+    /// The time from the arrival to the first byte of the response.
     pub time_to_first_byte: Option<Duration>,
 }
 
 impl RequestContext {
-    /// A request that has just arrived.
+    /// Makes the context of a request that has just arrived.
     #[must_use]
     pub(crate) fn begin() -> RequestContext {
         let id = uuid::Uuid::now_v7().to_string();
         RequestContext { id, arrived_ms: unix_ms(), ..RequestContext::idle() }
     }
 
-    /// A connection that waits for a request: it has no id yet.
+    /// Makes the context of a connection that waits for a request. It has no request id yet.
     #[must_use]
     pub(crate) fn idle() -> RequestContext {
         RequestContext {
@@ -286,16 +293,16 @@ impl RequestContext {
         }
     }
 
-    /// Makes room for another request: what is left is to write an answer of our own. Until that
-    /// is written the request counts for its account or address all the same.
+    /// Makes room for another request, since all that is left is to write a response of the
+    /// gateway's own. Until that is written, the request still counts for its account or address.
     pub(crate) fn leave_pool(&mut self) {
         if let Some(permit) = &mut self.request_permit {
             permit.leave_pool();
         }
     }
 
-    /// Takes the admitted call out, with the route that answered; the request is closed then.
-    /// `None` if no route is being tried.
+    /// Takes out the admitted call and the attempt whose route answered, and sets the stage to
+    /// `Closed`. `None` if no route is being tried.
     pub(crate) fn take_attempt(&mut self) -> Option<(AdmittedCall, RouteAttempt)> {
         let attempt = self.admitted()?.attempt.take()?;
         match std::mem::replace(&mut self.stage, RequestStage::Closed) {
@@ -304,7 +311,7 @@ impl RequestContext {
         }
     }
 
-    /// The answer on its way, if there is one.
+    /// Returns the call whose response is being relayed; `None` in any other stage.
     pub(crate) fn relaying(&mut self) -> Option<&mut RelayedCall> {
         match &mut self.stage {
             RequestStage::Relaying(relaying) => Some(relaying),
@@ -312,7 +319,7 @@ impl RequestContext {
         }
     }
 
-    /// The admitted call, while routes are being tried.
+    /// Returns the admitted call while routes are being tried; `None` in any other stage.
     pub(crate) fn admitted(&mut self) -> Option<&mut AdmittedCall> {
         match &mut self.stage {
             RequestStage::Admitted(admitted) => Some(admitted),
@@ -321,17 +328,18 @@ impl RequestContext {
     }
 }
 
-/// What became of the thinking that belongs to a call.
+/// Whether the saved thinking that belongs to a call was put back into its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReasoningState {
-    /// All of it was put back.
+    /// All thinking was put back.
     Restored,
-    /// Some was not to be had, or the client changed what it belongs to; none was put back.
+    /// Some thinking was not available, or the client changed the messages that it belongs to. None
+    /// was put back.
     Dropped,
 }
 
 impl ReasoningState {
-    /// The value of the header that tells.
+    /// Returns the value of the response header that reports the state.
     #[must_use]
     pub(crate) fn header_value(self) -> &'static str {
         match self {

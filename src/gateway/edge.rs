@@ -1,8 +1,9 @@
 //! The client side: limits connections, and reads and validates request heads.
 //!
-//! pingora reads a request for as long as the client sends, and accepts heads that another server
-//! might read differently. So the edge reads each head first, within bounds, checks it, and passes
-//! the bytes on to pingora as already read. It does so for every request of a connection.
+//! pingora keeps reading a request head for as long as the client sends bytes, and accepts heads
+//! that another server might parse differently. So the edge reads each head first, within limits of
+//! size and time, checks it, and hands the bytes to pingora as already read. It does so for every
+//! request of an HTTP/1 connection.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +41,8 @@ use http2::H2Connection;
 use limits::{EdgeLimits, peer_ip, with_deadline};
 use proxy_protocol::{ConnectionSource, ProxyHeaderError};
 
-/// See the module. `A` is what serves the requests.
+/// The service that accepts client connections; see the module docs. `A` is the application that
+/// serves the requests.
 pub(crate) struct EdgeService<A> {
     app: Arc<A>,
     tls: Option<Acceptor>,
@@ -53,31 +55,30 @@ pub(crate) struct EdgeService<A> {
     limits: EdgeLimits,
 }
 
-/// What an edge stands between, and what it counts.
+/// The parts of an [`EdgeService`]: the application, TLS, and the counters that it shares.
 pub(crate) struct EdgeConfig<A> {
-    /// What serves the requests.
+    /// The application that serves the requests.
     pub app: A,
-    /// What TLS is spoken with, if it is.
+    /// Performs the TLS handshakes; `None` for a listener without TLS.
     pub tls: Option<Acceptor>,
-    /// Who is connected.
+    /// Counts the open connections, and limits their number.
     pub connection_limits: Arc<ConnectionLimits>,
-    /// What is under way.
+    /// Counts new connections and requests in flight, for which a shutdown waits.
     pub in_flight: InFlight,
-    /// How much there is to do.
+    /// Measures the lag of the async runtime. Requests are refused while the lag is too high.
     pub overload: OverloadMonitor,
-    /// The only ones who may connect, for clients of theirs; none for everybody.
+    /// The only peers that may connect, on behalf of their clients; `None` allows every peer.
     pub proxies: Option<Arc<TrustedProxies>>,
 }
 
 impl<A> EdgeService<A> {
-    /// Puts an edge together.
     #[must_use]
     pub(crate) fn new(
         parts: EdgeConfig<A>,
         limits: &Limits,
         timeouts: &Timeouts,
     ) -> EdgeService<A> {
-        let EdgeConfig { app, tls, connection_limits, in_flight: busy, overload, proxies } = parts;
+        let EdgeConfig { app, tls, connection_limits, in_flight, overload, proxies } = parts;
         EdgeService {
             app: Arc::new(app),
             tls,
@@ -91,7 +92,7 @@ impl<A> EdgeService<A> {
                 head_bytes_max: limits.head_bytes_max,
                 idle_wait: timeouts.keepalive,
                 write_wait: timeouts.client_write,
-                in_flight: busy,
+                in_flight,
             },
         }
     }
@@ -105,25 +106,27 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for EdgeService<A> {
         shutdown: &ShutdownWatch,
     ) -> Option<Stream> {
         let deadline = Instant::now() + self.limits.head_wait;
-        // It has to run where the requests do.
+        // The probe must run on the runtime that serves the requests, because it measures its lag.
         self.probe_started.call_once(|| drop(tokio::spawn(self.overload.clone().measure_lag())));
         let peer = peer_ip(&*stream);
         if !self.may_connect(peer) {
             return None;
         }
-        // A proxy's connections are those of its clients.
+        // The peer may be a trusted proxy with connections of many clients. So it does not count as
+        // one client.
         let client = if self.proxies.is_none() { peer } else { None };
         let mut permit = match self.connection_limits.acquire(client) {
-            Ok(seat) => seat,
-            Err(full) => {
-                self.reject_connection(stream, full);
+            Ok(permit) => permit,
+            Err(limit_reached) => {
+                self.reject_connection(stream, limit_reached);
                 return None;
             }
         };
-        // A connection that was taken is waited for before the process ends.
+        // Counted from here on, so that a shutdown waits for every accepted connection.
         let in_flight = self.limits.in_flight.begin();
         let (edge, shutdown) = (self.clone(), shutdown.clone());
-        // A task of its own: pingora's has room for all of a TLS handshake as long as it lives.
+        // Runs in a separate task, so that pingora's task can end: as long as that one lives, it
+        // uses the memory of a whole TLS handshake.
         tokio::spawn(async move {
             if let Some(stream) =
                 edge.read_proxy_header(stream, &mut permit, &shutdown, deadline).await
@@ -140,26 +143,27 @@ impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for EdgeService<A> {
     }
 }
 
-/// The connection, encrypted.
+/// Performs the TLS handshake and returns the encrypted stream; `None` if the handshake fails.
 async fn accept_tls(acceptor: &Acceptor, stream: Stream) -> Option<Stream> {
     let socket = stream.into_any().downcast::<Socket>().ok()?;
     match acceptor.tls_handshake(*socket).await {
         Ok(stream) => Some(Box::new(stream)),
         Err(why) => {
-            log::debug!(why:% = why; "TLS handshake failed");
+            log::debug!(event = "tls_handshake_failed", why:% = why; "TLS handshake failed");
             None
         }
     }
 }
 
 impl<A> EdgeService<A> {
-    /// Whether somebody with this address may connect at all.
+    /// Whether a peer with this address may connect: any peer, unless trusted proxies are
+    /// configured.
     fn may_connect(&self, peer: Option<IpAddr>) -> bool {
         let Some(proxies) = &self.proxies else { return true };
         let is_trusted = peer.is_some_and(|peer| proxies.contains(peer));
         if !is_trusted {
             overload::reject("untrusted");
-            // Once: who else connects would write as many lines as he likes.
+            // Logged only once: otherwise a peer could write any number of log lines by connecting.
             if !self.untrusted_logged.swap(true, Ordering::Relaxed) {
                 let peer = peer.map_or_else(String::new, |peer| peer.to_string());
                 let event = "untrusted_peer_closed";
@@ -169,8 +173,8 @@ impl<A> EdgeService<A> {
         is_trusted
     }
 
-    fn reject_connection(&self, stream: Stream, full: LimitReached) {
-        let reason = match full {
+    fn reject_connection(&self, stream: Stream, limit_reached: LimitReached) {
+        let reason = match limit_reached {
             LimitReached::Total => "connections",
             LimitReached::Client => "address",
         };
@@ -199,7 +203,7 @@ impl<A> EdgeService<A> {
         let client = match source {
             Some(Ok(ConnectionSource::Proxy)) => None,
             Some(Ok(ConnectionSource::Client(client))) => Some(client.ip()),
-            // Balancers look whether somebody is there, and go.
+            // Load balancers connect and close to check that the port is open. That is no error.
             Some(Err(ProxyHeaderError::Ended)) => return None,
             Some(Err(ProxyHeaderError::Malformed)) => {
                 overload::reject("proxy_header");
@@ -211,8 +215,8 @@ impl<A> EdgeService<A> {
                 return None;
             }
         };
-        if let Some(full) = client.and_then(|client| permit.assign_client(client).err()) {
-            self.reject_connection(socket, full);
+        if let Some(limit_reached) = client.and_then(|client| permit.assign_client(client).err()) {
+            self.reject_connection(socket, limit_reached);
             return None;
         }
         Some(socket)
@@ -220,7 +224,7 @@ impl<A> EdgeService<A> {
 }
 
 impl<A: HttpServerApp + Send + Sync + 'static> EdgeService<A> {
-    /// Serves a connection that was taken.
+    /// Serves an accepted connection: the TLS handshake, if any, then HTTP/1 or HTTP/2.
     async fn serve_connection(
         &self,
         stream: Stream,
@@ -232,7 +236,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> EdgeService<A> {
             None => stream,
             Some(acceptor) => {
                 let encrypting = Box::pin(accept_tls(acceptor, stream));
-                // By a receiver of its own: pingora waits for a change, which who saw it misses.
+                // Uses a clone of the receiver: pingora waits for a change of the value, and a
+                // receiver that has already seen the change would miss it.
                 let stopping = &mut shutdown.clone();
                 let Some(done) = with_deadline(encrypting, deadline, stopping).await else {
                     overload::reject("silence");
@@ -251,7 +256,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> EdgeService<A> {
         }
     }
 
-    /// Serves the requests of a connection, one after the other.
+    /// Serves the requests of an HTTP/1 connection, one after the other.
     async fn serve_http1(
         &self,
         mut connection: Box<EdgeConnection>,
@@ -263,11 +268,12 @@ impl<A: HttpServerApp + Send + Sync + 'static> EdgeService<A> {
         loop {
             let received =
                 match head_reader.next_head(&mut connection, &mut shutdown, &self.limits).await {
-                    Ok(Some(heard)) => heard,
+                    Ok(Some(received)) => received,
                     Ok(None) => return,
                     Err(refusal) => {
                         let error_format = router::error_format(&head_reader.path());
-                        // Boxed: few connections end so, and all would grow by it.
+                        // Boxed: few connections end with an error, and the future of each would
+                        // grow by its size.
                         return Box::pin(reject::send_error(connection, &refusal, error_format))
                             .await;
                     }
@@ -277,9 +283,10 @@ impl<A: HttpServerApp + Send + Sync + 'static> EdgeService<A> {
             session.set_pipelined_prefix(bytes);
             let served = self.app.process_new_http(session, &shutdown).await;
             drop(in_flight);
-            let again = served.and_then(|reused| EdgeConnection::from_stream(reused.consume().0));
-            let Some(again) = again else { return };
-            connection = again;
+            let reused_connection =
+                served.and_then(|reused| EdgeConnection::from_stream(reused.consume().0));
+            let Some(reused_connection) = reused_connection else { return };
+            connection = reused_connection;
             head_reader = HeadReader::for_reused(&self.limits);
         }
     }

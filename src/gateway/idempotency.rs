@@ -1,9 +1,10 @@
-//! Repeats of paid calls. Under an idempotency key a call is made once; and when an official client
-//! retries by itself, it gets the first reply instead of paying twice.
+//! Handles repeats of paid calls. Under an idempotency key a call is made once; and when an
+//! official client retries by itself, it gets the first reply instead of paying twice.
 //!
 //! A call claims its idempotency key before anything is looked up or held for it. After settlement
-//! the reply is stored under the key if the call was charged; else the key is released. If a call
-//! ends in any other way, its claim expires, and the ledger tells whether it was charged.
+//! the reply is stored under the key if the call was charged; otherwise the key is released. If a
+//! call ends in any other way, its claim expires, and the ledger tells whether the call was
+//! charged.
 
 use std::time::{Duration, Instant};
 
@@ -43,27 +44,27 @@ use call::{DELIVERED_BYTES_MAX, IdempotentCall};
 use recorder::ReplyRecorder;
 use source::IdempotencySource;
 
-/// How often a retry polls for the end of the first call. The interval grows with the time it has
-/// waited.
+/// How often a retry polls for the end of the first call: the time since the retry arrived, divided
+/// by [`POLL_INTERVAL_DIVISOR`], between the shortest and the longest interval.
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(250);
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(2);
 const POLL_INTERVAL_DIVISOR: u32 = 20;
-/// What the log has for a client that did not wait.
+/// The status in the access log if the client disconnected while its retry waited.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// What becomes of a call that may be a repeat.
+/// Whether a call must be made or needs no further work.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Admission {
-    /// It is none, and is made.
+pub(super) enum ClaimOutcome {
+    /// The call is not a repeat, and must be made.
     New,
-    /// It was answered.
+    /// The client got the reply to an earlier call, or has disconnected.
     Answered,
 }
 
 /// Claims the idempotency key of a call, or replays the reply stored under it.
 ///
 /// # Errors
-/// What stands there is no answer.
+/// The key can neither be claimed nor its reply be replayed, or the store does not answer.
 pub(super) async fn claim_or_replay(
     gateway: &Gateway,
     session: &mut Session,
@@ -72,16 +73,16 @@ pub(super) async fn claim_or_replay(
     source: IdempotencySource,
     endpoint: Endpoint,
     body: &mut Body,
-) -> Result<Admission, ApiError> {
+) -> Result<ClaimOutcome, ApiError> {
     let headers = upstream::forwarded_headers(gateway, session, &body.parsed.model, endpoint);
     let content = fingerprint::fingerprint_call(&body.parsed, &headers).await;
     let name = source.claim_name(endpoint, &content);
-    // As its hold.
+    // The hold of the call has the same id.
     let owner = if endpoint == Endpoint::Videos { job_id(&ctx.id) } else { ctx.id.clone() };
     let key = IdempotencyKey { name, content, owner, life_ms: source.ttl_ms() };
-    let mut claimed = None;
+    let mut background_claim = None;
     if source == IdempotencySource::FirstAttempt {
-        claimed = Some(completion::claim_in_background(gateway, account, &key));
+        background_claim = Some(completion::claim_in_background(gateway, account, &key));
     } else {
         let (has_waited, file_dropped) = (false, false);
         let mut attempt = ClaimAttempt {
@@ -93,8 +94,8 @@ pub(super) async fn claim_or_replay(
             has_waited,
             file_dropped,
         };
-        if attempt.run(session, ctx, body).await? == Admission::Answered {
-            return Ok(Admission::Answered);
+        if attempt.run(session, ctx, body).await? == ClaimOutcome::Answered {
+            return Ok(ClaimOutcome::Answered);
         }
     }
     let lease = gateway.leases.keep_alive(key.lease_entry(account));
@@ -105,19 +106,19 @@ pub(super) async fn claim_or_replay(
         key,
         is_keyed: matches!(source, IdempotencySource::Keyed(_)),
         delivered_bytes_max: match endpoint {
-            // One is dear, and large.
+            // An image is expensive, and too large for the usual limit.
             Endpoint::Images | Endpoint::ImageEdits => usize::MAX,
             _ => DELIVERED_BYTES_MAX,
         },
         is_undelivered: false,
-        claimed,
+        background_claim,
         recorder: ReplyRecorder::new(
             gateway.limits.reply_bytes_max,
             gateway.reply_budget.permit(&tenant),
         ),
         lease,
     }));
-    Ok(Admission::New)
+    Ok(ClaimOutcome::New)
 }
 
 /// Records response bytes of a call for replay, whether the client is still connected or not.
@@ -134,7 +135,7 @@ pub(super) fn discard_recording(ctx: &mut RequestContext) {
     }
 }
 
-/// A waiter for the outcome under a name.
+/// An attempt to claim a key, which may wait for the call that holds the key.
 struct ClaimAttempt<'a> {
     gateway: &'a Gateway,
     account: &'a AccountName,
@@ -142,7 +143,8 @@ struct ClaimAttempt<'a> {
     source: &'a IdempotencySource,
     endpoint: Endpoint,
     has_waited: bool,
-    /// Whether the call's file was dropped, to make room for others.
+    /// Whether the call's file was dropped because other uploads waited for its memory. Such a call
+    /// can only be answered by a replay.
     file_dropped: bool,
 }
 
@@ -152,7 +154,7 @@ impl ClaimAttempt<'_> {
         session: &mut Session,
         ctx: &mut RequestContext,
         body: &mut Body,
-    ) -> Result<Admission, ApiError> {
+    ) -> Result<ClaimOutcome, ApiError> {
         let mut mode = ClaimMode::IfFree;
         loop {
             match self.claim(&mode).await? {
@@ -160,7 +162,7 @@ impl ClaimAttempt<'_> {
                     completion::release_claim(self.gateway, self.account, self.key);
                     return Err(CapacityError::TooManyUploads.into());
                 }
-                ClaimResult::Claimed => return Ok(Admission::New),
+                ClaimResult::Claimed => return Ok(ClaimOutcome::New),
                 ClaimResult::Replied(kept) => return self.replay(session, ctx, &kept).await,
                 ClaimResult::ReplyNotStored => {
                     return Err(self.count_refusal(ctx, IdempotencyError::ReplyNotKept));
@@ -175,19 +177,19 @@ impl ClaimAttempt<'_> {
                     if !self.wait_before_poll(session, ctx, body).await? {
                         ctx.access_log.status = CLIENT_CLOSED_REQUEST;
                         ctx.access_log.client_disconnected = true;
-                        return Ok(Admission::Answered);
+                        return Ok(ClaimOutcome::Answered);
                     }
                 }
                 ClaimResult::Expired { owner } if self.endpoint == Endpoint::Videos => {
-                    if let Some(reply) = self.find_lapsed_job(&owner).await? {
+                    if let Some(reply) = self.find_expired_job(&owner).await? {
                         self.count_outcome(ctx, self.outcome());
                         writer::send_response(session, ctx, reply).await;
-                        return Ok(Admission::Answered);
+                        return Ok(ClaimOutcome::Answered);
                     }
                     mode = ClaimMode::TakeOver(owner);
                 }
                 ClaimResult::Expired { owner } => {
-                    self.void_lapsed(ctx, &owner).await?;
+                    self.void_expired_hold(ctx, &owner).await?;
                     mode = ClaimMode::TakeOver(owner);
                 }
             }
@@ -205,15 +207,20 @@ impl ClaimAttempt<'_> {
                     event = "idempotency_lookup_failed", owner = key.owner, why:% = why;
                     "idempotency claim failed"
                 );
-                // It may have been taken all the same.
+                // The store may have made the claim nevertheless.
                 completion::release_claim(gateway, account, key);
                 Err(ServerError::LedgerUnavailable.into())
             }
         }
     }
 
-    /// Makes sure that nothing comes any more of a call that nobody keeps alive.
-    async fn void_lapsed(&self, ctx: &mut RequestContext, owner: &str) -> Result<(), ApiError> {
+    /// Voids the hold of a call whose claim has expired, so that it cannot be charged any more.
+    /// Fails if it was charged already.
+    async fn void_expired_hold(
+        &self,
+        ctx: &mut RequestContext,
+        owner: &str,
+    ) -> Result<(), ApiError> {
         let voiding = Operation::Void { id: owner.to_owned() };
         let voiding = self.gateway.ledger.submit(self.account, voiding);
         match self.gateway.with_ledger_timeout("void", voiding).await {
@@ -232,9 +239,10 @@ impl ClaimAttempt<'_> {
         }
     }
 
-    /// The video job of a lapsed call. If there is none, the id of its hold is used up, so that a
-    /// call that was only delayed cannot place the job as well.
-    async fn find_lapsed_job(&self, id: &str) -> Result<Option<LocalResponse>, ApiError> {
+    /// Returns the reply with the video job of a call whose claim has expired. If there is no job,
+    /// the id of the call's hold is used up by an empty hold, so that a call that was only delayed
+    /// cannot place the job as well.
+    async fn find_expired_job(&self, id: &str) -> Result<Option<LocalResponse>, ApiError> {
         if let Some(reply) = self.find_job(id).await? {
             return Ok(Some(reply));
         }
@@ -245,17 +253,18 @@ impl ClaimAttempt<'_> {
         match self.gateway.with_ledger_timeout("hold", holding).await {
             Ok(Outcome::Held(_)) => {
                 let voiding = self.gateway.ledger.submit(self.account, Operation::Void { id });
-                // Else it expires, for nothing.
+                // If the void fails, the empty hold expires without a charge.
                 let _ = self.gateway.with_ledger_timeout("void", voiding).await;
                 Ok(None)
             }
-            // It was placed just now, or is over.
+            // The hold exists: the job was placed just now, or has ended.
             Ok(_) => self.find_job(&id).await,
             Err(_) => Err(ServerError::LedgerUnavailable.into()),
         }
     }
 
-    /// The reply to the client that ordered a job, if the order was placed.
+    /// Returns the reply to the order of a video job; `None` if there is no such job or it has
+    /// expired.
     async fn find_job(&self, id: &str) -> Result<Option<LocalResponse>, ApiError> {
         let videos = &self.gateway.videos;
         let finding = videos.queue.find_job(self.account, id);
@@ -265,7 +274,7 @@ impl ClaimAttempt<'_> {
         Ok(job.map(|job| LocalResponse::ok(job.to_api_json(&videos.schedule))))
     }
 
-    /// Waits for a look at a call that runs; `false` if the client has gone.
+    /// Waits until the running call is to be polled again; `false` if the client has disconnected.
     async fn wait_before_poll(
         &mut self,
         session: &mut Session,
@@ -279,7 +288,7 @@ impl ClaimAttempt<'_> {
         if session.is_process_shutting_down() {
             return Err(self.count_refusal(ctx, IdempotencyError::KeyInUse));
         }
-        // A file is not needed, unless the call that runs comes to nothing.
+        // The file is needed only if the running call ends without a charge.
         if self.gateway.upload_budget.has_waiters() && body.parsed.file.take().is_some() {
             self.file_dropped = true;
             body.upload_permit = None;
@@ -302,13 +311,13 @@ impl ClaimAttempt<'_> {
         session: &mut Session,
         ctx: &mut RequestContext,
         kept: &StoredReply,
-    ) -> Result<Admission, ApiError> {
-        // Without its body the head says nothing.
-        if !replay::send_stored_reply((self.gateway, self.account), session, ctx, kept).await? {
+    ) -> Result<ClaimOutcome, ApiError> {
+        // A stored head is not replayed without its body.
+        if !replay::send_stored_reply(self.gateway, self.account, session, ctx, kept).await? {
             return Err(self.count_refusal(ctx, IdempotencyError::ReplyNotKept));
         }
         self.count_outcome(ctx, self.outcome());
-        Ok(Admission::Answered)
+        Ok(ClaimOutcome::Answered)
     }
 
     fn outcome(&self) -> &'static str {

@@ -14,21 +14,23 @@ pub struct Limits {
     pub image_bytes_max: usize,
     /// Bytes of an image that a video begins with, at most.
     pub video_image_bytes_max: usize,
-    /// Bytes of images in memory at a time.
+    /// Bytes of uploaded images in memory at a time, at most.
     pub uploads_bytes_max: usize,
-    /// Of these, of one account, beside the one image that is always let through; 0 for no bound.
+    /// Of these, bytes of one account, besides the one image that is always let through; 0 for no
+    /// bound.
     pub uploads_per_account_bytes_max: usize,
-    /// Bytes of a reply that is kept for those who ask for it again, at most.
+    /// Bytes of a reply that is recorded for a client that repeats its call, at most.
     pub reply_bytes_max: usize,
-    /// Bytes of all other bodies in memory at a time.
+    /// Bytes of all other request bodies in memory at a time, at most; 0 for no bound.
     pub bodies_bytes_max: usize,
-    /// Of these, of one account; 0 for no bound.
+    /// Of these, bytes of one account; 0 for no bound.
     pub bodies_per_account_bytes_max: usize,
-    /// Bytes of answers in memory at a time, until clients have taken them; 0 for no bound.
+    /// Bytes of answers that are in memory at a time, until clients have read them; 0 for no bound.
     pub answers_bytes_max: usize,
-    /// The same of one account; 0 for no bound of its own.
+    /// Of these, bytes of one account; 0 for no bound per account.
     pub answers_per_account_bytes_max: usize,
-    /// Bytes of a body that have to come in a second; 0 for any number.
+    /// Bytes per second at which a body must arrive, measured over [`Timeouts::head`]; 0 for any
+    /// rate.
     pub body_rate_min: u64,
     /// Bytes of a request's head, at most.
     pub head_bytes_max: usize,
@@ -36,16 +38,16 @@ pub struct Limits {
     pub connections_max: usize,
     /// Connections from one address, at most; 0 for no bound.
     pub connections_per_address_max: usize,
-    /// Requests under way, at most; 0 for no bound.
+    /// Requests in flight, at most; 0 for no bound.
     pub requests_max: usize,
-    /// Of these, of one account; 0 for no bound.
+    /// Of these, requests of one account; 0 for no bound.
     pub requests_per_account_max: usize,
-    /// Of these, from one address and without a key that is known yet; 0 for no bound.
+    /// Of these, requests from one address whose API key is not known yet; 0 for no bound.
     pub requests_per_address_max: usize,
 }
 
-/// The least and the most that a head may be allowed: below it no client gets in, and above it
-/// pingora refuses it.
+/// The allowed values of `head_bytes_max`. With less, no client could send a request; with more,
+/// pingora would refuse the longest heads.
 const HEAD_BYTES_RANGE: std::ops::RangeInclusive<usize> = 1 << 10..=1 << 20;
 
 impl Default for Limits {
@@ -107,23 +109,25 @@ impl Limits {
     }
 }
 
-/// No wait is longer than a day, in ms.
+/// No timeout may be longer than this, in ms: a day.
 const TIMEOUT_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 
-/// A hold that is renewed four times in its lease should not be so too often, and whoever lost its
-/// gateway wants its money back.
+/// The allowed values of `lease_ms`. A hold is renewed four times in its lease, so a shorter lease
+/// would cost too many renewals. After a longer lease, an account whose gateway died would get its
+/// held money back too late.
 const LEASE_RANGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
-/// The `[timeouts]` section.
+/// The `[timeouts]` section: how long each step may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For a client to send the head of a request, and again for its body to get going.
+    /// For a client to send the head of a request, and again for each part of its body, as
+    /// [`Limits::body_rate_min`] demands it.
     pub head: Duration,
     /// For a client to send its whole body.
     pub body: Duration,
-    /// For a client to take a piece of its answer.
+    /// For a client to read a piece of its answer.
     pub client_write: Duration,
-    /// For an idle client connection.
+    /// For an idle client connection, before it is closed.
     pub keepalive: Duration,
     /// For the ledger to answer before a call is refused.
     pub ledger: Duration,
@@ -131,17 +135,18 @@ pub struct Timeouts {
     pub connect: Duration,
     /// For a vendor to begin its answer.
     pub answer: Duration,
-    /// For the next piece of a vendor's answer.
+    /// For the next piece of a vendor's answer to arrive, and for memory in which to hold it.
     pub stall: Duration,
     /// For a vendor's whole answer.
     pub total: Duration,
-    /// For reading on after the client has gone.
+    /// For reading the rest of a vendor's answer after the client has disconnected.
     pub drain: Duration,
-    /// For an idle connection to a vendor.
+    /// For an idle connection to a vendor, before it is closed.
     pub idle: Duration,
-    /// While the gateway itself is so late, requests are refused; 0 for never.
+    /// While the async runtime of the gateway lags by more than this, new requests are refused; 0
+    /// for never.
     pub shed_lag: Duration,
-    /// For a hold, unless it is renewed.
+    /// For a hold, before it expires unless it is renewed.
     pub lease: Duration,
 }
 
@@ -200,7 +205,7 @@ impl Timeouts {
         times
     }
 
-    /// How long a hold stands unless it is renewed, in ms.
+    /// Returns the time after which a hold expires unless it is renewed, in ms.
     #[must_use]
     pub(crate) fn lease_ms(&self) -> u64 {
         u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX)

@@ -1,27 +1,27 @@
-//! Answers that the gateway makes itself.
+//! Responses that the gateway makes itself, without a vendor.
 
 use bytes::Bytes;
 
-/// What a client gets.
+/// A response that the gateway makes itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalResponse {
-    /// The status.
+    /// The HTTP status.
     pub status: u16,
-    /// The code that programs read.
+    /// The error code for programs; empty if the response is no error.
     pub code: String,
     pub body: Bytes,
-    /// Headers beside those that every answer has.
+    /// Headers in addition to those that every response has.
     pub headers: Vec<(&'static str, String)>,
 }
 
 impl LocalResponse {
-    /// A good answer of our own.
+    /// Makes a response with status 200 and this body.
     #[must_use]
     pub(crate) fn ok(body: impl Into<Bytes>) -> LocalResponse {
         LocalResponse { status: 200, code: String::new(), body: body.into(), headers: Vec::new() }
     }
 
-    /// With a header more.
+    /// Adds a header.
     #[must_use]
     pub(crate) fn with_header(
         mut self,

@@ -30,7 +30,7 @@ pub(crate) mod writer;
 
 use downstream::{Downstream, OutputChunks, WRITE_CHUNK_BYTES};
 
-/// Passes a good answer on.
+/// Relays a successful response to the client, and settles the call.
 pub(super) async fn relay_response(
     gateway: &Gateway,
     session: &mut Session,
@@ -48,13 +48,13 @@ pub(super) async fn relay_response(
     }
     gateway.response_filter(session, &mut head, ctx).await.map_err(|_| ServerError::Internal)?;
     let length = vendor.connection.response_header().and_then(content_length);
-    let is_old = session.req_header().version == http::Version::HTTP_10;
+    let is_http10 = session.req_header().version == http::Version::HTTP_10;
     let permit = ctx.relaying().map(|r| std::mem::take(&mut r.answer_permit));
     let mut client = Downstream {
         head: Some(head),
         disconnected: None,
         is_stream: stream,
-        http10_buffer: (is_old && !stream).then(OutputChunks::default),
+        http10_buffer: (is_http10 && !stream).then(OutputChunks::default),
         write_timeout: gateway.timeouts.client_write,
         total_timeout: gateway.timeouts.total,
         write_time: Duration::ZERO,
@@ -78,7 +78,8 @@ pub(super) async fn relay_response(
             Some(RelayProgress::Open) => {
                 let is_held = out.len() == 0;
                 client.send_output(session, out, false, vendor.read_bytes).await;
-                // While nothing was passed on, the budget reserved at admission stays.
+                // As long as nothing is passed on, the memory that was reserved at admission stays
+                // reserved.
                 if !is_held || client.disconnected.is_some() {
                     client.permit.shrink_to(buffered_bytes(ctx) + client.buffered_bytes());
                 }
@@ -103,8 +104,9 @@ pub(super) async fn relay_response(
     Ok(())
 }
 
-/// Ends the reading of a response whose time is over, or that nobody waits for any longer; whether
-/// its time was over.
+/// Replaces a read with a failure if the response has passed its deadline, or if the client has
+/// disconnected and the rest need not be read. Returns the read, and whether the deadline had
+/// passed.
 fn limit_time(
     gateway: &Gateway,
     client: &Downstream<'_>,
@@ -123,7 +125,7 @@ fn limit_time(
     }
 }
 
-/// Pushes a piece of the vendor's body through the relay; what comes out takes its place.
+/// Pushes a chunk of the vendor's body through the relay, and replaces it with the relay's output.
 ///
 /// # Errors
 /// No response is being relayed.
@@ -141,7 +143,7 @@ pub(super) fn push_body(
     Ok(())
 }
 
-/// Notes how the client's side ended.
+/// Records whether the client disconnected and how long it took; if it did, aborts the response.
 async fn finish_downstream(
     session: &mut Session,
     ctx: &mut RequestContext,
@@ -166,7 +168,9 @@ fn record_break(ctx: &mut RequestContext, why: &RelayError, stream: bool, is_lat
     }
 }
 
-/// Ends an answer that broke: with an error in its place, or in its midst.
+/// Ends a response that broke. If nothing was sent to the client yet, and nothing is charged or the
+/// client was too slow, the client gets an error response. Otherwise the stream ends with an error
+/// event, or the response is aborted.
 async fn end_broken(
     gateway: &Gateway,
     session: &mut Session,
@@ -177,8 +181,8 @@ async fn end_broken(
     vendor: &UpstreamResponse,
 ) -> Result<(), ApiError> {
     let input = |r: &mut RelayedCall| r.relay.billable_usage(r.pricing.input_tokens);
-    let due = ctx.relaying().and_then(input);
-    if client.head.is_some() && due.is_none() {
+    let billable_usage = ctx.relaying().and_then(input);
+    if client.head.is_some() && billable_usage.is_none() {
         return Err(UpstreamError::RelayFailed(why).into());
     }
     if client.head.is_some() && why == RelayError::SlowReader {
@@ -189,16 +193,17 @@ async fn end_broken(
         return Err(UpstreamError::RelayFailed(why).into());
     }
     ctx.access_log.error_code = Some(why.to_string());
-    let tells = ctx.relaying().is_some_and(|r| r.relay.reports_errors_inline());
+    let reports_error_inline = ctx.relaying().is_some_and(|r| r.relay.reports_errors_inline());
     settle_boxed(gateway, ctx, client).await;
-    write_final(gateway, session, ctx, client, out, tells, vendor).await;
-    if !tells && client.disconnected.is_none() {
+    write_final(gateway, session, ctx, client, out, reports_error_inline, vendor).await;
+    if !reports_error_inline && client.disconnected.is_none() {
         writer::abort_response(session, ctx).await;
     }
     Ok(())
 }
 
-/// Ends the money side. Boxed: a stream would carry the room for it all the time.
+/// Settles or voids the hold. Boxed: otherwise the future of every streamed response would include
+/// its state.
 async fn settle_boxed(gateway: &Gateway, ctx: &mut RequestContext, client: &Downstream<'_>) {
     Box::pin(settlement::settle_call(gateway, ctx, client.disconnected.is_some())).await;
 }
@@ -214,7 +219,7 @@ async fn collect_output(
 ) -> Result<OutputChunks, ApiError> {
     let mut out = run_body_filter(gateway, session, ctx, read)?;
     let before = buffered_bytes(ctx);
-    // Nor is more read at once of what is held.
+    // Bytes that the relay holds back count too, so that they do not grow by more at once.
     while out.len() + buffered_bytes(ctx).saturating_sub(before) < WRITE_CHUNK_BYTES && is_open(ctx)
     {
         let Some(read) = vendor.try_read_chunk().await else { break };
@@ -229,7 +234,8 @@ async fn collect_output(
     Ok(out)
 }
 
-/// Reserves memory for the buffered response. Gives the output to pass on, or the final error.
+/// Reserves memory for the bytes that are buffered. Returns the output to pass on, or the error
+/// event that ends the response if there is no memory in time.
 async fn reserve_memory(
     gateway: &Gateway,
     session: &mut Session,
@@ -239,14 +245,14 @@ async fn reserve_memory(
 ) -> Result<OutputChunks, ApiError> {
     let given = if client.disconnected.is_some() { 0 } else { out.len() };
     let bytes = buffered_bytes(ctx) + client.buffered_bytes() + given;
-    // What is complete was held as a whole before.
+    // A response that is complete was buffered as a whole before, with its memory reserved.
     if bytes <= UNCOUNTED_BYTES_MAX || !is_open(ctx) {
         return Ok(out);
     }
     let tenant = ctx.tenant.clone();
-    let covering =
+    let reserved =
         Box::pin(client.permit.reserve(&gateway.answer_budget, tenant.as_ref(), bytes)).await;
-    if let Err(no_room) = covering {
+    if let Err(no_room) = reserved {
         // A client that disconnected is charged, so this counts as abandoned.
         let why =
             if client.disconnected.is_some() { RelayError::Abandoned } else { no_room.into() };
@@ -271,15 +277,16 @@ async fn reserve_whole_body(
         relaying.relay.set_expected_length(bytes);
     }
     let tenant = ctx.tenant.clone();
-    let covering = client.permit.reserve(&gateway.answer_budget, tenant.as_ref(), bytes);
-    Box::pin(covering).await.map_err(RelayError::from)
+    let reserving = client.permit.reserve(&gateway.answer_budget, tenant.as_ref(), bytes);
+    Box::pin(reserving).await.map_err(RelayError::from)
 }
 
 fn is_over_budget(read: &UpstreamRead) -> bool {
     matches!(read, UpstreamRead::Failed(RelayError::SlowReader | RelayError::NoBufferSpace))
 }
 
-/// The length that a vendor tells of an answer, up to what is read of one.
+/// Returns the `content-length` of a vendor's response, but at most the bytes that are read of one.
+/// `None` if it is missing or invalid.
 fn content_length(head: &ResponseHeader) -> Option<usize> {
     let length = head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse::<usize>().ok()?;
     Some(length.min(BUFFERED_BYTES_MAX))
@@ -287,11 +294,11 @@ fn content_length(head: &ResponseHeader) -> Option<usize> {
 
 impl From<AnswerBudgetExceeded> for RelayError {
     fn from(no_room: AnswerBudgetExceeded) -> RelayError {
-        if no_room.is_own_doing { RelayError::SlowReader } else { RelayError::NoBufferSpace }
+        if no_room.is_account_limit { RelayError::SlowReader } else { RelayError::NoBufferSpace }
     }
 }
 
-/// How much of an answer is held that was not given out.
+/// Returns how many bytes of the response the relay holds back.
 fn buffered_bytes(ctx: &mut RequestContext) -> usize {
     ctx.relaying().map_or(0, |relaying| relaying.relay.buffered_bytes())
 }
@@ -328,7 +335,8 @@ fn is_open(ctx: &mut RequestContext) -> bool {
 struct CheckpointTimer(Option<std::pin::Pin<Box<Sleep>>>);
 
 impl CheckpointTimer {
-    /// Only of a stream the client has anything before it ends.
+    /// Creates a timer that fires only for a stream: of another response the client has nothing
+    /// before it ends.
     fn for_stream(stream: bool) -> CheckpointTimer {
         CheckpointTimer(stream.then(|| Box::pin(sleep(CHECKPOINT_INTERVAL))))
     }
@@ -358,7 +366,7 @@ impl CheckpointTimer {
     }
 }
 
-/// Runs what was read through the body phase.
+/// Passes a read through the body phase, and returns the output for the client.
 fn run_body_filter(
     gateway: &Gateway,
     session: &mut Session,
@@ -376,7 +384,7 @@ fn run_body_filter(
     let filtered = gateway.response_body_filter(session, &mut body, end, ctx);
     filtered.map_err(|_| ServerError::Internal)?;
     if !is_open(ctx) {
-        // The end of an answer may be an error in the vendor's words.
+        // The end of a response may be an error that quotes the vendor, and so the vendor key.
         let redact = |bytes: Bytes| match &ctx.access_log.route {
             Some(route) => route.redact(bytes),
             None => bytes,

@@ -9,7 +9,7 @@ use pingora::{Error, ErrorType, Result};
 
 use super::api_error::ApiError;
 use super::context::RequestContext;
-use super::idempotency::Admission;
+use super::idempotency::ClaimOutcome;
 use super::idempotency::source::IdempotencySource;
 use super::local_response::LocalResponse;
 use super::request::{admission, auth, body_reader, client_address, models, router};
@@ -23,10 +23,10 @@ use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::request::router::ApiOperation;
 use crate::gateway::response::writer::{abort_response, drain_request, send_response};
 
-/// Serves a request from its head to the end of its answer.
+/// Serves a request from its head to the end of its response.
 ///
 /// # Errors
-/// The answer was cut off: pingora then drops the connection, or the stream, as it is.
+/// The response was cut off. Pingora then drops the connection, or the HTTP/2 stream, as it is.
 pub(super) async fn handle_request(
     gateway: &Gateway,
     session: &mut Session,
@@ -34,12 +34,13 @@ pub(super) async fn handle_request(
 ) -> pingora::Result<()> {
     *ctx = RequestContext::begin();
     let _busy = gateway.in_flight.begin();
-    let staying = !session.is_process_shutting_down();
-    // Where pingora has decided to close the connection (bad head, HTTP/1.0), it stays so. After a
-    // body in chunks it is closed as well: nothing behind such a body is ever read as a request, so
-    // nobody gains by chunks that end elsewhere for another reader. SDKs send a length.
+    let is_running = !session.is_process_shutting_down();
+    // If pingora has decided to close the connection (bad head, HTTP/1.0), it is closed. A
+    // connection is also closed after a chunked request body: no bytes behind such a body are ever
+    // read as a request, so request smuggling by a body whose end another parser sees elsewhere
+    // gains nothing. SDKs send a content length and keep their connections.
     let reusable = session.downstream_session.get_keepalive().is_some()
-        && staying
+        && is_running
         && !session.req_header().headers.contains_key(TRANSFER_ENCODING);
     session.set_keepalive(reusable.then_some(gateway.timeouts.keepalive.as_secs()));
     session.set_write_timeout(Some(gateway.timeouts.client_write));
@@ -88,15 +89,17 @@ impl Gateway {
                 if self.claim_or_replay(session, ctx, &caller, endpoint, &mut body).await? {
                     return Ok(());
                 }
-                // Boxed: an answer on its way would carry the room for it all the time.
+                // Boxed: otherwise the future of a relayed response would reserve space for this
+                // step until its end.
                 Box::pin(admission::admit_call(self, ctx, caller, body, endpoint)).await?;
                 idempotency::await_claim(self, ctx).await;
                 attempts::try_routes(self, session, ctx).await
             }
             ApiOperation::Video(wanted) => {
-                // Boxed: few requests are for videos, and all would grow by it.
+                // Boxed: few requests are for videos, and the future of every request would grow by
+                // this one.
                 let answer = Box::pin(self.serve_video(session, ctx, caller, wanted)).await?;
-                // Else it was a repeat, and is answered.
+                // `None` means that the call was a repeat and has been answered already.
                 if let Some(reply) = answer {
                     send_response(session, ctx, reply).await;
                 }
@@ -150,10 +153,11 @@ impl Gateway {
             return Ok(false);
         };
         let account = &caller.key.account;
-        // Boxed: few calls say so, and all would grow by it.
-        let entering =
+        // Boxed: few calls have an idempotency key, and the future of every request would grow by
+        // this one.
+        let claiming =
             idempotency::claim_or_replay(self, session, ctx, account, source, endpoint, body);
-        Ok(Box::pin(entering).await? == Admission::Answered)
+        Ok(Box::pin(claiming).await? == ClaimOutcome::Answered)
     }
 
     async fn read_body(
@@ -172,7 +176,7 @@ impl Gateway {
 
 type ServeResult = Result<(), ApiError>;
 
-/// Ends whatever a request left open, and logs it.
+/// Voids a hold and ends an idempotency claim that the request left open, and logs the request.
 pub(super) async fn finish_request(
     gateway: &Gateway,
     why: Option<&pingora::Error>,

@@ -1,8 +1,7 @@
-//! The end of a call: its usage becomes a charge, its hold is settled or voided, and the request is
-//! logged.
+//! Ends a call: turns its usage into a charge, settles or voids its hold, and logs the request.
 //!
-//! A settlement is on its way to the ledger before the last bytes go to the client, so a client
-//! that has read all of an answer finds the charge made. The wait for the disk goes on in the
+//! A settlement is sent to the ledger before the last bytes go to the client, so a client that has
+//! read the whole response finds the charge posted. The wait for the disk continues in the
 //! background.
 
 use std::time::Duration;
@@ -26,7 +25,7 @@ pub(crate) mod stream_budget;
 pub(crate) mod stream_holds;
 pub(crate) mod usage_bounds;
 
-/// Ends the money side of a call whose answer has ended.
+/// Settles or voids the hold of a call whose response has ended, and records the charge.
 pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, client_gone: bool) {
     let relaying = match std::mem::replace(&mut ctx.stage, RequestStage::Closed) {
         RequestStage::Relaying(relaying) => *relaying,
@@ -38,14 +37,14 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
     ctx.access_log.client_disconnected = client_gone;
     log_rejected_usage(ctx, &relaying);
     let input_tokens = relaying.pricing.input_tokens;
-    let cut = relaying.stream_budget.exhausted_usage(input_tokens);
-    let due = || {
+    let exhausted_usage = relaying.stream_budget.exhausted_usage(input_tokens);
+    let billable_usage = || {
         relaying
             .relay
             .billable_usage(input_tokens)
             .map(|usage| relaying.stream_budget.cap_usage(usage))
     };
-    let Some(usage) = cut.or_else(due) else {
+    let Some(usage) = exhausted_usage.or_else(billable_usage) else {
         void_hold(gateway, relaying.funding);
         return;
     };
@@ -71,7 +70,7 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
     poll_then_spawn(async move {
         let _settling = settling;
         let charge = Charge { amount: charge, line };
-        // Without a deadline it always ends.
+        // Without a deadline, the settlement is retried until it succeeds.
         let _ = settlement::end_hold(&ledger, hold, Some(&charge), None, store).await;
     });
     drop(lease);
@@ -86,9 +85,9 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
     }
 }
 
-/// The charge of an answer that used so much; `None` if that has no price. Where the vendor's
-/// report was not believed, or an answer was given up that the client did not read, it is what was
-/// held at most.
+/// Returns the charge for a usage; `None` if the usage has no price. If the vendor's usage report
+/// was rejected, or the response was given up because the client did not read it, the charge is at
+/// most the held amount.
 pub(super) fn compute_charge(relaying: &RelayedCall, usage: Usage) -> Option<Money> {
     let is_unread = *relaying.relay.progress() == RelayProgress::Failed(RelayError::SlowReader);
     let is_bounded = is_unread || relaying.relay.rejected_usage().is_some();
@@ -100,7 +99,8 @@ pub(super) fn compute_charge(relaying: &RelayedCall, usage: Usage) -> Option<Mon
     )
 }
 
-/// Logs a usage report that cannot be true: the vendor may bill for what no account pays.
+/// Logs and counts a usage report that was rejected as implausible: the vendor may bill for units
+/// that no account pays.
 fn log_rejected_usage(ctx: &RequestContext, relaying: &RelayedCall) {
     let Some(reported) = relaying.relay.rejected_usage() else { return };
     let (vendor, route) = (&relaying.pricing.model.vendor.name, &relaying.route.name);
@@ -117,7 +117,7 @@ fn log_rejected_usage(ctx: &RequestContext, relaying: &RelayedCall) {
     );
 }
 
-/// The journal line of an answer that used so much.
+/// Builds the journal line for the usage of a response.
 pub(super) fn journal_line(
     request_id: String,
     relaying: &RelayedCall,
@@ -142,7 +142,7 @@ pub(super) fn journal_line(
     }
 }
 
-/// Ends whatever a refused call still holds.
+/// Voids the hold of a refused call, if it has one.
 pub(super) fn void_open_hold(gateway: &Gateway, ctx: &mut RequestContext) {
     let funding = match std::mem::replace(&mut ctx.stage, RequestStage::Closed) {
         RequestStage::Admitted(admitted) => admitted.priced.funding,
@@ -159,14 +159,15 @@ pub(super) fn void_hold(gateway: &Gateway, funding: Funding) {
     let store = gateway.store_name;
     poll_then_spawn(async move {
         let _settling = settling;
-        // Without a deadline it always ends.
+        // Without a deadline, the void is retried until it succeeds.
         let _ = settlement::end_hold(&ledger, hold, None, None, store).await;
     });
     drop(lease);
 }
 
 impl Gateway {
-    /// Waits for the ledger, but not longer than a client should.
+    /// Waits for an operation of the ledger, at most as long as the timeout `ledger`. Measures the
+    /// time under the label `op`.
     pub(super) async fn with_ledger_timeout<T, E: From<Unavailable>>(
         &self,
         op: &str,
@@ -178,8 +179,8 @@ impl Gateway {
         answered.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned()).into()))
     }
 
-    /// Voids a hold of which nobody knows whether it was made. A stop does not wait for that: the
-    /// hold, if there is one, ends with its lease.
+    /// Voids a hold that may or may not have been made, in the background. A shutdown does not wait
+    /// for this: if the hold exists, it ends when its lease expires.
     pub(super) fn void_unknown_hold(&self, account: AccountName, id: String) {
         let ledger = self.ledger.clone();
         tokio::spawn(async move {
@@ -196,7 +197,7 @@ fn record_charge(record: &mut AccessLogRecord, usage: Usage, charge: Money) {
     record.charge = Some(charge);
 }
 
-/// Tells of a request that is over: one line, and the metrics.
+/// Records a finished request in the metrics, and writes its line of the access log.
 pub(super) fn log_request(ctx: &RequestContext) {
     let record = &ctx.access_log;
     let total = ctx.arrived.elapsed();
@@ -225,6 +226,7 @@ pub(super) fn log_request(ctx: &RequestContext) {
     };
     log::info!(
         target: "request",
+        event = "request_served",
         request_id = ctx.id,
         endpoint = record.endpoint,
         client:% = ctx.client_address.map_or(String::new(), |client| client.to_string()),

@@ -26,7 +26,7 @@ use crate::idempotency::ReplyStore;
 use crate::kv_cache::AccountCache;
 use crate::ledger::{Leases, Ledger};
 
-/// Everything a request needs.
+/// The state that all requests share.
 pub(crate) struct Gateway {
     /// The models and prices; replaced as a whole when the rules are reloaded.
     pub catalogue: Arc<ArcSwap<Catalogue>>,
@@ -44,11 +44,11 @@ pub(crate) struct Gateway {
     pub timeouts: Timeouts,
     /// The requests in flight.
     pub in_flight: InFlight,
-    /// Tells whether the runtime is overloaded.
+    /// Detects whether the runtime is overloaded.
     pub overload: OverloadMonitor,
     /// Limits of requests in flight: in total, per account and per address.
     pub concurrency: ConcurrencyLimits,
-    /// The settlements in flight: the call is over, its hold is being settled or voided.
+    /// The settlements in flight: calls that are over and whose holds are being settled or voided.
     pub settlements: InFlight,
     /// The memory budget of uploads.
     pub upload_budget: UploadBudget,
@@ -56,9 +56,9 @@ pub(crate) struct Gateway {
     pub body_budget: TenantBudget,
     /// The memory budget of responses.
     pub answer_budget: AnswerBudget,
-    /// Slow request bodies, which are evicted when the request limit is reached.
+    /// The requests whose bodies arrive slowly. They are evicted when the request limit is reached.
     pub slow_bodies: Arc<SlowBodies>,
-    /// The listing of all models.
+    /// The list of all models, as it is sent to clients.
     pub model_listing: ModelListing,
     /// Video jobs.
     pub videos: VideoService,
@@ -68,19 +68,19 @@ pub(crate) struct Gateway {
     pub leases: Leases,
     /// The memory budget of replies that are recorded for idempotent repeats.
     pub reply_budget: TenantBudget,
-    /// Bodies that are too large for the ledger's store.
+    /// Files for bodies that are too large for the ledger's store.
     pub body_files: Arc<BodyFiles>,
     /// Connections to vendors.
     pub upstream_pool: Arc<UpstreamPool>,
-    /// The proxies that may report a client's address.
+    /// The proxies whose forwarded client address is trusted.
     pub trusted_proxies: Option<Arc<TrustedProxies>>,
-    /// Keys that were looked up.
+    /// Cache of API keys that were looked up.
     pub key_cache: ApiKeyCache,
     /// The accounts and addresses that use any of the budgets.
     pub tenants: Arc<TenantTable>,
 }
 
-/// What a gateway is made of.
+/// The parts from which a [`Gateway`] is made.
 pub(crate) struct GatewayConfig {
     pub catalogue: Arc<ArcSwap<Catalogue>>,
     pub routes: Arc<RouteTable>,
@@ -98,7 +98,7 @@ pub(crate) struct GatewayConfig {
 }
 
 impl Gateway {
-    /// Puts a gateway together.
+    /// Makes a gateway from its parts, with new budgets and caches.
     #[must_use]
     pub(crate) fn new(parts: GatewayConfig) -> Gateway {
         let tenants = Arc::default();

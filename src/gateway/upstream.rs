@@ -1,5 +1,5 @@
-//! The vendor's side of a call: the address, head and body for one route, and the headers of the
-//! answer.
+//! Builds the request to a vendor for one route (peer address, head and body), and reads the
+//! headers of the vendor's response.
 
 use std::time::Duration;
 
@@ -41,29 +41,32 @@ pub(crate) mod routes;
 pub(crate) mod vendor_key;
 pub(crate) mod wrapped_stream;
 
-/// Bodies up to this size go to the vendor in one piece, spliced ones by a copy.
+/// A request body of at most this many bytes is sent to the vendor as one chunk; the chunks of a
+/// spliced body are copied together for that.
 const ONE_PIECE_BYTES_MAX: usize = 64 << 10;
-/// How the types of sound begin.
+/// Prefixes of the content types that are accepted for an audio response.
 const AUDIO_TYPE_PREFIXES: [&str; 4] =
     ["audio/", "application/octet-stream", "application/ogg", "binary/octet-stream"];
-/// What vendors are told that calls them.
+/// The `user-agent` header of every request to a vendor.
 const USER_AGENT_VALUE: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
-/// HTTP/2 streams in one connection to a vendor.
+/// At most this many concurrent HTTP/2 streams share one connection to a vendor.
 const H2_STREAMS_MAX: u16 = 100;
-/// Bytes of an answer that may lie about before they are read. All that may lie about of answers
-/// that wait for their clients must fit into the window of their connection, or it would stop the
-/// others on it.
+/// HTTP/2 flow-control window of a stream: at most this many bytes of a response are received
+/// before the gateway reads them. The window of the connection must hold the unread bytes of all
+/// streams whose clients are slow, or these would stall the other streams on the connection.
 const H2_STREAM_WINDOW: u32 = 256 << 10;
 const H2_CONNECTION_WINDOW: u32 = (H2_STREAMS_MAX as u32 + 16) * H2_STREAM_WINDOW;
 
-/// A silent connection is probed after so long, so often, so many times: vendors may think for
-/// minutes, and a dead connection must not look like one that thinks.
+/// TCP keepalive: a connection without traffic is probed after this idle time, at this interval,
+/// and at most this many times before it counts as dead. A vendor may compute for minutes, and a
+/// dead connection must not look like a vendor that is still working. HTTP/2 pings are sent at the
+/// interval of the idle time.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(20);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES_MAX: usize = 3;
 
-/// Takes the next route that has room and an address, and builds the body for it. `None` if there
-/// is no such route.
+/// Takes the next untried route that has a free slot and a resolved address, builds the request
+/// body for it, and makes it the current attempt. `None` if there is no such route.
 pub(super) fn select_route(timeouts: &Timeouts, ctx: &mut RequestContext) -> Option<HttpPeer> {
     let RequestContext { id, stage, access_log, .. } = ctx;
     let RequestStage::Admitted(admitted) = stage else { return None };
@@ -87,7 +90,8 @@ pub(super) fn select_route(timeouts: &Timeouts, ctx: &mut RequestContext) -> Opt
     Some(peer)
 }
 
-/// The peer of a route. `None` while its name has no address.
+/// Returns the peer of a route, with its timeouts, keepalive and TLS. `None` while the host name of
+/// the route has no resolved address.
 fn build_peer(times: &Timeouts, route: &VendorRoute) -> Option<HttpPeer> {
     let host = if route.base.tls { route.base.host.clone() } else { String::new() };
     let mut peer = HttpPeer::new(route.address()?, route.base.tls, host);
@@ -113,30 +117,31 @@ fn build_peer(times: &Timeouts, route: &VendorRoute) -> Option<HttpPeer> {
     Some(peer)
 }
 
-/// The body for a route: the client's bytes with some spliced in, or what they were translated to.
-/// A form is written anew, with this boundary.
+/// Builds the request body for a route: the client's bytes with edits spliced in, or the translated
+/// body. An image edit with a file becomes JSON or a new form with this boundary, as the vendor
+/// expects.
 fn build_body(priced: &PricedCall, route: &VendorRoute, boundary: &str) -> Option<RequestPayload> {
     let call = &priced.call;
     let PricedModel { model, endpoint, .. } = &priced.pricing;
     let name = route.upstream_model(&model.id);
-    let mut draft = JsonPatch::new(&call.document);
+    let mut patch = JsonPatch::new(&call.document);
     match &priced.body_transform {
         BodyTransform::Translate { body, .. } => {
             return Some(join_short(body.body_with_model(&name)).into());
         }
         BodyTransform::PassThrough => {}
         BodyTransform::Patch => {
-            model.rewrite(*endpoint, &mut draft);
+            model.rewrite(*endpoint, &mut patch);
             if call.stream && matches!(call.kind, RequestKind::Chat { include_usage: false, .. }) {
-                chat::set_include_usage(&mut draft);
+                chat::set_include_usage(&mut patch);
             }
         }
     }
-    // Of a call that names no model this adds it.
+    // This also adds the field to a call that names no model.
     if name != call.model || call.document.get("model").is_none_or(JsonValue::is_null) {
-        draft.set("model", json_string(&name));
+        patch.set("model", json_string(&name));
     }
-    let pieces = join_short(draft.finish());
+    let pieces = join_short(patch.finish());
     let RequestKind::Image { file: Some(file) } = &call.kind else { return Some(pieces.into()) };
     let fields = JsonDocument::parse(Bytes::from(pieces.concat())).ok()?;
     Some(match model.vendor.image_edits {
@@ -145,7 +150,7 @@ fn build_body(priced: &PricedCall, route: &VendorRoute, boundary: &str) -> Optio
     })
 }
 
-/// Short pieces go to the vendor as one.
+/// Joins chunks into one if they have at most [`ONE_PIECE_BYTES_MAX`] bytes in total.
 fn join_short(pieces: Vec<Bytes>) -> Vec<Bytes> {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if pieces.len() == 1 || length > ONE_PIECE_BYTES_MAX {
@@ -156,7 +161,7 @@ fn join_short(pieces: Vec<Bytes>) -> Vec<Bytes> {
     vec![joined.freeze()]
 }
 
-/// An empty request head for an attempt; [`fill_request_head`] adds the headers.
+/// Returns a request head without headers for an attempt; [`fill_request_head`] adds the headers.
 pub(super) fn empty_request_head(
     priced: &PricedCall,
     route: &VendorRoute,
@@ -169,8 +174,8 @@ pub(super) fn empty_request_head(
     RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(12))
 }
 
-/// Writes the head for the attempt's route from nothing: no header of the client's goes on that the
-/// rules do not name, and the client's key never does.
+/// Writes all headers of the request for the attempt's route. Of the client's headers only those
+/// that the rules name are forwarded, and the client's API key never is.
 pub(super) fn fill_request_head(
     gateway: &Gateway,
     session: &Session,
@@ -197,7 +202,7 @@ pub(super) fn fill_request_head(
     }
     head.insert_header(CONTENT_LENGTH, attempt.body.length())?;
     head.insert_header(ACCEPT, accept)?;
-    // Compressed answers could not be metered as they pass.
+    // A compressed response could not be metered while it is relayed.
     head.insert_header(ACCEPT_ENCODING, "identity")?;
     head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
     authorize(head, vendor, &attempt.route)?;
@@ -205,7 +210,7 @@ pub(super) fn fill_request_head(
     write_vendor_headers(session, head, priced, vendor, vendor_routes)
 }
 
-/// The head of a question for the models of a vendor, which costs nothing.
+/// Builds the head of a request for a vendor's model list, which the vendor does not bill.
 pub(super) fn build_probe_head(
     vendor: &Vendor,
     vendor_routes: Option<&VendorRouteSet>,
@@ -218,14 +223,18 @@ pub(super) fn build_probe_head(
     head.insert_header(ACCEPT_ENCODING, "identity")?;
     head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
     authorize(&mut head, vendor, route)?;
-    if let Some((header, ours)) = &vendor.version {
-        let real = vendor_routes.map_or(header.as_str(), |l| l.header_name(header)).to_owned();
-        head.insert_header(real, HeaderValue::from_str(ours).map_err(internal_error)?)?;
+    if let Some((header, default_version)) = &vendor.version {
+        let real_name =
+            vendor_routes.map_or(header.as_str(), |routes| routes.header_name(header)).to_owned();
+        head.insert_header(
+            real_name,
+            HeaderValue::from_str(default_version).map_err(internal_error)?,
+        )?;
     }
     Ok(head)
 }
 
-/// Puts the vendor's key into a head.
+/// Adds the header with the vendor's API key to a request head.
 fn authorize(
     head: &mut RequestHeader,
     vendor: &Vendor,
@@ -241,8 +250,9 @@ fn authorize(
     head.insert_header(header, key)
 }
 
-/// Writes the headers of the vendor's own interface. A client that speaks another one says nothing
-/// of these.
+/// Writes the vendor's version header, with the value of the rules, and then the client's forwarded
+/// headers, which may replace that value. A call that is translated to the vendor's dialect has no
+/// forwarded headers: they do not exist in the client's dialect.
 fn write_vendor_headers(
     session: &Session,
     head: &mut RequestHeader,
@@ -252,18 +262,24 @@ fn write_vendor_headers(
 ) -> pingora::Result<()> {
     let forwarded =
         collect_forwarded_headers(session, vendor, priced.pricing.endpoint, vendor_routes);
-    if let Some((header, ours)) = &vendor.version {
-        let real = vendor_routes.map_or(header.as_str(), |l| l.header_name(header)).to_owned();
-        head.insert_header(real, HeaderValue::from_str(ours).map_err(internal_error)?)?;
+    if let Some((header, default_version)) = &vendor.version {
+        let real_name =
+            vendor_routes.map_or(header.as_str(), |routes| routes.header_name(header)).to_owned();
+        head.insert_header(
+            real_name,
+            HeaderValue::from_str(default_version).map_err(internal_error)?,
+        )?;
     }
     for (name, value) in forwarded {
-        let real = vendor_routes.map_or(name.as_str(), |l| l.header_name(&name)).to_owned();
-        head.insert_header(real, HeaderValue::from_bytes(&value).map_err(internal_error)?)?;
+        let real_name =
+            vendor_routes.map_or(name.as_str(), |routes| routes.header_name(&name)).to_owned();
+        head.insert_header(real_name, HeaderValue::from_bytes(&value).map_err(internal_error)?)?;
     }
     Ok(())
 }
 
-/// What a call for a model says in headers that its vendor is told.
+/// Returns the client's headers that are forwarded to the vendor of `model`, as pairs of neutral
+/// name and value. Empty if the catalogue does not have the model.
 pub(super) fn forwarded_headers(
     gateway: &Gateway,
     session: &Session,
@@ -271,7 +287,7 @@ pub(super) fn forwarded_headers(
     endpoint: Endpoint,
 ) -> Vec<(String, Vec<u8>)> {
     let catalogue = gateway.catalogue.load();
-    // A video is sent to its vendor later, without them.
+    // The order of a video is sent to the vendor later, without the client's headers.
     let Some(model) = catalogue.find(model).filter(|_| endpoint != Endpoint::Videos) else {
         return Vec::new();
     };
@@ -279,8 +295,8 @@ pub(super) fn forwarded_headers(
     collect_forwarded_headers(session, vendor, endpoint, gateway.routes.for_vendor(&vendor.name))
 }
 
-/// The client's headers that go on to a vendor, by the names that the rules have for them, in the
-/// order of these.
+/// Collects the client's headers that are forwarded to a vendor, under the names that the rules use
+/// for them, and sorted by these names.
 fn collect_forwarded_headers(
     session: &Session,
     vendor: &Vendor,
@@ -293,8 +309,8 @@ fn collect_forwarded_headers(
     }
     let client_headers = &session.req_header().headers;
     if let Some((header, _)) = &vendor.version {
-        let real = vendor_routes.map_or(header.as_str(), |l| l.header_name(header));
-        let named = [header, real].into_iter().filter_map(|name| client_headers.get(name));
+        let real_name = vendor_routes.map_or(header.as_str(), |routes| routes.header_name(header));
+        let named = [header, real_name].into_iter().filter_map(|name| client_headers.get(name));
         let version = named.into_iter().find(|version| !version.is_empty());
         collected.extend(version.map(|version| (header.clone(), version.as_bytes().to_vec())));
     }
@@ -302,9 +318,11 @@ fn collect_forwarded_headers(
         return collected;
     }
     let versions = collected.len();
-    // The same header on several lines is a list, and so it is under both of its names.
+    // Several lines of the same header are joined into one list with commas; lines under its
+    // neutral and its real name count as the same header.
     for (name, value) in client_headers {
-        let neutral = vendor_routes.map_or(name.as_str(), |l| l.neutral_name(name.as_str()));
+        let neutral =
+            vendor_routes.map_or(name.as_str(), |routes| routes.neutral_name(name.as_str()));
         let secret = matches!(name.as_str(), "authorization" | "x-api-key");
         let forwarded = vendor.forward_headers.iter().any(|rule| matches_rule(rule, neutral));
         if secret || !forwarded || value.is_empty() {
@@ -328,8 +346,7 @@ fn internal_error<E>(_: E) -> pingora::BError {
     pingora::Error::new(pingora::ErrorType::InternalError)
 }
 
-/// Copies the headers of a vendor's response that the gateway reads. None of the others is
-/// forwarded.
+/// Copies the headers of a vendor's response that the gateway reads. All others are dropped.
 pub(super) fn relevant_headers(theirs: &ResponseHeader) -> Option<Box<ResponseHeader>> {
     let ids = ["request-id", "x-request-id"].map(HeaderName::from_static);
     let read = [CONTENT_TYPE, CONTENT_ENCODING, RETRY_AFTER].into_iter().chain(ids);
@@ -342,8 +359,9 @@ pub(super) fn relevant_headers(theirs: &ResponseHeader) -> Option<Box<ResponseHe
     Some(Box::new(head))
 }
 
-/// Whether a response can be relayed: it is not compressed, and its content type is that of events,
-/// JSON or audio as requested.
+/// Whether a response can be relayed: it is not compressed, and its content type fits the call.
+/// Speech needs an audio type or none; of other calls a stream must be an event stream, and a
+/// response that is not streamed must not be one.
 pub(super) fn is_readable(head: &ResponseHeader, call: &ModelCall) -> bool {
     let plain = head.headers.get(CONTENT_ENCODING).is_none_or(|v| v == "identity");
     let kind = head.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
@@ -356,19 +374,21 @@ pub(super) fn is_readable(head: &ResponseHeader, call: &ModelCall) -> bool {
         }
 }
 
-/// Whether the body is a page for people.
+/// Whether the content type is that of an HTML page, which is no response of a vendor's API.
 pub(super) fn is_html_page(head: &ResponseHeader) -> bool {
     let kind = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let is = |page: &[u8]| kind.get(..page.len()).is_some_and(|k| k.eq_ignore_ascii_case(page));
     is(b"text/html") || is(b"application/xhtml")
 }
 
-/// Whether the head of an answer, as it came, says that nothing follows.
+/// Whether a response head, as received from the vendor, announces an empty body: status 204 or
+/// `content-length: 0`.
 pub(super) fn has_no_body(head: &ResponseHeader) -> bool {
     head.status == 204 || head.headers.get(CONTENT_LENGTH).is_some_and(|length| length == "0")
 }
 
-/// Whether the end of a body can be told from one that was cut off.
+/// Whether a complete body can be told from a truncated one. It cannot if only the end of the
+/// connection ends the body.
 pub(super) fn is_framed(head: &ResponseHeader) -> bool {
     let is_told = |name| head.headers.contains_key(name);
     head.status == 204
@@ -376,7 +396,8 @@ pub(super) fn is_framed(head: &ResponseHeader) -> bool {
         || [CONTENT_LENGTH, TRANSFER_ENCODING].into_iter().any(is_told)
 }
 
-/// When the vendor wants to be asked again; only seconds are understood.
+/// Returns how long the vendor asks to wait before the next request. `None` without a `retry-after`
+/// header; of its two forms only a number of seconds is understood.
 pub(super) fn retry_after(head: &ResponseHeader) -> Option<Duration> {
     let seconds = head.headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))

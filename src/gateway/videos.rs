@@ -28,25 +28,26 @@ pub(crate) mod shared;
 use action::VideoAction;
 use shared::is_job_id;
 
-/// Jobs on a page of the list.
+/// How many jobs a page of the list has if the client names no limit.
 const PAGE_JOBS_DEFAULT: usize = 20;
 const PAGE_JOBS_MAX: usize = 100;
-/// An address of a file is good for so long.
+/// How long a URL signed by the object store is valid.
 const FILE_URL_TTL: Duration = Duration::from_secs(600);
-/// One of ours for so much less, in ms: no node takes one that is good for longer than ten minutes
-/// by its own clock, and clocks differ.
+/// A URL signed by the gateway is valid for this many ms less than the longest lifetime of a token:
+/// every node refuses a token that is valid for longer than ten minutes by the node's own clock,
+/// and the clocks of nodes differ.
 const CLOCK_SKEW_MAX_MS: i64 = 30_000;
-/// The object store answers within this.
+/// How long the gateway waits for the object store.
 const OBJECT_STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn file_name(job: &Job) -> String {
     files::video_name(job.account.as_str(), &job.id)
 }
 
-/// Answers what a request wants of an account's jobs.
+/// Answers a request for the video jobs of an account, except creation and the file itself.
 ///
 /// # Errors
-/// There is no such job, it cannot be had, or the store does not answer.
+/// There is no such job, its video cannot be returned, or the store does not answer.
 pub(super) async fn handle_request(
     gateway: &Gateway,
     account: &AccountName,
@@ -70,7 +71,8 @@ pub(super) async fn handle_request(
         }
         VideoAction::Get(id) => {
             let job = require_job(gateway, account, &id).await?;
-            // The name is that of clients, which wait so long before they ask again.
+            // Client libraries read this header, under this name, and wait that many ms before they
+            // ask again.
             Ok(LocalResponse::ok(job.to_api_json(schedule))
                 .with_header("openai-poll-after-ms", &schedule.poll_ms))
         }
@@ -78,15 +80,15 @@ pub(super) async fn handle_request(
             if !is_job_id(&id) {
                 return Err(VideoError::NotFound.into());
             }
-            let hidden = gateway
+            let deleted = gateway
                 .with_ledger_timeout("video_delete", videos.queue.delete_job(account, &id))
                 .await;
             let job =
-                hidden.map_err(|_| ServerError::LedgerUnavailable)?.ok_or(VideoError::NotFound)?;
+                deleted.map_err(|_| ServerError::LedgerUnavailable)?.ok_or(VideoError::NotFound)?;
             if job.is_expired(schedule, unix_ms()) {
                 return Err(VideoError::NotFound.into());
             }
-            // What this does not delete the worker will.
+            // If this fails, the worker deletes the file later.
             if job.status() == JobStatus::Completed {
                 let name = file_name(&job);
                 let deleting =
@@ -116,7 +118,7 @@ pub(super) async fn handle_request(
             let reply = LocalResponse { status: 302, ..LocalResponse::ok(String::new()) };
             Ok(reply.with_header("location", &location).with_header("cache-control", &"no-store"))
         }
-        // These have roads of their own.
+        // These two are handled by other functions: `create_job` and `send_file`.
         VideoAction::Create | VideoAction::File { .. } => Err(ServerError::Internal.into()),
     }
 }
@@ -127,7 +129,8 @@ async fn require_job(gateway: &Gateway, account: &AccountName, id: &str) -> Resu
     found.map_err(|_| ServerError::LedgerUnavailable)?.ok_or(VideoError::NotFound.into())
 }
 
-/// Where the file of a job can be had for a while: at the object store itself, or here.
+/// Returns a URL under which the file of a job can be downloaded for a limited time, at the object
+/// store or at this gateway.
 async fn file_url(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
     let videos = &gateway.videos;
     let name = file_name(job);
@@ -143,19 +146,19 @@ async fn file_url(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
             return Err(ServerError::Internal.into());
         }
     }
-    let seal_of = gateway.with_ledger_timeout("secret", videos.url_signer()).await;
-    let made_by = seal_of.map_err(|_| ServerError::LedgerUnavailable)?;
+    let signer_result = gateway.with_ledger_timeout("secret", videos.url_signer()).await;
+    let url_signer = signer_result.map_err(|_| ServerError::LedgerUnavailable)?;
     let end_ms = unix_ms().saturating_add(signed_url::TOKEN_TTL_MAX_MS - CLOCK_SKEW_MAX_MS);
-    let token = made_by.make_token(job.account.as_str(), &job.id, end_ms);
+    let token = url_signer.make_token(job.account.as_str(), &job.id, end_ms);
     let token = token.map_err(|_| ServerError::Internal)?;
     let base = videos.public_base.as_deref().unwrap_or_default();
     Ok(format!("{base}{}/{}/file?token={token}", Endpoint::Videos.path(), job.id))
 }
 
-/// Sends the file of a job to the bearer of a valid signed address.
+/// Sends the file of a job to the bearer of a valid signed URL.
 ///
 /// # Errors
-/// The address is not good, or the job and its file are gone.
+/// The signed URL is not valid, or the job or its file no longer exists.
 pub(super) async fn send_file(
     gateway: &Gateway,
     session: &mut Session,
@@ -194,7 +197,7 @@ fn parse_page(query: &str) -> Result<JobPage, ApiError> {
         Some("asc") => true,
         Some(_) => return Err(invalid_field("order", "asc or desc")),
     };
-    // Some write an empty one for the first page.
+    // Some clients send an empty `after` for the first page.
     let after = query_value(query, "after").filter(|after| !after.is_empty());
     Ok(JobPage { after, limit, ascending })
 }

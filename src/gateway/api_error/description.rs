@@ -15,36 +15,38 @@ const PERMISSION: &str = "permission_error";
 const RATE_LIMIT: &str = "rate_limit_error";
 const SERVER_ERROR: &str = "server_error";
 
-/// The seconds after which clients may retry if a vendor or the ledger is overloaded.
+/// The `retry-after` in seconds if a vendor, the gateway or the ledger has no capacity at the
+/// moment.
 const RETRY_AFTER_S: u64 = 1;
-/// The same if too many videos are under way, each of which takes minutes.
+/// The `retry-after` in seconds if too many videos are under way, each of which takes minutes.
 const RETRY_AFTER_VIDEO_S: u64 = 30;
-/// Official clients give up on a longer wait than this.
+/// The longest `retry-after` in seconds that is sent. The official client libraries do not retry
+/// after a longer wait.
 const RETRY_AFTER_S_MAX: u64 = 60;
 
-/// What a client is told of an error.
+/// The content of an error response.
 pub(super) struct ErrorDescription<'a> {
     pub(super) status: u16,
-    /// The `type` of the chat format.
+    /// The `type` member in the chat format.
     pub(super) kind: &'a str,
     pub(super) code: &'a str,
     pub(super) message: Cow<'a, str>,
-    /// The field at fault.
+    /// The request field at fault.
     pub(super) param: Option<&'a str>,
     pub(super) retry_after_s: Option<u64>,
-    /// Whether a retry would be refused again, or be charged twice.
+    /// Whether the client must not retry, since a retry would be refused again or be charged twice.
     pub(super) forbids_retry: bool,
-    /// The methods that the path has.
+    /// The methods that the path allows.
     pub(super) allow: Option<&'static str>,
-    /// The status in the messages format, where it is another one.
+    /// The status in the messages format, where it differs.
     pub(super) messages_status: Option<u16>,
     /// The type in the messages format, where it does not follow from the status.
     pub(super) messages_kind: Option<&'a str>,
-    /// The `details` of the messages format, as JSON.
+    /// The `details` member of the messages format, as JSON.
     pub(super) details: Option<&'a str>,
 }
 
-/// A row of the table.
+/// Makes a row of the table that has no optional values.
 fn row<'a>(
     status: u16,
     kind: &'a str,
@@ -383,7 +385,7 @@ impl AttemptFailure {
                 let error =
                     row(503, SERVER_ERROR, "upstream_overloaded", "the vendor is overloaded")
                         .retry_after(asked.clamp(1, RETRY_AFTER_S_MAX));
-                // The messages format has a status of its own for an overloaded vendor.
+                // The messages format has its own status for an overloaded vendor.
                 ErrorDescription { messages_status: Some(529), ..error }
             }
             Some(_) => failed("the vendor failed"),

@@ -1,4 +1,4 @@
-//! The answer that tells the client of an error, in its own API format.
+//! The error response, in the API format of the client.
 
 use super::description::ErrorDescription;
 use super::{ApiError, ErrorFormat};
@@ -6,7 +6,7 @@ use crate::dialect::vendor_error::{chat_error_body, messages_error_body};
 use crate::gateway::local_response::LocalResponse;
 
 impl ApiError {
-    /// The answer to a client of this format.
+    /// Builds the error response for a client of this format.
     #[must_use]
     pub(crate) fn to_response(&self, format: ErrorFormat, request_id: &str) -> LocalResponse {
         let error = self.describe();
@@ -33,7 +33,7 @@ fn response_headers(error: &ErrorDescription<'_>) -> Vec<(&'static str, String)>
     headers
 }
 
-/// The type that the messages format has for a status.
+/// Returns the error type that the messages format has for a status.
 fn messages_kind(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",

@@ -1,10 +1,11 @@
-//! The memory that answers take up until their clients have taken them: a bound for all together,
-//! and one for each account.
+//! Limits the memory of answers that their clients have not read yet, in total and for each
+//! account.
 //!
-//! A short answer takes none of it. A longer one takes as much as is held of it, and whoever finds
-//! nothing left is waited for, while its vendor is not read on. Many that each have a part of what
-//! they need could wait for each other for ever. So one answer of an account, and a few of all, may
-//! go beyond the bounds: such an answer can always end.
+//! A short answer is not counted. A longer answer counts with the bytes that are buffered of it. If
+//! no memory is left, the answer waits, and meanwhile nothing more of it is read from the vendor.
+//! Answers that each hold a part of the memory they need could wait for each other forever. So one
+//! answer of each account, and a few in total, may exceed the limits: such an answer can always
+//! finish.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,42 +19,46 @@ use crate::gateway::budgets::tenants::{
 use crate::gateway::limits::Limits;
 use crate::metrics::METRICS;
 
-/// A response of which at most this much is buffered is not counted against the budget.
+/// A response of which at most this many bytes are buffered is not counted against the budget.
 pub(crate) const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
-/// What is held is counted in steps of this size.
+/// The budget counts buffered bytes in steps of this many bytes.
 const STEP_BYTES: usize = 64 << 10;
-/// What an image takes before its vendor is asked. It is dear, so what is made should find room. By
-/// default an account may have 256 made at a time, as many as vendors make in a minute for those
-/// who buy most.
+/// Bytes that an image reserves before its vendor is called. An image is expensive, so there should
+/// be memory for it once it is made. By default, 256 images of an account may be in the making at a
+/// time, as many as vendors make in a minute for their largest customers.
 const IMAGE_RESERVED_BYTES: usize = 256 << 10;
-/// A call is let in if its account could take this; more than a step, or one could squeeze in.
+/// A call is admitted if its account could take this many bytes. This is more than one step, or
+/// else a call could be admitted into the last step that is free.
 const ADMIT_BYTES: usize = 4 * STEP_BYTES;
-/// With up to this number of images an account is not refused because others make many.
+/// An account with at most this many images in the making is not refused because other accounts
+/// have many.
 const IMAGES_MIN: usize = 4;
-/// An account with less than this is not refused because others have much.
+/// An account that holds at most this many bytes is not refused because other accounts hold many.
 const ACCOUNT_BYTES_MIN: usize = 4 << 20;
-/// Answers that may go beyond the bounds at a time.
+/// At most this many answers may exceed the limits at a time.
 const EXTRA_ANSWERS_MAX: usize = 4;
-/// Room is looked for this often.
+/// An answer that waits for memory tries again at least this often.
 const BUDGET_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct AnswerBudget {
     bytes: TenantBudget,
-    /// Answers that go beyond the bounds.
+    /// Answers that exceed the limits.
     extra_answers: TenantBudget,
-    /// Images that are being made. Their first bytes have half of the room at most: the other half
-    /// is left for what is larger, or else all of them would wait for each other.
+    /// Images in the making. Their reservations use at most half of the memory. The other half is
+    /// left for answers that outgrow their reservation; otherwise all images would wait for each
+    /// other.
     images: TenantBudget,
-    /// Bytes that answers wait for, without a bound.
+    /// Bytes for which answers wait. This budget has no limit; it only counts.
     awaited_bytes: TenantBudget,
-    /// A vendor that is not read for lack of room is given up after this.
+    /// An answer that has waited for memory for this time fails, and its vendor is not read any
+    /// more.
     wait_max: Duration,
-    /// What one account may take at most; 0 for any amount.
+    /// Bytes that one account may hold, at most; 0 for no limit.
     account_bytes_max: usize,
 }
 
-/// What an answer takes of the budget, until it is dropped.
+/// The part of the budget that one answer holds, until this permit is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct AnswerPermit {
     bytes: Option<BudgetPermit>,
@@ -61,15 +66,16 @@ pub(crate) struct AnswerPermit {
     image: Option<BudgetPermit>,
 }
 
-/// There was no room in time.
+/// There was no memory for an answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AnswerBudgetExceeded {
-    /// Whether the account's own answers took it all, or wanted more than its share.
-    pub(crate) is_own_doing: bool,
+    /// Whether the account's own answers held, or waited for, more than its share.
+    pub(crate) is_account_limit: bool,
 }
 
 impl AnswerBudget {
-    /// The budget that the configuration allows, for which an answer waits for this long.
+    /// Creates the budget that the configuration sets. An answer waits for memory at most for
+    /// `wait_max`.
     #[must_use]
     pub(crate) fn new(limits: &Limits, wait_max: Duration) -> AnswerBudget {
         let (all, max) = (limits.answers_bytes_max, limits.answers_per_account_bytes_max);
@@ -79,7 +85,7 @@ impl AnswerBudget {
         let pool = ResourcePool::new(EXTRA_ANSWERS_MAX);
         let extra_answers = TenantBudget::new(Resource::ExtraAnswers, &pool, one);
         let account_bytes_max = if max == 0 || all == 0 { max.max(all) } else { max.min(all) };
-        // Of a bound there is room for one at least; no bound stays none.
+        // Rounds up, so that any limit allows one image at least. 0 stays 0, which means no limit.
         let half = |bytes: usize| (bytes / 2).div_ceil(IMAGE_RESERVED_BYTES);
         let share = TenantShare { max: half(account_bytes_max), min: IMAGES_MIN };
         let images = TenantBudget::new(Resource::Images, &ResourcePool::new(half(all)), share);
@@ -89,10 +95,11 @@ impl AnswerBudget {
         AnswerBudget { bytes, extra_answers, images, awaited_bytes, wait_max, account_bytes_max }
     }
 
-    /// Lets a call in whose answer will find room, as far as anybody can tell.
+    /// Admits a call if memory for its answer is likely to be free. An image reserves memory at
+    /// once.
     ///
     /// # Errors
-    /// What its account has not read yet, or what all have not, leaves nothing.
+    /// The unread answers of the account, or of all accounts together, leave no memory.
     pub(crate) fn admit(
         &self,
         tenant: &Arc<Tenant>,
@@ -106,7 +113,7 @@ impl AnswerBudget {
                 permit.reserve_image(self, tenant)
             }
             _ => match self.bytes.check_room(tenant, ADMIT_BYTES) {
-                // A short one needs nothing of what all share.
+                // The answer may be short, and then needs nothing of the shared pool.
                 Err(OverBudget::Pool) => Ok(()),
                 other => other,
             },
@@ -117,7 +124,7 @@ impl AnswerBudget {
                 Ok(permit)
             }
             Err(OverBudget::Tenant) => {
-                METRICS.shed.with_label_values(&["answers"]).inc();
+                METRICS.rejected_or_cut.with_label_values(&["answers"]).inc();
                 Err(CapacityError::AnswersUnread.into())
             }
             Err(OverBudget::Pool) => Err(reject("answers")),
@@ -126,7 +133,8 @@ impl AnswerBudget {
 }
 
 impl AnswerPermit {
-    /// Sees to it that what is held of an answer, of this many bytes, has its room; waits for it.
+    /// Reserves memory for the `bytes` that are buffered of an answer, and waits if there is not
+    /// enough.
     pub(crate) async fn reserve(
         &mut self,
         budget: &AnswerBudget,
@@ -134,22 +142,26 @@ impl AnswerPermit {
         bytes: usize,
     ) -> Result<(), AnswerBudgetExceeded> {
         let Some(tenant) = tenant.filter(|_| bytes > UNCOUNTED_BYTES_MAX) else { return Ok(()) };
-        let (began, mut is_own_doing) = (Instant::now(), false);
-        let mut waiting = None;
+        let (began, mut is_account_limit) = (Instant::now(), false);
+        let mut awaited_permit = None;
         while let Err(no_room) = self.try_reserve(budget, tenant, bytes) {
             let missing = bytes.saturating_sub(self.reserved_bytes());
-            let waiting = waiting.get_or_insert_with(|| budget.awaited_bytes.permit(tenant));
-            if waiting.held() < missing && waiting.grow(missing - waiting.held()).is_err() {
+            let awaited_permit =
+                awaited_permit.get_or_insert_with(|| budget.awaited_bytes.permit(tenant));
+            if awaited_permit.held() < missing
+                && awaited_permit.grow(missing - awaited_permit.held()).is_err()
+            {
                 return Err(no_room);
             }
-            let of_others =
-                tenant.used(Resource::AwaitedAnswerBytes).saturating_sub(waiting.held());
-            // Those that wait with it may have given up by the time it does.
-            is_own_doing |= budget.bytes.exceeds_share(tenant, of_others);
+            let awaited_by_other_answers =
+                tenant.used(Resource::AwaitedAnswerBytes).saturating_sub(awaited_permit.held());
+            // Remembers a true result: the account's other answers that wait now may have given up
+            // when this one does.
+            is_account_limit |= budget.bytes.exceeds_share(tenant, awaited_by_other_answers);
             if began.elapsed() > budget.wait_max {
-                METRICS.shed.with_label_values(&["answers"]).inc();
+                METRICS.rejected_or_cut.with_label_values(&["answers"]).inc();
                 return Err(AnswerBudgetExceeded {
-                    is_own_doing: is_own_doing || no_room.is_own_doing,
+                    is_account_limit: is_account_limit || no_room.is_account_limit,
                 });
             }
             budget.bytes.pool().wait_for_release(BUDGET_POLL_INTERVAL).await;
@@ -161,7 +173,7 @@ impl AnswerPermit {
         self.bytes.as_ref().map_or(0, BudgetPermit::held)
     }
 
-    /// Takes what the first bytes of an image need.
+    /// Reserves memory for the first bytes of an image.
     fn reserve_image(&mut self, budget: &AnswerBudget, tenant: &Tenant) -> Result<(), OverBudget> {
         if budget.images.exceeds_share(tenant, 1) {
             return Err(OverBudget::Tenant);
@@ -171,9 +183,10 @@ impl AnswerPermit {
         };
         let grown =
             grow(&mut self.image, 1).and_then(|()| grow(&mut self.bytes, IMAGE_RESERVED_BYTES));
-        let is_own_doing = budget.bytes.exceeds_share(tenant, IMAGE_RESERVED_BYTES);
-        // What others hold is not for this account to read.
-        grown.map_err(|_| if is_own_doing { OverBudget::Tenant } else { OverBudget::Pool })
+        let is_account_limit = budget.bytes.exceeds_share(tenant, IMAGE_RESERVED_BYTES);
+        // Memory that other accounts hold cannot be freed by this account, so it is not its own
+        // doing.
+        grown.map_err(|_| if is_account_limit { OverBudget::Tenant } else { OverBudget::Pool })
     }
 
     fn try_reserve(
@@ -196,14 +209,14 @@ impl AnswerPermit {
         if let Err(over) = extra_answer.grow(1) {
             let is_full = budget.bytes.exceeds_share(tenant, missing);
             return Err(AnswerBudgetExceeded {
-                is_own_doing: is_full && over == OverBudget::Tenant,
+                is_account_limit: is_full && over == OverBudget::Tenant,
             });
         }
         self.extra_answer = Some(extra_answer);
         Ok(())
     }
 
-    /// Gives back what an answer does not need of which no more than this is held.
+    /// Releases the memory that an answer does not need if only `bytes` of it are buffered.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let Some(permit) = &mut self.bytes else { return };
         let before = permit.held();
@@ -216,12 +229,13 @@ impl AnswerPermit {
         self.update_gauge(before);
     }
 
-    /// Whether it takes anything.
+    /// Whether the answer is counted against the budget.
     pub(crate) fn is_counted(&self) -> bool {
         self.bytes.is_some()
     }
 
-    /// Whether it takes something of which little is left.
+    /// Whether the answer holds memory while little is left (less than a quarter of what one
+    /// account may hold), or exceeds the limits.
     pub(crate) fn is_under_pressure(&self, budget: &AnswerBudget) -> bool {
         let Some(permit) = self.bytes.as_ref().filter(|permit| permit.held() > 0) else {
             return self.extra_answer.is_some();
@@ -230,7 +244,7 @@ impl AnswerPermit {
             || budget.bytes.check_room(permit.tenant(), budget.account_bytes_max / 4).is_err()
     }
 
-    /// Counts what is held now and was not before.
+    /// Updates the metric by the change of the reserved bytes since they were `before`.
     fn update_gauge(&self, before: usize) {
         let now = self.reserved_bytes();
         let [now, before] = [now, before].map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -270,15 +284,16 @@ mod tests {
         table.tenant(TenantId::Account(AccountName::parse(name).expect("a name")))
     }
 
-    /// An answer of which this much is held, if there is room for it now.
+    /// Returns the permit of an answer of which `bytes` are buffered; `None` if it would have to
+    /// wait.
     fn reserve_now(
         budget: &AnswerBudget,
         tenant: &Arc<Tenant>,
         bytes: usize,
     ) -> Option<AnswerPermit> {
         let mut permit = AnswerPermit::default();
-        let covering = permit.reserve(budget, Some(tenant), bytes).now_or_never();
-        (covering == Some(Ok(()))).then_some(permit)
+        let reserved = permit.reserve(budget, Some(tenant), bytes).now_or_never();
+        (reserved == Some(Ok(()))).then_some(permit)
     }
 
     #[tokio::test]
@@ -300,12 +315,12 @@ mod tests {
         assert!(second.is_under_pressure(&budget) && reserve_now(&budget, &one, 2 * MIB).is_none());
         assert!(reserve_now(&budget, &other, 3 * MIB).is_some(), "others have room of their own");
         let mut third = AnswerPermit::default();
-        let covering = third.reserve(&budget, Some(&one), 2 * MIB);
+        let reserving = third.reserve(&budget, Some(&one), 2 * MIB);
         let shrinking = async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             first.shrink_to(MIB);
         };
-        assert_eq!(tokio::join!(covering, shrinking).0, Ok(()));
+        assert_eq!(tokio::join!(reserving, shrinking).0, Ok(()));
         drop((first, second, third));
         assert_eq!((one.used(Resource::AnswerBytes), budget.bytes.pool().used()), (0, 0));
         assert_eq!(one.used(Resource::ExtraAnswers), 0);
@@ -363,8 +378,8 @@ mod tests {
         let mut unread =
             vec![reserve_now(&budget, &one, 4 * MIB), reserve_now(&budget, &one, 9 * MIB)];
         let covered = AnswerPermit::default().reserve(&budget, Some(&one), MIB).await;
-        assert_eq!(covered, Err(AnswerBudgetExceeded { is_own_doing: true }));
-        // Four others go beyond.
+        assert_eq!(covered, Err(AnswerBudgetExceeded { is_account_limit: true }));
+        // With the first account, four answers exceed the limits.
         for name in ["a", "b", "c"] {
             let beyond = tenant(&table, name);
             unread.push(reserve_now(&budget, &beyond, 4 * MIB));
@@ -372,7 +387,7 @@ mod tests {
         }
         assert!(unread.iter().all(Option::is_some));
         let covered = AnswerPermit::default().reserve(&budget, Some(&other), 9 * MIB).await;
-        assert_eq!(covered, Err(AnswerBudgetExceeded { is_own_doing: false }));
+        assert_eq!(covered, Err(AnswerBudgetExceeded { is_account_limit: false }));
     }
 
     #[tokio::test]
@@ -381,11 +396,11 @@ mod tests {
         let tenants: Vec<_> = (0..8).map(|n| tenant(&table, &n.to_string())).collect();
         let mut permits: Vec<_> = (0..48).map(|_| AnswerPermit::default()).collect();
         let answers = permits.iter_mut().zip(tenants.iter().cycle());
-        let covering = answers.map(|(permit, one)| permit.reserve(&budget, Some(one), 3 * MIB));
-        let covered = futures_util::future::join_all(covering).await;
+        let reserving = answers.map(|(permit, one)| permit.reserve(&budget, Some(one), 3 * MIB));
+        let covered = futures_util::future::join_all(reserving).await;
         let lost: Vec<_> = covered.into_iter().filter_map(Result::err).collect();
         assert!(lost.len() > 30, "{}", lost.len());
-        assert!(lost.iter().all(|no_room| no_room.is_own_doing), "each wants 18 MiB of 10");
+        assert!(lost.iter().all(|no_room| no_room.is_account_limit), "each wants 18 MiB of 10");
         assert!(tenants.iter().all(|one| one.used(Resource::AwaitedAnswerBytes) == 0));
     }
 

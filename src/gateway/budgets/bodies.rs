@@ -1,31 +1,33 @@
-//! Bodies of requests: how much memory they may take up, and how fast they must come.
+//! Limits of request bodies: how much memory they may use, and how fast they must arrive.
 
 use std::time::Duration;
 
 use crate::gateway::budgets::tenants::{Resource, ResourcePool, TenantBudget, TenantShare};
 use crate::gateway::limits::{Limits, Timeouts};
 
-/// With up to this number of bytes a tenant is not refused for the sake of newcomers.
+/// A tenant that holds at most this many bytes is not refused only to leave memory for new tenants.
 const TENANT_BYTES_MIN: usize = 4 << 20;
 
-/// The memory that bodies of requests may take up, uploads apart.
+/// Creates the budget for the memory of request bodies, except for uploads.
 pub(crate) fn new_budget(limits: &Limits) -> TenantBudget {
     let pool = ResourcePool::new(limits.bodies_bytes_max);
     let share = TenantShare { max: limits.bodies_per_account_bytes_max, min: TENANT_BYTES_MIN };
     TenantBudget::new(Resource::BodyBytes, &pool, share)
 }
 
-/// How long a client may take for a body: not too long in all, nor for each part of it that has to
-/// come in a certain time. So a client that sent much at once does not live on that.
+/// The time limits for a client to send a body: one for the whole body, and one for each part of at
+/// least a fixed size. A client that sends much at once gains no extra time for the parts that
+/// follow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyRate {
-    /// For all of it.
+    /// The time limit for the whole body.
     total_timeout: Duration,
-    /// For a part.
+    /// The time limit for each part.
     part_timeout: Duration,
-    /// Bytes that make a part.
+    /// The least size of a part, in bytes.
     part_bytes: u128,
-    /// When the last part was there, and how much that was in all.
+    /// The time from the start of the body until its last part was complete, and the bytes that had
+    /// arrived in total by then.
     last_part_at: Duration,
     last_part_bytes: usize,
 }
@@ -52,7 +54,8 @@ impl BodyRate {
         }
     }
 
-    /// The time by which more has to come.
+    /// Returns the time, counted from the start of the body, by which the next part must be
+    /// complete.
     pub(crate) fn deadline(&self) -> Duration {
         (self.last_part_at + self.part_timeout).min(self.total_timeout)
     }

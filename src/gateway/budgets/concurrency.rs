@@ -1,5 +1,6 @@
-//! How many requests may be under way: in all, of an account, and from an address whose keys are
-//! not known yet. Streams of HTTP/2 count like requests of connections of their own.
+//! Limits the requests in flight: in total, for each account, and for each address until the API
+//! key of a request is known. Each HTTP/2 stream counts as one request, like a request on a
+//! separate connection.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +10,14 @@ use crate::gateway::budgets::tenants::{
 };
 use crate::gateway::limits::Limits;
 
-/// With up to this number of requests a tenant is not refused for the sake of newcomers.
+/// A tenant with at most this many requests is not refused only to leave room for new tenants.
 const TENANT_REQUESTS_MIN: usize = 16;
-/// Whoever makes room for others has to be gone within this.
+/// Evicted bodies must make room within this time, or else the waiting request is refused.
 const EVICTION_TIMEOUT: Duration = Duration::from_secs(1);
-/// The next one is evicted if nothing was given back within this.
+/// The next body is evicted if there is still no room after this time.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The bounds of requests under way, and what is counted against them.
+/// The limits of requests in flight, with the current counts.
 #[derive(Debug)]
 pub(crate) struct ConcurrencyLimits {
     pub(crate) by_address: TenantBudget,
@@ -24,7 +25,7 @@ pub(crate) struct ConcurrencyLimits {
 }
 
 impl ConcurrencyLimits {
-    /// The bounds that the configuration sets.
+    /// Creates the limits that the configuration sets.
     #[must_use]
     pub(crate) fn new(limits: &Limits) -> ConcurrencyLimits {
         let pool = ResourcePool::new(limits.requests_max);
@@ -39,7 +40,8 @@ impl ConcurrencyLimits {
     }
 }
 
-/// Grows a permit. If all of a pool is used, the slowest bodies are evicted until there is room.
+/// Grows a permit. If the pool is used up, the slowest bodies are evicted one by one until there is
+/// room.
 pub(crate) async fn grow_or_evict(
     permit: &mut BudgetPermit,
     amount: usize,

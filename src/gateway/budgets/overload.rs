@@ -11,7 +11,7 @@ use crate::metrics::METRICS;
 /// How often the lag of the runtime is measured.
 const PROBE_INTERVAL_MS: u64 = 50;
 
-/// What there is to do, and its bounds. Clones share it.
+/// The lag of the async runtime, and its limit. Clones share the measurements.
 #[derive(Debug, Clone)]
 pub(crate) struct OverloadMonitor {
     lag: Arc<RuntimeLag>,
@@ -20,7 +20,8 @@ pub(crate) struct OverloadMonitor {
 }
 
 impl OverloadMonitor {
-    /// Requests are refused while the runtime is later than this. A bound of 0 is none.
+    /// Creates a monitor that refuses requests while the lag is more than `lag_max`; 0 for no
+    /// limit.
     #[must_use]
     pub(crate) fn new(lag_max: Duration) -> OverloadMonitor {
         OverloadMonitor {
@@ -30,16 +31,16 @@ impl OverloadMonitor {
         }
     }
 
-    /// Looks whether a request may begin.
+    /// Checks whether a request may begin.
     ///
     /// # Errors
-    /// The runtime is too late.
+    /// The lag of the runtime is too high.
     pub(crate) fn check_lag(&self) -> Result<(), ApiError> {
         let is_late = self.lag_ms_max > 0 && self.lag.lag_ms_at(self.now_ms()) > self.lag_ms_max;
         if is_late { Err(reject("lag")) } else { Ok(()) }
     }
 
-    /// Asks the runtime that this runs on how late it is, for ever.
+    /// Measures the lag of the runtime on which this future runs, forever.
     pub(crate) async fn measure_lag(self) {
         loop {
             let due_ms = self.now_ms() + PROBE_INTERVAL_MS;
@@ -54,23 +55,23 @@ impl OverloadMonitor {
     }
 }
 
-/// Counts something that is refused because there is too much of it.
+/// Counts a refusal because of a total limit, and returns its error.
 pub(crate) fn reject(reason: &'static str) -> ApiError {
-    METRICS.shed.with_label_values(&[reason]).inc();
+    METRICS.rejected_or_cut.with_label_values(&[reason]).inc();
     ApiError::Capacity(CapacityError::Overloaded)
 }
 
-/// Counts something that is refused because its account or address has too much of it.
+/// Counts a refusal because of a limit of one account or address, and returns its error.
 pub(crate) fn reject_tenant(reason: &'static str, message: &'static str) -> ApiError {
-    METRICS.shed.with_label_values(&[reason]).inc();
+    METRICS.rejected_or_cut.with_label_values(&[reason]).inc();
     ApiError::Capacity(CapacityError::TooManyRequests(message))
 }
 
-/// The delay of the last two lag measurements; all fields are in ms. One alone says little: a
-/// machine that was paused is late once.
+/// The delays of the last two lag measurements; all fields are in ms. One measurement alone is not
+/// enough: after a pause of the machine, a single one is late.
 #[derive(Debug, Default)]
 struct RuntimeLag {
-    /// When the next one is due.
+    /// When the next measurement is due.
     next_due: AtomicU64,
     last_delay: AtomicU64,
     previous_delay: AtomicU64,

@@ -1,5 +1,5 @@
-//! Bodies that come slowly. When room runs short, whoever sends slowest, or nothing, has to go
-//! before somebody new is refused.
+//! Tracks request bodies that arrive slowly. When memory or the number of requests reaches a limit,
+//! the body that arrives slowest, or not at all, is evicted before a new request is refused.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,12 +11,13 @@ use tokio::time::Instant;
 
 use crate::gateway::budgets::tenants::Resource;
 
-/// A body that is there within this is not slow, so those that come at once cost nothing here.
+/// A body that is complete within this time is not slow, so bodies that arrive at once cost nothing
+/// here.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
-/// A body that comes at this speed or faster need not make room.
+/// A body that arrives at this rate or faster is not evicted.
 const FAST_BYTES_PER_SECOND: u64 = 256 << 10;
 
-/// All bodies that have not been there within a second.
+/// All bodies that are being read and were not complete within a second.
 #[derive(Debug, Default)]
 pub(crate) struct SlowBodies {
     bodies: Mutex<HashMap<u64, Arc<SlowBody>>>,
@@ -25,7 +26,7 @@ pub(crate) struct SlowBodies {
 
 #[derive(Debug)]
 struct SlowBody {
-    /// What its bytes are counted against.
+    /// The resource against which its bytes are counted.
     resource: Resource,
     since: Instant,
     bytes: AtomicUsize,
@@ -34,7 +35,7 @@ struct SlowBody {
 }
 
 impl SlowBody {
-    /// Bytes a second, up to now.
+    /// Returns the average rate up to `now`, in bytes per second.
     fn bytes_per_second(&self, now: Instant) -> u64 {
         let millis = now.saturating_duration_since(self.since).as_millis().max(1);
         let bytes = self.bytes.load(Ordering::Relaxed) as u128;
@@ -48,17 +49,17 @@ pub(crate) struct BodyWatch<'a> {
     resource: Resource,
     since: Instant,
     bytes: usize,
-    /// Once it is slow.
+    /// The registration of the body; `None` until it is slow.
     slow: Option<WatchedBody>,
 }
 
 impl<'a> BodyWatch<'a> {
-    /// A body that is read from now on, and counted against a resource.
+    /// Watches a body that is read from now on, and whose bytes count against `resource`.
     pub(crate) fn new(registry: &'a Arc<SlowBodies>, resource: Resource) -> BodyWatch<'a> {
         BodyWatch { registry, resource, since: Instant::now(), bytes: 0, slow: None }
     }
 
-    /// Notes the bytes that have come in all.
+    /// Records the number of bytes that have arrived in total.
     pub(crate) fn record(&mut self, bytes: usize) {
         self.bytes = bytes;
         if let Some(slow) = &self.slow {
@@ -66,14 +67,14 @@ impl<'a> BodyWatch<'a> {
         }
     }
 
-    /// Does not count a time in which the client was not waited for.
+    /// Excludes from the rate a time in which the gateway was not waiting for the client.
     pub(crate) fn pause(&mut self, paused: Duration) {
         self.since += paused;
-        // Somebody waits for one that was told to go.
+        // The eviction of a body still counts: another request waits for what it releases.
         self.slow = self.slow.take().filter(|slow| slow.body.is_evicted.load(Ordering::Acquire));
     }
 
-    /// Ends when this body has to go.
+    /// Waits until this body is evicted. Registers the body as slow when it has taken too long.
     pub(crate) async fn wait_for_eviction(&mut self) {
         let slow = if let Some(slow) = self.slow.take() {
             slow
@@ -85,7 +86,7 @@ impl<'a> BodyWatch<'a> {
     }
 }
 
-/// A slow body that is being read, until it is dropped.
+/// The registration of a slow body, until it is dropped.
 #[derive(Debug)]
 struct WatchedBody {
     registry: Arc<SlowBodies>,
@@ -94,7 +95,7 @@ struct WatchedBody {
 }
 
 impl SlowBodies {
-    /// Adds a body that has been read since a moment, with its bytes so far.
+    /// Registers a body that has been read since `since`, and of which `bytes` have arrived.
     fn watch(
         self: &Arc<SlowBodies>,
         resource: Resource,
@@ -109,17 +110,17 @@ impl SlowBodies {
         WatchedBody { registry: self.clone(), id, body }
     }
 
-    /// Tells the body that comes slowest, of those that would give back some of a resource, that
-    /// it has to go; `false` if none is slow enough.
+    /// Evicts the slowest body of those that would release some of the resource `wanted`. Returns
+    /// `false` if no body is slow enough.
     pub(crate) fn evict_slowest(&self, wanted: Resource) -> bool {
         let now = Instant::now();
         let mut bodies = self.lock();
-        let gives_back = |body: &SlowBody| {
+        let would_release = |body: &SlowBody| {
             wanted == Resource::Requests
                 || (wanted == body.resource && body.bytes.load(Ordering::Relaxed) > 0)
         };
-        let those = bodies.iter().filter(|(_, body)| gives_back(body));
-        let slowest = those.map(|(id, body)| (body.bytes_per_second(now), *id)).min();
+        let candidates = bodies.iter().filter(|(_, body)| would_release(body));
+        let slowest = candidates.map(|(id, body)| (body.bytes_per_second(now), *id)).min();
         let Some((_, id)) = slowest.filter(|(speed, _)| *speed < FAST_BYTES_PER_SECOND) else {
             return false;
         };

@@ -1,17 +1,18 @@
-//! Budgets that tenants share: places of requests, bytes of bodies, bytes of answers.
+//! Budgets of resources that tenants share: requests in flight, bytes of bodies, bytes of answers.
 //!
-//! A tenant is an account or, before the key of a request is known, an address. Each resource has
-//! a pool with a bound for all tenants together, and a bound for each of them. Beside that fixed
-//! bound a tenant may hold at most as much as is still free, as ports of a switch share its memory,
-//! and an eighth of the pool is only for those who hold little: one tenant alone gets half of the
-//! rest, and however many take what they can one after the other, a newcomer finds room.
+//! A tenant is an account or, before the API key of a request is known, an address. Each resource
+//! has a pool with a limit for all tenants together, and a fixed limit for each tenant. In
+//! addition, a tenant may hold at most as much as is still free in the pool, in the way in which
+//! the ports of a network switch share its buffer memory. An eighth of the pool is reserved for
+//! tenants that hold little. So a tenant that is alone gets half of the rest. A new tenant finds
+//! room, however many tenants take as much as they can, one after the other.
 //!
 //! ```text
 //! let pool = ResourcePool::new(bytes_max);
 //! let budget = TenantBudget::new(Resource::AnswerBytes, &pool, TenantShare { max, min });
 //! let mut permit = budget.permit(&tenant);    // holds nothing yet
 //! permit.grow(piece.len())?;                  // Err(OverBudget): nothing was taken
-//! permit.shrink(written);                     // what was held is given back, the rest on drop
+//! permit.shrink(written);                     // releases a part; the drop releases the rest
 //! ```
 
 use std::collections::HashMap;
@@ -25,57 +26,58 @@ use tokio::sync::Notify;
 
 use crate::ledger::AccountName;
 
-/// The part of a pool, one of this number, that is only for those who hold little.
+/// One part in this many of a pool is reserved for tenants that hold little.
 const RESERVE_DIVISOR: usize = 8;
-/// The table of tenants has this number of parts with a lock each.
+/// The table of tenants is split into this many shards, each with its own lock.
 const SHARDS: usize = 16;
 
-/// What tenants share.
+/// A resource that tenants share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resource {
-    /// Requests under way.
+    /// Requests in flight.
     Requests,
-    /// Bytes of request bodies in memory, uploads apart.
+    /// Bytes of request bodies in memory, except for uploads.
     BodyBytes,
     /// Bytes of uploads in memory.
     UploadBytes,
-    /// Bytes of answers that are held until they are written.
+    /// Bytes of answers that are buffered until they are written to the client.
     AnswerBytes,
-    /// Answers that are let through beyond that.
+    /// Answers that may exceed the limits of `AnswerBytes`.
     ExtraAnswers,
-    /// Bytes that answers wait for.
+    /// Bytes for which answers wait.
     AwaitedAnswerBytes,
-    /// Images that are being made.
+    /// Images in the making.
     Images,
-    /// Bytes of replies that are collected for whoever repeats their calls.
+    /// Bytes of replies that are recorded for clients that repeat their calls.
     ReplyBytes,
 }
 
 const RESOURCES: usize = 8;
 
-/// Who uses a share.
+/// The identity of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum TenantId {
-    /// The owner of a known key.
+    /// The account that owns a known API key.
     Account(AccountName),
-    /// A client whose key is not known yet, by its
-    /// [network](crate::gateway::edge::connection_limits::client_network).
+    /// The [network](crate::gateway::edge::connection_limits::client_network) of a client whose API
+    /// key is not known yet.
     Address(IpAddr),
 }
 
-/// What a tenant uses at the moment. It leaves its table when the last reference is dropped.
+/// A tenant, with how much of each resource it uses at the moment. It is removed from its table
+/// when the last reference to it is dropped.
 #[derive(Debug)]
 pub(crate) struct Tenant {
     id: TenantId,
     used: [AtomicUsize; RESOURCES],
-    /// Of a tenant's uploads one at a time waits for room; see
+    /// Only one upload of the tenant at a time waits for memory, while it locks this; see
     /// [`uploads`](crate::gateway::request::uploads).
-    pub(crate) upload_turn: tokio::sync::Mutex<()>,
+    pub(crate) upload_wait_lock: tokio::sync::Mutex<()>,
     table: Weak<TenantTable>,
 }
 
 impl Tenant {
-    /// How much it uses of a resource.
+    /// Returns how much of a resource the tenant uses.
     #[must_use]
     pub(crate) fn used(&self, resource: Resource) -> usize {
         self.counter(resource).load(Ordering::Relaxed)
@@ -96,7 +98,7 @@ impl Drop for Tenant {
 
 type Shard = Mutex<HashMap<TenantId, Weak<Tenant>>>;
 
-/// All tenants that use anything. Idle ones are not in it.
+/// All tenants that use a resource at the moment. Idle tenants are not in the table.
 #[derive(Debug, Default)]
 pub(crate) struct TenantTable {
     shards: [Shard; SHARDS],
@@ -104,7 +106,8 @@ pub(crate) struct TenantTable {
 }
 
 impl TenantTable {
-    /// The tenant of an id; the same one as long as anybody refers to it.
+    /// Returns the tenant with an id. As long as a reference to it exists, all callers get the same
+    /// one.
     #[must_use]
     pub(crate) fn tenant(self: &Arc<TenantTable>, id: TenantId) -> Arc<Tenant> {
         let mut shard = self.shard(&id).lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,8 +115,8 @@ impl TenantTable {
             return tenant;
         }
         let table = Arc::downgrade(self);
-        let (used, upload_turn) = Default::default();
-        let tenant = Arc::new(Tenant { id: id.clone(), used, upload_turn, table });
+        let (used, upload_wait_lock) = Default::default();
+        let tenant = Arc::new(Tenant { id: id.clone(), used, upload_wait_lock, table });
         shard.insert(id, Arc::downgrade(&tenant));
         tenant
     }
@@ -129,7 +132,8 @@ impl TenantTable {
         &self.shards[usize::try_from(hash % SHARDS as u64).unwrap_or_default()]
     }
 
-    /// Removes a tenant that nobody refers to. A new one may have taken its place meanwhile.
+    /// Removes a tenant whose last reference was dropped, unless a new tenant with this id has
+    /// replaced it meanwhile.
     fn remove_dropped(&self, id: &TenantId) {
         let mut shard = self.shard(id).lock().unwrap_or_else(PoisonError::into_inner);
         if shard.get(id).is_some_and(|tenant| tenant.strong_count() == 0) {
@@ -138,7 +142,7 @@ impl TenantTable {
     }
 }
 
-/// The bound of a resource for all tenants together.
+/// The limit of a resource for all tenants together, and how much they use of it.
 #[derive(Debug)]
 pub(crate) struct ResourcePool {
     used: AtomicUsize,
@@ -149,21 +153,21 @@ pub(crate) struct ResourcePool {
 }
 
 impl ResourcePool {
-    /// A pool of which nothing is used. A bound of 0 is none.
+    /// Creates a pool of which nothing is used; 0 for no bound.
     #[must_use]
     pub(crate) fn new(max: usize) -> Arc<ResourcePool> {
         let [used, waiting] = [0; 2].map(AtomicUsize::new);
         Arc::new(ResourcePool { used, max, waiting, freed: Notify::new() })
     }
 
-    /// How much is used.
+    /// Returns how much of the pool is used.
     #[must_use]
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Waits until something is given back, at most for this time. What is free then may be taken
-    /// by somebody else first.
+    /// Waits until an amount is released, at most for `wait`. Another task may take the released
+    /// amount first.
     pub(crate) async fn wait_for_release(&self, wait: Duration) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let _waiting = WaitGuard(&self.waiting);
@@ -191,23 +195,23 @@ impl Drop for WaitGuard<'_> {
 /// How much of a pool one tenant may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TenantShare {
-    /// The most; 0 for no bound of a tenant at all.
+    /// The most that a tenant may hold; 0 for no limit of a single tenant at all.
     pub max: usize,
-    /// Up to this much only the bound of the pool counts, so a tenant that uses little is not
-    /// refused because many use little.
+    /// Up to this amount only the limit of the pool applies, so a tenant that uses little is not
+    /// refused because many tenants use little each.
     pub min: usize,
 }
 
-/// Why a permit does not grow.
+/// The limit that keeps a permit from growing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OverBudget {
-    /// The tenant holds its share.
+    /// The tenant would hold more than its share.
     Tenant,
-    /// All tenants together hold all of it.
+    /// All tenants together would hold more than the pool has.
     Pool,
 }
 
-/// A resource as one kind of tenant may use it. Clones share the pool.
+/// The budget of a resource for one kind of tenant: accounts or addresses. Clones share the pool.
 #[derive(Debug, Clone)]
 pub(crate) struct TenantBudget {
     resource: Resource,
@@ -216,7 +220,7 @@ pub(crate) struct TenantBudget {
 }
 
 impl TenantBudget {
-    /// A budget for each tenant, out of a pool for all.
+    /// Creates a budget that gives each tenant a share of `pool`.
     #[must_use]
     pub(crate) fn new(
         resource: Resource,
@@ -226,34 +230,34 @@ impl TenantBudget {
         TenantBudget { resource, pool: pool.clone(), share }
     }
 
-    /// The pool.
     #[must_use]
     pub(crate) fn pool(&self) -> &Arc<ResourcePool> {
         &self.pool
     }
 
-    /// A permit that holds nothing yet.
+    /// Returns a permit that holds nothing yet.
     #[must_use]
     pub(crate) fn permit(&self, tenant: &Arc<Tenant>) -> BudgetPermit {
         BudgetPermit { budget: self.clone(), tenant: tenant.clone(), held: 0, pooled: 0 }
     }
 
-    /// Whether a tenant could take an amount at the moment.
+    /// Checks whether a tenant could take an amount at the moment, but does not take it.
     ///
     /// # Errors
-    /// As of [`BudgetPermit::grow`].
+    /// As for [`BudgetPermit::grow`].
     pub(crate) fn check_room(&self, tenant: &Tenant, amount: usize) -> Result<(), OverBudget> {
         self.check_amount(amount, tenant.used(self.resource), self.pool.used())
     }
 
-    /// Whether a tenant would hold more than its share with an amount more, whatever others hold.
+    /// Whether a tenant would exceed its fixed limit with `amount` more, whatever other tenants
+    /// hold.
     #[must_use]
     pub(crate) fn exceeds_share(&self, tenant: &Tenant, amount: usize) -> bool {
         let own = tenant.used(self.resource).saturating_add(amount);
         self.share.max > 0 && own > self.share.max
     }
 
-    /// Judges an amount more, by what was used before.
+    /// Checks whether `amount` more is allowed if the tenant uses `own`, and all tenants use `all`.
     fn check_amount(&self, amount: usize, own: usize, all: usize) -> Result<(), OverBudget> {
         let TenantShare { max, min } = self.share;
         let own = own.saturating_add(amount);
@@ -272,31 +276,30 @@ impl TenantBudget {
     }
 }
 
-/// What is held of a resource for a tenant, until it is dropped.
+/// The amount of a resource that is held for a tenant, until this permit is dropped.
 #[derive(Debug)]
 pub(crate) struct BudgetPermit {
     budget: TenantBudget,
     tenant: Arc<Tenant>,
-    /// Counted for the tenant.
+    /// The amount that is counted for the tenant.
     held: usize,
-    /// Counted in the pool.
+    /// The amount that is counted in the pool.
     pooled: usize,
 }
 
 impl BudgetPermit {
-    /// How much is held.
+    /// Returns the amount that is counted for the tenant.
     #[must_use]
     pub(crate) fn held(&self) -> usize {
         self.held
     }
 
-    /// What it holds some of.
     #[must_use]
     pub(crate) fn resource(&self) -> Resource {
         self.budget.resource
     }
 
-    /// What it is counted against in all.
+    /// Returns the pool in which the permit is counted.
     #[must_use]
     pub(crate) fn pool(&self) -> &Arc<ResourcePool> {
         &self.budget.pool
@@ -317,7 +320,8 @@ impl BudgetPermit {
         let own_before = own.fetch_add(amount, Ordering::Relaxed);
         if let Err(over) = self.budget.check_amount(amount, own_before, all_before) {
             own.fetch_sub(amount, Ordering::Relaxed);
-            // Nothing is free that was not: two who wait would wake each other without end.
+            // Does not notify waiting tasks: nothing was released, and two waiting tasks would wake
+            // each other without end.
             pool.used.fetch_sub(amount, Ordering::Relaxed);
             return Err(over);
         }
@@ -326,7 +330,7 @@ impl BudgetPermit {
         Ok(())
     }
 
-    /// Gives back an amount, at most what is held.
+    /// Releases an amount, but at most what is held.
     pub(crate) fn shrink(&mut self, amount: usize) {
         let amount = amount.min(self.held);
         self.held -= amount;
@@ -336,17 +340,19 @@ impl BudgetPermit {
         self.budget.pool.release(from_pool);
     }
 
-    /// Gives back what the pool counts. The tenant's own count stays until the permit is dropped.
+    /// Releases the amount in the pool. The amount still counts for the tenant until the permit is
+    /// dropped.
     pub(crate) fn leave_pool(&mut self) {
         self.budget.pool.release(std::mem::take(&mut self.pooled));
     }
 
-    /// Makes this the permit of another tenant, out of a budget with the same pool: that of an
-    /// address becomes that of an account. The pool does not notice.
+    /// Transfers the permit to another tenant, in a budget with the same pool: the permit of an
+    /// address becomes that of an account. The count of the pool does not change.
     ///
     /// # Errors
-    /// The other tenant holds too much. It is its permit all the same: what is to be refused counts
-    /// for it until the refusal is written, and not for others at the address.
+    /// The other tenant would hold too much. The permit is transferred all the same: a request that
+    /// is to be refused counts for its account until the refusal is written, and not for other
+    /// clients at the address.
     pub(crate) fn transfer(
         &mut self,
         budget: &TenantBudget,
@@ -355,10 +361,10 @@ impl BudgetPermit {
         let own = tenant.counter(budget.resource);
         let own_before = own.fetch_add(self.held, Ordering::Relaxed);
         let all_before = budget.pool.used().saturating_sub(self.pooled);
-        let judged = budget.check_amount(self.held, own_before, all_before);
+        let checked = budget.check_amount(self.held, own_before, all_before);
         self.tenant.counter(self.budget.resource).fetch_sub(self.held, Ordering::Relaxed);
         (self.budget, self.tenant) = (budget.clone(), tenant.clone());
-        judged
+        checked
     }
 }
 
@@ -384,7 +390,7 @@ mod tests {
         TenantBudget::new(Resource::AnswerBytes, &pool, TenantShare { max, min })
     }
 
-    /// What a tenant gets that takes one after the other.
+    /// Takes one unit after the other for a tenant until one is refused.
     fn filled(budget: &TenantBudget, tenant: &Arc<Tenant>) -> (BudgetPermit, OverBudget) {
         let mut permit = budget.permit(tenant);
         loop {

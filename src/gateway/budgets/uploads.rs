@@ -1,4 +1,4 @@
-//! The memory of uploads, which are as large as all other calls together.
+//! Limits the memory of uploads, which are as large as all other calls together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,48 +11,50 @@ use crate::gateway::budgets::tenants::{
 };
 use crate::gateway::limits::Limits;
 
-/// The most bytes of a form beside its file.
+/// A form has at most this many bytes besides its file.
 pub(crate) const FORM_FIELDS_BYTES_MAX: usize = 1 << 20;
 
 /// The bytes of one unit in which memory is counted.
 pub(crate) const UNIT_BYTES: usize = 1 << 10;
 
-/// The units that are taken at a time.
+/// An upload takes memory in steps of this many units.
 pub(crate) const STEP_UNITS: u32 = 256;
 
 pub(crate) const STEP_BYTES: usize = STEP_UNITS as usize * UNIT_BYTES;
 
-/// With up to this number of bytes an account does not wait for the sake of newcomers.
+/// An account that holds at most this many bytes does not wait only to leave memory for new
+/// accounts.
 pub(crate) const ACCOUNT_BYTES_MIN: usize = 4 << 20;
 
-/// Whether others of its account have made room is looked at this often, at least.
+/// An upload that waits for the share of its account tries again at least this often.
 pub(crate) const SHARE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A body of at most this many bytes takes none of it: every request has as much.
+/// A body of at most this many bytes is not counted: every request may use that much.
 pub(crate) const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
 
-/// The room for uploads.
+/// The memory for uploads, of which a part is reserved.
 #[derive(Debug)]
 pub(crate) struct UploadBudget {
     semaphore: Arc<Semaphore>,
-    /// What is set apart, for one at a time.
+    /// The reserve, which is enough for the largest upload. One upload at a time may lock it.
     reserved: Arc<Mutex<()>>,
     waiting: AtomicUsize,
     shares: TenantBudget,
 }
 
-/// Room that an upload takes up, until it is dropped.
+/// The memory that an upload holds, until this permit is dropped.
 #[derive(Debug)]
 pub(crate) struct UploadPermit {
     semaphore_permit: Option<OwnedSemaphorePermit>,
     reserved: Option<OwnedMutexGuard<()>>,
-    /// What is taken, as a part of its account's share.
+    /// Counts the same memory, without the reserve, against the share of the account.
     share: BudgetPermit,
 }
 
 impl UploadBudget {
-    /// Room for so many bytes in all, of which the largest upload has `one_bytes_max`. An account
-    /// has up to `account_bytes_max` of the rest; 0 for no bound.
+    /// Creates a budget of `bytes_max` bytes in total. Of these, `one_bytes_max`, the size of the
+    /// largest upload, are reserved. An account may hold up to `account_bytes_max` of the rest; 0
+    /// for no bound.
     #[must_use]
     pub(crate) fn new(
         bytes_max: usize,
@@ -67,12 +69,12 @@ impl UploadBudget {
         UploadBudget { semaphore, reserved: Arc::default(), waiting: AtomicUsize::new(0), shares }
     }
 
-    /// Room for an upload of which nothing has come.
+    /// Returns a permit that holds nothing yet, for an upload that begins.
     pub(crate) fn empty_permit(&self, tenant: &Arc<Tenant>) -> UploadPermit {
         UploadPermit { semaphore_permit: None, reserved: None, share: self.shares.permit(tenant) }
     }
 
-    /// Waits for a step, first within the share and then in the room.
+    /// Waits for a step of memory: first in the share of the account, then in the memory for all.
     async fn acquire_step(&self, share: &mut BudgetPermit) -> Option<OwnedSemaphorePermit> {
         while share.grow(STEP_BYTES).is_err() {
             share.pool().wait_for_release(SHARE_POLL_INTERVAL).await;
@@ -80,7 +82,7 @@ impl UploadBudget {
         self.semaphore.clone().acquire_many_owned(STEP_UNITS).await.ok()
     }
 
-    /// Waits for what is set apart.
+    /// Waits for the reserve.
     async fn acquire_reserved(&self) -> OwnedMutexGuard<()> {
         let _waiting = UploadWaiter::register(&self.waiting);
         self.reserved.clone().lock_owned().await
@@ -95,7 +97,7 @@ impl UploadBudget {
         step
     }
 
-    /// Whether anybody waits for room.
+    /// Whether an upload waits for memory.
     #[must_use]
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
@@ -114,20 +116,20 @@ impl UploadPermit {
             || self.units() >= bytes.div_ceil(UNIT_BYTES)
     }
 
-    /// Waits for a step more, or for what is set apart.
+    /// Waits for one more step of memory, or for the reserve if it is free first.
     pub(crate) async fn acquire_more(&mut self, uploads: &UploadBudget) {
         let step = if let Some(step) = uploads.try_acquire_step(&mut self.share) {
             step
         } else {
             let tenant = self.share.tenant().clone();
-            let _turn = tenant.upload_turn.lock().await;
+            let _guard = tenant.upload_wait_lock.lock().await;
             tokio::select! {
                 biased;
                 Some(step) = uploads.acquire_step(&mut self.share) => step,
-                apart = uploads.acquire_reserved() => {
-                    // That is enough for all of it.
+                reserve_guard = uploads.acquire_reserved() => {
+                    // The reserve is enough for the whole upload, so its other memory is released.
                     self.semaphore_permit = None;
-                    self.reserved = Some(apart);
+                    self.reserved = Some(reserve_guard);
                     self.share.shrink(self.share.held());
                     return;
                 }
@@ -139,8 +141,8 @@ impl UploadPermit {
         }
     }
 
-    /// Gives back what an upload of so many bytes does not need, and what is set apart if there is
-    /// other room by now.
+    /// Releases the memory that an upload of `bytes` bytes does not need. Also exchanges the
+    /// reserve for other memory, if enough is free now.
     pub(crate) fn release_surplus(&mut self, bytes: usize, uploads: &UploadBudget) {
         let needed = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
         if self.reserved.is_some() && self.share.grow(needed as usize * UNIT_BYTES).is_ok() {
@@ -156,13 +158,13 @@ impl UploadPermit {
     }
 }
 
-/// The room that the configuration allows.
+/// Creates the budget that the configuration sets.
 pub(crate) fn upload_budget(limits: &Limits) -> UploadBudget {
     let one = limits.image_bytes_max.saturating_add(FORM_FIELDS_BYTES_MAX);
     UploadBudget::new(limits.uploads_bytes_max, one, limits.uploads_per_account_bytes_max)
 }
 
-/// Somebody who waits, until this is dropped.
+/// Counts an upload that waits for the reserve, until this is dropped.
 pub(crate) struct UploadWaiter<'a>(&'a AtomicUsize);
 
 impl UploadWaiter<'_> {
@@ -192,29 +194,29 @@ mod tests {
         table.tenant(TenantId::Account(AccountName::parse(name).expect("a name")))
     }
 
-    /// An upload that has read this many steps.
-    async fn room(uploads: &UploadBudget, steps: usize) -> UploadPermit {
-        room_of(uploads, &tenant("one"), steps).await
+    /// Returns the permit of an upload that has taken this many steps.
+    async fn permit(uploads: &UploadBudget, steps: usize) -> UploadPermit {
+        permit_of(uploads, &tenant("one"), steps).await
     }
 
-    async fn room_of(uploads: &UploadBudget, tenant: &Arc<Tenant>, steps: usize) -> UploadPermit {
-        let mut room = uploads.empty_permit(tenant);
+    async fn permit_of(uploads: &UploadBudget, tenant: &Arc<Tenant>, steps: usize) -> UploadPermit {
+        let mut permit = uploads.empty_permit(tenant);
         for _ in 0..steps {
-            room.acquire_more(uploads).await;
+            permit.acquire_more(uploads).await;
         }
-        room
+        permit
     }
 
     #[tokio::test]
     async fn who_finds_no_room_gets_what_is_set_apart_and_the_next_waits() {
         let uploads = UploadBudget::new(10 * STEP_BYTES, 6 * STEP_BYTES, 0);
-        let first = room(&uploads, 4).await;
+        let first = permit(&uploads, 4).await;
         assert!(first.covers(4 * STEP_BYTES) && !first.covers(4 * STEP_BYTES + 1));
-        let mut second = room(&uploads, 1).await;
+        let mut second = permit(&uploads, 1).await;
         assert!(second.covers(6 * STEP_BYTES) && second.units() == 0);
         second.release_surplus(STEP_BYTES, &uploads);
         assert!(second.reserved.is_some(), "there is no other room");
-        let mut third = Box::pin(room(&uploads, 2));
+        let mut third = Box::pin(permit(&uploads, 2));
         assert!(third.as_mut().now_or_never().is_none());
         assert!(uploads.has_waiters());
         drop(first);
@@ -228,11 +230,11 @@ mod tests {
         assert!(uploads.reserved.try_lock().is_ok());
     }
 
-    /// Two that have all of the room between them, and need more, must not wait for each other.
+    /// Two uploads that together hold all memory, and need more, must not wait for each other.
     #[tokio::test]
     async fn uploads_that_share_the_room_can_all_end() {
         let uploads = UploadBudget::new(8 * STEP_BYTES, 6 * STEP_BYTES, 0);
-        let [mut one, mut other] = [room(&uploads, 1).await, room(&uploads, 1).await];
+        let [mut one, mut other] = [permit(&uploads, 1).await, permit(&uploads, 1).await];
         one.acquire_more(&uploads).await;
         assert!(one.covers(6 * STEP_BYTES) && one.units() == 0);
         other.acquire_more(&uploads).await;
@@ -242,35 +244,36 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_needed_goes_back() {
         let uploads = UploadBudget::new(10 * STEP_BYTES, 6 * STEP_BYTES, 0);
-        let mut room = room(&uploads, 3).await;
-        room.release_surplus(STEP_BYTES + 1, &uploads);
-        assert_eq!(room.units(), STEP_UNITS as usize + 1);
-        room.release_surplus(10 * STEP_BYTES, &uploads);
-        room.release_surplus(0, &uploads);
-        assert_eq!(room.units(), 0);
-        assert!(room.covers(UNCOUNTED_BYTES_MAX) && !room.covers(UNCOUNTED_BYTES_MAX + 1));
+        let mut permit = permit(&uploads, 3).await;
+        permit.release_surplus(STEP_BYTES + 1, &uploads);
+        assert_eq!(permit.units(), STEP_UNITS as usize + 1);
+        permit.release_surplus(10 * STEP_BYTES, &uploads);
+        permit.release_surplus(0, &uploads);
+        assert_eq!(permit.units(), 0);
+        assert!(permit.covers(UNCOUNTED_BYTES_MAX) && !permit.covers(UNCOUNTED_BYTES_MAX + 1));
     }
 
-    /// However many uploads an account has, one of another account waits behind one of them.
+    /// However many uploads an account has, an upload of another account waits behind one of them.
     #[tokio::test]
     async fn one_account_with_many_uploads_leaves_room_to_others() {
         let most = ACCOUNT_BYTES_MIN / STEP_BYTES;
         let uploads =
             UploadBudget::new((2 * most + 6) * STEP_BYTES, 6 * STEP_BYTES, ACCOUNT_BYTES_MIN);
         let (greedy, other) = (tenant("greedy"), tenant("other"));
-        let first = room_of(&uploads, &greedy, most).await;
-        let apart = room_of(&uploads, &greedy, 1).await;
-        assert!(first.reserved.is_none() && apart.reserved.is_some());
-        let mut waiting: Vec<_> = (0..9).map(|_| Box::pin(room_of(&uploads, &greedy, 1))).collect();
-        for room in &mut waiting {
-            assert!(room.as_mut().now_or_never().is_none(), "its account has its share");
+        let first = permit_of(&uploads, &greedy, most).await;
+        let with_reserve = permit_of(&uploads, &greedy, 1).await;
+        assert!(first.reserved.is_none() && with_reserve.reserved.is_some());
+        let mut waiting: Vec<_> =
+            (0..9).map(|_| Box::pin(permit_of(&uploads, &greedy, 1))).collect();
+        for upload in &mut waiting {
+            assert!(upload.as_mut().now_or_never().is_none(), "its account has its share");
         }
         assert_eq!(uploads.waiting.load(Ordering::Relaxed), 1);
-        let small = room_of(&uploads, &other, most).now_or_never();
+        let small = permit_of(&uploads, &other, most).now_or_never();
         let small = small.expect("there is room for who has little");
-        let mut large = Box::pin(room_of(&uploads, &other, 1));
+        let mut large = Box::pin(permit_of(&uploads, &other, 1));
         assert!(large.as_mut().now_or_never().is_none());
-        drop(apart);
+        drop(with_reserve);
         let next = waiting[0].as_mut().now_or_never().expect("it is its turn");
         assert!(next.reserved.is_some());
         assert!(waiting[1].as_mut().now_or_never().is_none());

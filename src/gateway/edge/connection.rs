@@ -1,6 +1,6 @@
-//! A connection of a client's. What goes out has to be taken in time, whoever writes it: pingora
-//! ends a connection by flushing what is left, and would wait for ever for a client that does not
-//! read.
+//! A client connection with a timeout for every write, regardless of which code writes. pingora
+//! ends a connection by flushing the remaining bytes, and would wait forever for a client that does
+//! not read.
 
 use std::io;
 use std::pin::Pin;
@@ -15,32 +15,34 @@ use crate::gateway::upstream::wrapped_stream::{IoPolicy, WrappedStream, WriteBuf
 
 pub(super) type EdgeConnection = WrappedStream<ClientPolicy>;
 
-/// What is minded of a client.
+/// The write timeout and the write buffer of a client connection.
 #[derive(Debug)]
 pub(super) struct ClientPolicy {
     write_timeout: WriteTimeout,
-    /// A head, or an event, that waits for what comes with it, until that is flushed.
+    /// Holds back a response head or an event until the next flush, so that it is sent together
+    /// with the bytes that follow it.
     write_buffer: WriteBuffer,
 }
 
 impl EdgeConnection {
-    /// The connection of a client that may take nothing for so long.
+    /// Wraps the stream of a client. Writes fail once the client accepts no bytes for `timeout`.
     pub(super) fn new(stream: Stream, timeout: Duration) -> EdgeConnection {
         let (write_timeout, write_buffer) = (WriteTimeout::new(timeout), WriteBuffer::default());
         WrappedStream { stream, policy: ClientPolicy { write_timeout, write_buffer } }
     }
 
-    /// The connection that a stream is, to be used again.
+    /// Returns the connection inside a stream, for the next request; `None` if the stream has
+    /// another type.
     pub(super) fn from_stream(stream: Stream) -> Option<Box<EdgeConnection>> {
         stream.into_any().downcast().ok()
     }
 }
 
-/// Whether a client takes what it is given.
+/// Detects that a client has accepted no bytes for too long.
 #[derive(Debug)]
 struct WriteTimeout {
     timeout: Duration,
-    /// Runs while it takes nothing.
+    /// Runs while a write is blocked; `None` otherwise.
     deadline: Option<Pin<Box<Sleep>>>,
     has_timed_out: bool,
 }
@@ -50,26 +52,27 @@ impl WriteTimeout {
         WriteTimeout { timeout, deadline: None, has_timed_out: false }
     }
 
-    /// Writes to the client. Fails for good once the client has read nothing for the timeout.
+    /// Sends the buffered bytes, then calls `then_poll`. Once the client has accepted no bytes for
+    /// the timeout, this and all later calls fail.
     fn poll_with_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut WriteBuffer,
         stream: &mut Stream,
-        last: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<T>>,
+        then_poll: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if !self.has_timed_out {
             let before = buffer.unsent_bytes();
-            let given = match buffer.poll_send(stream, cx) {
-                Poll::Ready(Ok(())) => last(Pin::new(stream), cx),
+            let result = match buffer.poll_send(stream, cx) {
+                Poll::Ready(Ok(())) => then_poll(Pin::new(stream), cx),
                 Poll::Ready(Err(why)) => Poll::Ready(Err(why)),
                 Poll::Pending => Poll::Pending,
             };
-            if given.is_ready() || buffer.unsent_bytes() != before {
+            if result.is_ready() || buffer.unsent_bytes() != before {
                 self.deadline = None;
             }
-            if given.is_ready() {
-                return given;
+            if result.is_ready() {
+                return result;
             }
             let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(self.timeout)));
             ready!(deadline.as_mut().poll(cx));
@@ -134,7 +137,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(300);
 
-    /// Writes, and has it sent.
+    /// Writes the bytes and flushes them.
     async fn write_and_flush(line: &mut EdgeConnection, bytes: &[u8]) -> io::Result<()> {
         line.write_all(bytes).await?;
         line.flush().await

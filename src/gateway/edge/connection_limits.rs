@@ -7,36 +7,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::metrics::METRICS;
 
-/// Everybody who is connected.
+/// Counts the open connections, in total and for each client, and limits them.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimits {
     count: AtomicUsize,
     count_max: usize,
     by_client: Mutex<HashMap<IpAddr, usize>>,
-    /// 0 for no bound.
+    /// Connections of one client, at most; 0 for no limit.
     by_client_max: usize,
-    /// Whether the metric of connections counts them.
+    /// Whether the metric of open connections includes these connections.
     is_in_metrics: bool,
 }
 
-/// A connection's place, until it is dropped.
+/// Counts one connection, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
     client: Option<IpAddr>,
 }
 
-/// Why there is no place.
+/// The limit that refuses a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitReached {
     /// There are too many connections.
     Total,
-    /// There are too many from this address.
+    /// There are too many connections from this client.
     Client,
 }
 
 impl ConnectionLimits {
-    /// No connections yet, with the limits in total and for each address (0: no limit).
+    /// Creates limits without connections: at most `count_max` in total, and at most
+    /// `by_client_max` for each client (0: no limit).
     #[must_use]
     pub(crate) fn new(count_max: usize, by_client_max: usize) -> Arc<ConnectionLimits> {
         let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
@@ -49,7 +50,8 @@ impl ConnectionLimits {
         })
     }
 
-    /// No connections yet, with a limit in total; for an address that is not the clients'.
+    /// Creates limits without connections, at most `count_max` in total. They are for a listener
+    /// that does not serve clients, so the metrics do not include its connections.
     #[must_use]
     pub(crate) fn without_metrics(count_max: usize) -> Arc<ConnectionLimits> {
         let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
@@ -62,16 +64,16 @@ impl ConnectionLimits {
         })
     }
 
-    /// How many are connected.
+    /// Returns the number of open connections.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Takes a place for a connection from an address, if that is known.
+    /// Counts a new connection. If its address is not known yet (`None`), it counts only in total.
     ///
     /// # Errors
-    /// There is none.
+    /// One of the limits is reached; the connection is not counted.
     pub(crate) fn acquire(
         self: &Arc<ConnectionLimits>,
         address: Option<IpAddr>,
@@ -80,18 +82,19 @@ impl ConnectionLimits {
         if self.is_in_metrics {
             METRICS.connections.inc();
         }
-        // From here on the seat counts back.
-        let mut seat = ConnectionPermit { limits: self.clone(), client: None };
+        // From here on, the drop of the permit undoes the count.
+        let mut permit = ConnectionPermit { limits: self.clone(), client: None };
         if before >= self.count_max {
             return Err(LimitReached::Total);
         }
-        address.map_or(Ok(()), |address| seat.assign_client(address))?;
-        Ok(seat)
+        address.map_or(Ok(()), |address| permit.assign_client(address))?;
+        Ok(permit)
     }
 }
 
 impl ConnectionPermit {
-    /// Counts the connection as one of this client's, whose address is known only now.
+    /// Counts the connection for the client with this address, once the address is known. A
+    /// connection that already counts for a client is left as it is.
     ///
     /// # Errors
     /// The client has as many connections as it may have.
@@ -130,8 +133,8 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// The network that counts as one client: of IPv6 its first 64 bits, of IPv4 the address, in
-/// whichever form it is written.
+/// Returns the network that counts as one client: the first 64 bits of an IPv6 address, or a whole
+/// IPv4 address, which may also be given as an IPv4-mapped IPv6 address.
 #[must_use]
 pub(crate) fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -139,7 +142,7 @@ pub(crate) fn client_network(address: IpAddr) -> IpAddr {
             let [a, b, c, d, ..] = address.segments();
             IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
         }
-        old @ IpAddr::V4(_) => old,
+        ipv4 @ IpAddr::V4(_) => ipv4,
     }
 }
 
@@ -181,7 +184,7 @@ mod tests {
     #[test]
     fn without_a_bound_one_client_may_take_all_places() {
         let limits = ConnectionLimits::new(2, 0);
-        let _seats = [from(&limits, "10.0.0.1").ok(), from(&limits, "10.0.0.1").ok()];
+        let _permits = [from(&limits, "10.0.0.1").ok(), from(&limits, "10.0.0.1").ok()];
         assert_eq!(from(&limits, "10.0.0.1").err(), Some(LimitReached::Total));
     }
 }

@@ -1,8 +1,8 @@
-//! The head of a request, read strictly: what two servers could read in two ways is refused.
+//! Checks request heads strictly: a head that two servers could parse differently is refused.
 //!
-//! `httparse` splits the head, as it does for pingora, which parses the same bytes once more. What
-//! it permits and another server may read otherwise is refused here: a bare line feed, a target or
-//! host with odd characters, lengths and encodings that contradict each other.
+//! `httparse` parses the head here, and once more inside pingora. This module refuses what
+//! `httparse` permits although another server may parse it differently: a bare line feed, a target
+//! or host with unusual characters, lengths and transfer encodings that contradict each other.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::mem::MaybeUninit;
@@ -10,19 +10,19 @@ use std::mem::MaybeUninit;
 use httparse::{Request, Status};
 use memchr::{memchr, memchr_iter};
 
-/// Fields of a head, at most.
+/// A head has at most this many fields.
 pub const FIELDS_MAX: usize = 128;
-/// Bytes of a method, at most.
+/// A method has at most this many bytes.
 const METHOD_BYTES_MAX: usize = 32;
-/// Digits of a length, at most.
+/// A `content-length` has at most this many digits.
 const LENGTH_DIGITS_MAX: usize = 15;
 
-/// What is wrong with a head.
+/// The reason why a request head is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadError {
     /// A line does not end with CR LF.
     BadLineEnding,
-    /// The first line is no request line.
+    /// The first line is not a valid request line.
     BadRequestLine,
     /// The version is neither HTTP/1.0 nor HTTP/1.1.
     UnsupportedVersion,
@@ -32,19 +32,21 @@ pub enum HeadError {
     ConnectMethod,
     /// HTTP/1.1 requires a `host` field.
     MissingHost,
-    /// There are several hosts, or that of the target is another one.
+    /// There is more than one `host` field, or the target names another host than the field.
     MultipleHosts,
     /// The host is neither a name nor an address, with or without a port.
     BadHost,
-    /// The name of a field is malformed: an empty one, a space before the colon, a folded line.
+    /// The name of a field is malformed: it is empty, a space precedes the colon, or the line is
+    /// folded.
     BadFieldName,
     /// The value of a field has control characters in it.
     ControlInValue,
-    /// There are several lengths, or a length beside an encoding.
+    /// There is more than one `content-length`, or one beside a `transfer-encoding`.
     ConflictingLengths,
     /// `content-length` is no plain decimal number.
     BadContentLength,
-    /// `transfer-encoding` is not exactly `chunked`, or there are several.
+    /// `transfer-encoding` is not exactly `chunked`, appears more than once, or comes with
+    /// HTTP/1.0.
     BadTransferEncoding,
     /// `expect` is not `100-continue`.
     UnsupportedExpectation,
@@ -59,7 +61,7 @@ impl From<httparse::Error> for HeadError {
         match error {
             httparse::Error::HeaderName => HeadError::BadFieldName,
             httparse::Error::HeaderValue => HeadError::ControlInValue,
-            // The lines end well, as `find_end` saw: what stands there belongs to the request line.
+            // `find_end` has checked all line endings, so these errors are about the request line.
             httparse::Error::NewLine | httparse::Error::Status | httparse::Error::Token => {
                 HeadError::BadRequestLine
             }
@@ -69,40 +71,40 @@ impl From<httparse::Error> for HeadError {
     }
 }
 
-/// The length of the head at the start of `bytes`, with its empty line; `None` if its end has not
-/// arrived. The first `scanned` bytes were searched by an earlier call.
+/// Returns the length of the head at the start of `bytes`, with the empty line at its end; `None`
+/// if its end has not arrived. The first `scanned` bytes were searched by an earlier call.
 ///
 /// # Errors
-/// A line does not end with CR LF, or the first byte begins no request line.
+/// A line does not end with CR LF, or the first byte cannot begin a request line.
 pub fn find_end(bytes: &[u8], scanned: usize) -> Result<Option<usize>, HeadError> {
     for found in memchr_iter(b'\n', &bytes[scanned..]) {
         let at = scanned + found;
         if at == 0 || bytes[at - 1] != b'\r' {
             return Err(HeadError::BadLineEnding);
         }
-        // Of an empty line the end of the line before is two bytes away.
+        // The line is empty if the line feed of the previous line is two bytes before this one.
         if at >= 2 && bytes[at - 2] == b'\n' {
             return Ok(Some(at + 1));
         }
     }
-    // No need to wait for the end of what has none.
-    let begun = bytes.first().is_none_or(|first| is_token_byte(*first));
+    // A head with a wrong first byte or a bare CR can be refused before its end has arrived.
+    let is_valid_start = bytes.first().is_none_or(|first| is_token_byte(*first));
     let rest = &bytes[scanned.saturating_sub(1)..];
-    let alone = |at: usize| rest.get(at + 1).is_some_and(|next| *next != b'\n');
-    match memchr_iter(b'\r', rest).any(alone) {
-        _ if !begun => Err(HeadError::BadRequestLine),
+    let is_bare_cr = |at: usize| rest.get(at + 1).is_some_and(|next| *next != b'\n');
+    match memchr_iter(b'\r', rest).any(is_bare_cr) {
+        _ if !is_valid_start => Err(HeadError::BadRequestLine),
         true => Err(HeadError::BadLineEnding),
         false => Ok(None),
     }
 }
 
-/// Checks a whole head, with the empty line at its end, whose lines [`find_end`] has seen to end
-/// with CR LF.
+/// Checks a complete head, with the empty line at its end. [`find_end`] must have checked before
+/// that its lines end with CR LF.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why the head is refused.
 pub fn check_head(head: &[u8]) -> Result<(), HeadError> {
-    // httparse passes over empty lines before a request.
+    // httparse would skip empty lines before a request.
     if !head.first().is_some_and(|first| is_token_byte(*first)) {
         return Err(HeadError::BadRequestLine);
     }
@@ -119,7 +121,8 @@ pub fn check_head(head: &[u8]) -> Result<(), HeadError> {
     framing.check_consistency(&target)
 }
 
-/// The path that a head asks for, as far as it says one. The head may be wrong, or not whole.
+/// Returns the path of a request, without the query, as far as the head contains one. The head may
+/// be invalid or incomplete.
 #[must_use]
 pub fn request_path(head: &[u8]) -> String {
     let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
@@ -129,10 +132,10 @@ pub fn request_path(head: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// What the request line says about the fields.
+/// The parts of the request line against which the fields are checked.
 struct RequestTarget<'a> {
     is_http_10: bool,
-    /// The host, if the target is a URL.
+    /// The host and port in the target, if the target is a URL.
     authority: Option<&'a [u8]>,
 }
 
@@ -159,7 +162,8 @@ fn check_target<'a>(request: &Request<'_, 'a>) -> Result<RequestTarget<'a>, Head
     Ok(RequestTarget { is_http_10: request.version == Some(0), authority })
 }
 
-/// Host and path of a target that names both.
+/// Splits an http or https URL into its authority (host and port) and the rest. `None` if the
+/// target is no such URL.
 fn split_absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
     let (scheme, rest) = target.split_at(memchr(b':', target)?);
     if !(scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")) {
@@ -170,7 +174,7 @@ fn split_absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
     Some(rest.split_at(end))
 }
 
-/// The fields that say where a request goes and where its body ends.
+/// The fields that determine the host of a request and the end of its body.
 #[derive(Default)]
 struct FramingFields<'a> {
     host: Option<&'a [u8]>,
@@ -181,20 +185,20 @@ struct FramingFields<'a> {
 impl<'a> FramingFields<'a> {
     fn add(&mut self, field: &httparse::Header<'a>) -> Result<(), HeadError> {
         let (name, value) = (field.name, field.value);
-        let called = |known: &str| name.eq_ignore_ascii_case(known);
+        let is_named = |known: &str| name.eq_ignore_ascii_case(known);
         match name.len() {
-            4 if called("host") => self.set_host(value),
-            6 if called("expect") => {
+            4 if is_named("host") => self.set_host(value),
+            6 if is_named("expect") => {
                 let known = value.eq_ignore_ascii_case(b"100-continue");
                 known.then_some(()).ok_or(HeadError::UnsupportedExpectation)
             }
             // Offers HTTP/2 without TLS; a server may ignore it (RFC 9113, section 3.1).
-            7 if called("upgrade") => {
+            7 if is_named("upgrade") => {
                 let known = value.eq_ignore_ascii_case(b"h2c");
                 known.then_some(()).ok_or(HeadError::UnsupportedUpgrade)
             }
-            14 if called("content-length") => self.set_content_length(value),
-            17 if called("transfer-encoding") => self.set_transfer_encoding(value),
+            14 if is_named("content-length") => self.set_content_length(value),
+            17 if is_named("transfer-encoding") => self.set_transfer_encoding(value),
             _ => Ok(()),
         }
     }
@@ -240,7 +244,8 @@ impl<'a> FramingFields<'a> {
         if request.authority.is_some_and(differs) {
             return Err(HeadError::MultipleHosts);
         }
-        // HTTP/1.0 knows no encodings: such a server would take the chunks' sizes for content.
+        // HTTP/1.0 has no transfer encodings: an HTTP/1.0 server would read the chunk sizes as
+        // content.
         if self.has_transfer_encoding && request.is_http_10 {
             Err(HeadError::BadTransferEncoding)
         } else {
@@ -249,7 +254,7 @@ impl<'a> FramingFields<'a> {
     }
 }
 
-/// Whether it is `host`, `host:port` or `[address]:port`.
+/// Whether `value` has the form `host`, `host:port`, `[address]` or `[address]:port`.
 fn is_host(value: &[u8]) -> bool {
     let (host, port) = if let [b'[', rest @ ..] = value {
         let Some(end) = memchr(b']', rest) else { return false };
@@ -265,7 +270,7 @@ fn is_host(value: &[u8]) -> bool {
     host && (port.is_empty() || port.strip_prefix(b":").is_some_and(digits))
 }
 
-/// Whether a byte may stand in a method.
+/// Whether a byte may be part of a method.
 fn is_token_byte(byte: u8) -> bool {
     is_in_class(byte, TOKEN_CLASS)
 }
@@ -278,13 +283,13 @@ fn is_in_class(byte: u8, class: u8) -> bool {
     BYTE_CLASSES[usize::from(byte)] & class != 0
 }
 
-/// May stand in a name or a method.
+/// The class of bytes that may be part of a field name or a method.
 const TOKEN_CLASS: u8 = 1;
-/// May stand in a target.
+/// The class of bytes that may be part of a target.
 const TARGET_CLASS: u8 = 2;
-/// May stand in a host that is no address in brackets.
+/// The class of bytes that may be part of a host, unless it is an address in brackets.
 const HOST_CLASS: u8 = 4;
-/// What each byte may stand in.
+/// The classes of each byte, as a bit set.
 const BYTE_CLASSES: [u8; 256] = build_classes();
 
 const fn build_classes() -> [u8; 256] {

@@ -1,4 +1,4 @@
-//! Listening for the next head on a connection.
+//! Reads the next request head from an HTTP/1 connection, within limits of size and time.
 
 use bytes::{Buf, BytesMut};
 use pingora::server::ShutdownWatch;
@@ -12,14 +12,14 @@ use crate::gateway::api_error::{ApiError, RequestError};
 use crate::gateway::budgets::overload::reject;
 use crate::gateway::in_flight::InFlightGuard;
 
-/// The bytes of one read. Most heads arrive in one.
+/// Buffer space for one read, in bytes. Most heads arrive in one read.
 const READ_STEP_BYTES: usize = 4 << 10;
 
-/// What was heard so far of a head, and until when all of it has to come.
+/// The bytes of a head that have arrived so far, and the deadline for the rest.
 pub(super) struct HeadReader {
     bytes: BytesMut,
     scanned: usize,
-    /// Whether an empty line was passed over, as some clients send after a body.
+    /// Whether an empty line before the head was skipped. Some clients send one after a body.
     skipped_empty_line: bool,
     deadline: Instant,
     /// `None` between two requests: a kept-alive connection may be idle.
@@ -27,15 +27,15 @@ pub(super) struct HeadReader {
     is_shutting_down: bool,
 }
 
-/// A head, and what came with it.
+/// A complete and valid head, with the bytes that arrived after it.
 pub(super) struct ReceivedHead {
-    /// All bytes from the beginning of the head.
+    /// The head, and all bytes that were read after it.
     pub(super) bytes: BytesMut,
-    /// Counts the request.
+    /// Counts the request as in flight until it is dropped.
     pub(super) in_flight: InFlightGuard,
 }
 
-/// What came of a read.
+/// The result of one read from the connection.
 enum ReadOutcome {
     Data,
     Closed,
@@ -43,12 +43,14 @@ enum ReadOutcome {
 }
 
 impl HeadReader {
-    /// For a new connection, which has to say something.
-    pub(super) fn for_new(busy: InFlightGuard, deadline: Instant) -> HeadReader {
-        HeadReader { in_flight: Some(busy), ..HeadReader::new(deadline) }
+    /// Returns a reader for a new connection, which counts as in flight at once. Its first head
+    /// must be complete by `deadline`.
+    pub(super) fn for_new(in_flight: InFlightGuard, deadline: Instant) -> HeadReader {
+        HeadReader { in_flight: Some(in_flight), ..HeadReader::new(deadline) }
     }
 
-    /// For one that has been used, and may be silent for a while.
+    /// Returns a reader for a connection that has served a request, and may now be idle for
+    /// `limits.idle_wait`.
     pub(super) fn for_reused(limits: &EdgeLimits) -> HeadReader {
         HeadReader::new(Instant::now() + limits.idle_wait)
     }
@@ -65,10 +67,11 @@ impl HeadReader {
         }
     }
 
-    /// Waits for a whole head and gives it, with what came after it. None if no more comes.
+    /// Waits for a complete head, and returns it with the bytes that arrived after it. `None` if
+    /// the client closed the connection, or sent nothing before the deadline.
     ///
     /// # Errors
-    /// Something is wrong with it.
+    /// The head is invalid, too large, or not complete by the deadline.
     pub(super) async fn next_head(
         &mut self,
         connection: &mut EdgeConnection,
@@ -113,7 +116,7 @@ impl HeadReader {
         }
     }
 
-    /// The path that is asked for, as far as it was heard.
+    /// Returns the path of the request, as far as it has arrived.
     pub(super) fn path(&self) -> String {
         head::request_path(&self.bytes)
     }

@@ -1,5 +1,5 @@
-//! A connection of many streams. Its frames are pingora's; only that it begins in time, and with
-//! how much, is seen to here.
+//! Serves an HTTP/2 connection. pingora handles the frames. This module only enforces that the
+//! first request arrives in time, and passes the application's HTTP/2 options to pingora.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,11 +16,12 @@ use super::limits::with_deadline;
 use crate::gateway::budgets::overload::reject;
 use crate::gateway::in_flight::InFlightGuard;
 
-/// See the module. `A` is what serves the requests.
+/// One HTTP/2 connection. `A` is the application that serves its requests.
 pub(super) struct H2Connection<A> {
     app: Arc<A>,
     has_begun: AtomicBool,
-    /// Until the first request has been served.
+    /// Counts the connection as in flight. The first request takes this guard, and drops it when it
+    /// has been served.
     in_flight: Mutex<Option<InFlightGuard>>,
 }
 
@@ -33,7 +34,8 @@ impl<A: HttpServerApp + Send + Sync + 'static> H2Connection<A> {
         }
     }
 
-    /// Serves all requests of a connection, if a first one comes until the deadline.
+    /// Serves all requests of a connection. If the first request does not arrive by the deadline,
+    /// or shortly after the process begins to stop, the connection is closed.
     pub(super) async fn serve(
         self: Arc<Self>,
         stream: Stream,

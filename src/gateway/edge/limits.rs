@@ -1,4 +1,4 @@
-//! What a client is allowed before its request is read, and the waits that all of the edge share.
+//! The limits of a client connection, and helpers of the edge for deadlines and shutdown.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,41 +9,44 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::gateway::in_flight::InFlight;
 
-/// Once the process stops, what a client has begun to say has to come within this.
+/// Once the process begins to stop, a client has at most this time to complete what it has begun to
+/// send: the PROXY header, the TLS handshake or the request head.
 pub(super) const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
-/// What a client is allowed.
+/// The limits of time and size for a client connection.
 pub(super) struct EdgeLimits {
-    /// Before it has said what it wants.
+    /// The time in which a request head must be complete. It counts from the connection, with PROXY
+    /// header and TLS handshake, or on a reused connection from the first byte.
     pub(super) head_wait: Duration,
     pub(super) head_bytes_max: usize,
-    /// Between two requests.
+    /// The longest idle time between two requests.
     pub(super) idle_wait: Duration,
-    /// To take something of what it is given.
+    /// The time in which the client must accept at least some of the bytes that are written.
     pub(super) write_wait: Duration,
-    /// Counts those who have begun to say it.
+    /// Counts new connections, and requests from the first byte of their head.
     pub(super) in_flight: InFlight,
 }
 
-/// Does something within the time that a client has for it, which is short once the process stops.
+/// Awaits `future` until `deadline`, or until [`SHUTDOWN_GRACE`] after the process begins to stop,
+/// whichever is earlier. `None` if it does not finish in time.
 pub(super) async fn with_deadline<T>(
-    doing: impl Future<Output = T>,
+    future: impl Future<Output = T>,
     deadline: Instant,
     shutdown: &mut ShutdownWatch,
 ) -> Option<T> {
-    let mut doing = std::pin::pin!(doing);
+    let mut future = std::pin::pin!(future);
     tokio::select! {
         biased;
-        done = &mut doing => return Some(done),
+        done = &mut future => return Some(done),
         () = sleep_until(deadline) => return None,
         () = wait_for_shutdown(shutdown) => {}
     }
-    timeout_at(deadline.min(Instant::now() + SHUTDOWN_GRACE), doing).await.ok()
+    timeout_at(deadline.min(Instant::now() + SHUTDOWN_GRACE), future).await.ok()
 }
 
-/// Waits until the process is to stop.
+/// Waits until the process begins to stop.
 pub(super) async fn wait_for_shutdown(shutdown: &mut ShutdownWatch) {
-    // The sender is dropped only when the process ends.
+    // An error means that the sender was dropped, which happens only when the process ends.
     let _ = shutdown.wait_for(|stopping| *stopping).await;
 }
 

@@ -1,5 +1,5 @@
-//! The line that a proxy begins a connection with: for whom it speaks (PROXY protocol, version 1 or
-//! 2, as `HAProxy` specifies it).
+//! Reads the PROXY header, with which a proxy begins a connection to state the client's address
+//! (PROXY protocol, version 1 or 2, as `HAProxy` specifies it).
 
 use std::net::SocketAddr;
 
@@ -10,35 +10,36 @@ use ppp::v2::{Addresses as BinaryAddresses, Command};
 use ppp::{HeaderResult, PartialResult};
 use tokio::io::AsyncReadExt;
 
-/// Nearly all lines are shorter.
+/// The initial capacity of the read buffer, in bytes. Nearly all headers are shorter.
 const HEADER_CAPACITY_INITIAL: usize = 256;
-/// No line of either version is longer; what a longer one could add, nobody here reads.
+/// A header has at most this many bytes. A longer one of version 2 would only add extension fields,
+/// which the gateway does not read; it is refused.
 const HEADER_BYTES_MAX: usize = 4 << 10;
-/// A line of version 1 has no more.
+/// A header of version 1 has at most this many bytes, with its CR LF.
 const V1_BYTES_MAX: usize = 107;
-/// What the two versions begin with.
+/// The first bytes of a header of version 1 and of version 2.
 const SIGNATURES: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
 
-/// Why a connection does not begin as it must.
+/// Why no PROXY header could be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProxyHeaderError {
-    /// It ended, or broke, before its line was whole.
+    /// The connection ended or failed before the header was complete.
     Ended,
-    /// What it begins with is no such line.
+    /// The connection does not begin with a valid header, or the header is too long.
     Malformed,
 }
 
-/// For whom a proxy speaks.
+/// On whose behalf a proxy opened a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ConnectionSource {
-    /// For itself, such as when it looks whether somebody is there.
+    /// On its own behalf, such as for a health check.
     Proxy,
-    /// For a client.
+    /// On behalf of the client with this address.
     Client(SocketAddr),
 }
 
-/// Reads the line that a connection begins with. What follows it is left to be read; from here on
-/// the connection is that of the client.
+/// Reads the PROXY header at the start of a connection. The bytes after the header remain to be
+/// read. If the header names a client, the client's address becomes the peer address of the socket.
 pub(super) async fn read_header(socket: &mut Socket) -> Result<ConnectionSource, ProxyHeaderError> {
     let mut bytes: Vec<u8> = Vec::with_capacity(HEADER_CAPACITY_INITIAL);
     loop {
@@ -51,7 +52,7 @@ pub(super) async fn read_header(socket: &mut Socket) -> Result<ConnectionSource,
             socket.rewind(&bytes[length..]);
             if let ConnectionSource::Client(address) = source {
                 let digest = SocketDigest::from_raw_fd(socket.id());
-                // Nobody has asked for it yet.
+                // Cannot fail: the peer address of the new digest is not set yet.
                 let _ = digest.peer_addr.set(Some(address.into()));
                 socket.set_socket_digest(digest);
             }
@@ -63,7 +64,8 @@ pub(super) async fn read_header(socket: &mut Socket) -> Result<ConnectionSource,
     }
 }
 
-/// The line that the bytes begin with, and its length; `None` while it is not whole.
+/// Parses the header at the start of `bytes`. Returns its source and its length in bytes; `None` if
+/// the header is incomplete.
 fn parse(bytes: &[u8]) -> Result<Option<(ConnectionSource, usize)>, ProxyHeaderError> {
     use ProxyHeaderError::Malformed;
     let begins = |known: &&[u8]| {
@@ -73,7 +75,8 @@ fn parse(bytes: &[u8]) -> Result<Option<(ConnectionSource, usize)>, ProxyHeaderE
     if !SIGNATURES.iter().any(begins) {
         return Err(Malformed);
     }
-    // The parser of version 1 takes some beginnings of a line for wrong ones.
+    // The parser of version 1 rejects some incomplete headers as invalid, so it gets only complete
+    // lines.
     let is_text = bytes[0] == b'P';
     if is_text && !bytes.windows(2).any(|two| two == b"\r\n") {
         return if bytes.len() < V1_BYTES_MAX { Ok(None) } else { Err(Malformed) };
@@ -145,7 +148,7 @@ mod tests {
         let four = [192, 0, 2, 7, 10, 0, 0, 1, 0, 80, 1, 187];
         assert_eq!(speaks_for(&v2(1, 0x11, &four)), Some(at("192.0.2.7:80")));
         assert_eq!(speaks_for(&v2(0, 0, &[])), Some(ConnectionSource::Proxy), "a health check");
-        // Fields beyond the addresses are passed over, and belong to the line.
+        // Extension fields after the addresses are ignored, and count as part of the header.
         let longer = [&four[..], &[4, 0, 1, 0]].concat();
         let read = parse(&[v2(1, 0x11, &longer), b"GET".to_vec()].concat());
         assert_eq!(read.ok().flatten().map(|(_, length)| length), Some(16 + 16));

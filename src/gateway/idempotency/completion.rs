@@ -1,7 +1,7 @@
 //! How an idempotency claim ends: completed with a reply, without one, or released.
 //!
-//! None of this keeps the client waiting: it is begun in the order in which it has to be done, and
-//! goes on in the background.
+//! The client does not wait for the store: the operations are started in the order in which they
+//! must be done, and continue in the background.
 
 use std::time::{Duration, Instant};
 
@@ -18,29 +18,32 @@ use crate::gateway::spawn::poll_then_spawn;
 use crate::idempotency::{ClaimMode, IdempotencyKey, ReplyHead, ReplyParts, ReplyStore};
 use crate::ledger::AccountName;
 
-/// The system has heard within this that a client has an answer; else the client counts as gone.
+/// If the client has not acknowledged the whole response (in TCP) within this time, it counts as
+/// disconnected.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(2);
 const DELIVERY_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How the kernel calls a connection that both sides have open.
+/// The kernel's number for a TCP connection that both sides have open.
 const TCP_ESTABLISHED: u8 = 1;
-/// A store that cannot be reached is asked again after so long, doubling up to the most.
+/// The delay before an operation is tried again on a store that cannot be reached; it doubles from
+/// the shortest to the longest.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
-/// And for so long, of which the reply is kept in memory for a part. Then the name lapses, and
-/// whoever asks for it is told that the reply is lost.
+/// An operation is tried again for at most this long, and the reply is kept in memory for the first
+/// [`REPLY_RETENTION`] of it. After that the claim is left to expire, and a repeat gets the error
+/// that the reply is lost.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 const REPLY_RETENTION: Duration = Duration::from_secs(10);
 
-/// The end of a call with a key is said to a server once more after so long, when it has on disk
-/// what it was told before.
+/// The outcome of a call with a key is written a second time after this delay, when the server has
+/// written the first one to its disk.
 const CONFIRM_DELAY: Duration = Duration::from_millis(2_500);
 
-/// Headers that belong to a reply; each call has the others for itself.
+/// The headers that are stored with a reply. All others are made anew for each call.
 const STORED_HEADERS: [&str; 2] = ["content-type", "cache-control"];
 const STORED_HEADER_PREFIXES: [&str; 2] = ["x-gateway-", "x-service-"];
 
-/// Claims a key in the background, whoever holds it, while the call goes on. The receiver ends when
-/// the attempt is over; the end of the call writes the claim once more.
+/// Claims a key in the background while the call goes on, even if another call holds the key. The
+/// receiver closes when the attempt is over. The completion of the call writes the claim once more.
 pub(super) fn claim_in_background(
     gateway: &Gateway,
     account: &AccountName,
@@ -62,17 +65,17 @@ pub(super) fn claim_in_background(
     is_done
 }
 
-/// Waits until a call has its name, which was asked for before its money. Without a name in time it
-/// goes on all the same.
+/// Waits for the background claim of a call, which was started before the hold was placed. If the
+/// claim is not made in time, the call goes on without it.
 pub(in crate::gateway) async fn await_claim(gateway: &Gateway, ctx: &mut RequestContext) {
     let Some(call) = &mut ctx.idempotent_call else { return };
-    let Some(taken) = &mut call.claimed else { return };
-    if tokio::time::timeout(gateway.timeouts.ledger, taken).await.is_ok() {
-        call.claimed = None;
+    let Some(background_claim) = &mut call.background_claim else { return };
+    if tokio::time::timeout(gateway.timeouts.ledger, background_claim).await.is_ok() {
+        call.background_claim = None;
     }
 }
 
-/// Notes the head of a call's reply.
+/// Records the head of a call's reply, with the headers that are stored.
 pub(in crate::gateway) fn record_head(ctx: &mut RequestContext, head: &ResponseHeader) {
     let Some(call) = &mut ctx.idempotent_call else { return };
     let belongs = |name: &str| {
@@ -85,8 +88,8 @@ pub(in crate::gateway) fn record_head(ctx: &mut RequestContext, head: &ResponseH
     call.recorder.set_head(ReplyHead::new(head.status.as_u16(), headers.collect()));
 }
 
-/// Ends the name of a call with a key, before the last bytes go to the client: whoever has them
-/// finds the reply.
+/// Completes the claim of a call with a key before the last bytes go to the client, so that a
+/// client that has received them finds the reply under the key.
 pub(in crate::gateway) async fn store_before_last_byte(
     gateway: &Gateway,
     ctx: &mut RequestContext,
@@ -97,8 +100,8 @@ pub(in crate::gateway) async fn store_before_last_byte(
     }
 }
 
-/// Detects by the TCP state whether the client received the response, where that matters: most
-/// clients that gave up have just closed their end.
+/// Detects from the TCP state whether the client received the response, unless the reply is stored
+/// in any case. Most clients that gave up have just closed their end of the connection.
 pub(in crate::gateway) async fn detect_undelivered(session: &Session, ctx: &mut RequestContext) {
     let Some(call) = ctx.idempotent_call.as_mut().filter(|call| !call.keeps_delivered_reply())
     else {
@@ -118,7 +121,7 @@ pub(in crate::gateway) async fn detect_undelivered(session: &Session, ctx: &mut 
     ctx.client_time += began.elapsed();
 }
 
-/// Ends the name of a call that was answered by ourselves.
+/// Completes the claim of a call that the gateway answered itself, with that reply.
 pub(in crate::gateway) async fn store_local_reply(
     gateway: &Gateway,
     ctx: &mut RequestContext,
@@ -131,7 +134,7 @@ pub(in crate::gateway) async fn store_local_reply(
     call.complete(gateway, true, true);
 }
 
-/// Ends whatever name a call still has: its money side is over.
+/// Completes or releases the claim that a call still has, after its hold was settled or voided.
 pub(in crate::gateway) async fn finish_claim(
     gateway: &Gateway,
     ctx: &mut RequestContext,
@@ -143,7 +146,7 @@ pub(in crate::gateway) async fn finish_claim(
     call.complete(gateway, ctx.access_log.charge.is_some(), wanted);
 }
 
-/// Gives a name free in the background.
+/// Releases a claim in the background.
 pub(super) fn release_claim(gateway: &Gateway, account: &AccountName, key: &IdempotencyKey) {
     let (reply_store, account, key) = (gateway.reply_store.clone(), account.clone(), key.clone());
     poll_then_spawn(async move {
@@ -152,12 +155,13 @@ pub(super) fn release_claim(gateway: &Gateway, account: &AccountName, key: &Idem
 }
 
 impl IdempotentCall {
-    /// Whether its reply is kept though the client has got it.
+    /// Whether the reply is stored even if the client received it.
     fn keeps_delivered_reply(&self) -> bool {
         self.recorder.bytes() <= self.delivered_bytes_max
     }
 
-    /// Only what was charged is kept.
+    /// Completes the claim of a charged call in the background, with its reply if that is wanted.
+    /// The claim of a call that was not charged is released.
     fn complete(mut self: Box<Self>, gateway: &Gateway, charged: bool, wanted: bool) {
         let mut ending = match charged {
             true if wanted => ClaimEnding::Charged(self.recorder.complete_reply()),
@@ -166,12 +170,14 @@ impl IdempotentCall {
         };
         let reply_store = gateway.reply_store.clone();
         let bodies = gateway.body_files.clone();
-        let settling = gateway.settlements.begin();
+        let in_flight_guard = gateway.settlements.begin();
         poll_then_spawn(async move {
-            let IdempotentCall { account, key, is_keyed, recorder, claimed, lease, .. } = *self;
-            if let Some(taken) = claimed {
-                // It ends without a word.
-                let _ = taken.await;
+            let IdempotentCall {
+                account, key, is_keyed, recorder, background_claim, lease, ..
+            } = *self;
+            if let Some(background_claim) = background_claim {
+                // The channel closes without a message.
+                let _ = background_claim.await;
             }
             if let ClaimEnding::Charged(reply) = &mut ending {
                 *reply =
@@ -183,8 +189,9 @@ impl IdempotentCall {
             {
                 external_body::delete_body(&bodies, &account, &key, reply).await;
             }
-            // Until then the name was kept alive, and what was collected was counted.
-            drop((lease, recorder, settling));
+            // Until here the lease renewed the claim, and the recorder counted the bytes of the
+            // reply.
+            drop((lease, recorder, in_flight_guard));
             if is_keyed && charged && !reply_store.is_durable_at_once() {
                 confirm_after_fsync(&*reply_store, &account, &key, ending).await;
             }
@@ -192,10 +199,10 @@ impl IdempotentCall {
     }
 }
 
-/// What becomes of a name.
+/// How a claim ends.
 enum ClaimEnding {
     Released,
-    /// It stands for a call that was charged, with its reply if that is kept.
+    /// The key stands for a charged call from now on; `None` if its reply is not stored.
     Charged(Option<ReplyParts>),
 }
 
@@ -208,15 +215,15 @@ async fn confirm_after_fsync(
     mut ending: ClaimEnding,
 ) {
     if let ClaimEnding::Charged(reply) = &mut ending {
-        // A long one is not kept in memory for that: the name is what must not be forgotten.
+        // A long reply is not kept in memory for this, because only the key must not be lost.
         *reply = reply.take().filter(|reply| reply.body.len() <= DELIVERED_BYTES_MAX);
     }
     tokio::time::sleep(CONFIRM_DELAY).await;
     retry_until_stored(reply_store, account, key, &mut ending).await;
 }
 
-/// Ends a name until the store has said that it did, but not for ever. Tells whether the name
-/// stands for the call now.
+/// Completes or releases a claim, and tries again until the store acknowledges it or
+/// [`RETRY_TIMEOUT`] has passed. Returns whether the key stands for this call now.
 async fn retry_until_stored(
     reply_store: &dyn ReplyStore,
     account: &AccountName,

@@ -1,7 +1,7 @@
-//! Long bodies of replies, which are kept in the object store and not in the ledger's.
+//! Stores long bodies of replies in the object store instead of the ledger's store.
 //!
-//! A body is there before its name says so. One that cannot be written costs nobody the call: its
-//! name is kept without a reply, and whoever asks for it is told so.
+//! A body is written before the record of its key refers to it. If it cannot be written, the call
+//! does not fail: the key is stored without a reply, and a repeat gets an error that says so.
 
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use crate::files::bodies::{BodyFiles, BodyKind, BodyName};
 use crate::idempotency::{ExternalBody, INLINE_BYTES_MAX, IdempotencyKey, ReplyParts};
 use crate::ledger::AccountName;
 
-/// Where the body of an owner's reply is.
+/// Returns the object name of the body of a reply. `owner` is the id of the call.
 pub(super) fn body_name(account: &AccountName, owner: &str, body: ExternalBody) -> BodyName {
     BodyName {
         kind: BodyKind::Reply,
@@ -20,8 +20,9 @@ pub(super) fn body_name(account: &AccountName, owner: &str, body: ExternalBody) 
     }
 }
 
-/// Puts a long body where such are; gives what is left to be kept in the ledger's store. `None` if
-/// the body could not be put there.
+/// Writes a long body to the object store, and returns the rest of the reply for the ledger's
+/// store. A short body stays in the reply. `None` if there is no reply, or its body could not be
+/// written.
 pub(super) async fn store_long_body(
     bodies: &BodyFiles,
     account: &AccountName,
@@ -35,7 +36,7 @@ pub(super) async fn store_long_body(
     let life_s = key.life_ms.div_ceil(1_000);
     let now_s = unix_ms().unsigned_abs() / 1_000;
     let head = head.with_external_body(body.len() as u64, now_s.saturating_add(life_s));
-    let name = body_name(account, &key.owner, head.apart?);
+    let name = body_name(account, &key.owner, head.external_body?);
     if let Err(why) = bodies.write(&name, body).await {
         log::warn!(
             event = "reply_store_failed", owner = key.owner, why:% = why;
@@ -46,15 +47,17 @@ pub(super) async fn store_long_body(
     Some(ReplyParts { head, body: Bytes::new() })
 }
 
-/// Deletes the body of a reply that nobody will ask for: its name is another call's by now.
+/// Deletes the body of a reply that cannot be replayed, because its key does not stand for this
+/// call.
 pub(super) async fn delete_body(
     bodies: &BodyFiles,
     account: &AccountName,
     key: &IdempotencyKey,
     reply: &ReplyParts,
 ) {
-    let Some(apart) = reply.head.apart else { return };
-    let deleted = bodies.delete(&body_name(account, &key.owner, apart), apart.bytes).await;
+    let Some(external_body) = reply.head.external_body else { return };
+    let deleted =
+        bodies.delete(&body_name(account, &key.owner, external_body), external_body.bytes).await;
     if let Err(why) = deleted {
         log::warn!(
             event = "reply_delete_failed", owner = key.owner, why:% = why;

@@ -1,4 +1,4 @@
-//! The digest by which the content of a call is known again.
+//! Computes the digest by which a call with the same content is recognised.
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -8,18 +8,20 @@ use crate::dialect::call::ParsedBody;
 /// Above this many bytes a body is hashed on a thread for blocking work.
 const INLINE_BYTES_MAX: usize = 256 << 10;
 
-/// Stands before the headers, where no length could be meant.
+/// Precedes the headers in the bytes that are hashed. It cannot be confused with one of the lengths
+/// there, because as a length it would be impossibly large.
 const HEADERS_SEPARATOR: &[u8; 8] = b"\0headers";
 
-/// The digest of a body, or of the fields and the file of a form: how a form is cut into parts is
-/// another matter each time. Headers that the vendor is told belong to it.
+/// Returns the digest of a body, or of the fields and the file of a form, because the boundaries of
+/// the form differ in every repeat. The headers that are forwarded to the vendor are included.
 pub(super) async fn fingerprint_call(
     opened: &ParsedBody,
     headers: &[(String, Vec<u8>)],
 ) -> [u8; 32] {
     let mut pieces = vec![opened.document.body().clone()];
     if let Some(file) = &opened.file {
-        // With its length, so that nothing can be on either side of the border.
+        // The length of the fields is hashed as well, so that no byte can move between the fields
+        // and the file.
         pieces.push(Bytes::copy_from_slice(&(pieces[0].len() as u64).to_be_bytes()));
         pieces.push(Bytes::from(format!("{} {}", file.media_type, file.length)));
         pieces.extend(file.content.iter().cloned());
@@ -39,7 +41,7 @@ pub(super) async fn fingerprint_call(
         let pieces = pieces.clone();
         move || sha256(&pieces)
     });
-    // It does not fail but while the process ends.
+    // The task fails only while the process ends.
     digesting.await.unwrap_or_else(|_| sha256(&pieces))
 }
 

@@ -1,5 +1,5 @@
-//! A reply as it is collected while it goes to the client, up to a bound; and the bounds of all of
-//! them together, and of those of one account.
+//! Records a reply while it goes to the client, up to a limit; and limits the memory of all
+//! recordings together and of those of one account.
 
 use bytes::{Bytes, BytesMut};
 
@@ -8,26 +8,26 @@ use crate::gateway::budgets::tenants::{
 };
 use crate::idempotency::{ReplyHead, ReplyParts};
 
-/// All replies of a process that are being collected have this number of bytes, at most.
+/// All recordings of a process together hold at most this many bytes.
 const TOTAL_BYTES_MAX: usize = 256 << 20;
-/// Those of an account.
+/// The recordings of one account hold at most this many bytes.
 const ACCOUNT_BYTES_MAX: usize = 64 << 20;
-/// An account with less than this is not refused because others have much.
+/// An account whose recordings hold fewer bytes than this is not refused because of other accounts.
 const ACCOUNT_BYTES_MIN: usize = 1 << 20;
-/// Pieces from this size on are kept as they are; shorter ones are copied together.
+/// Chunks of at least this many bytes are kept without a copy; shorter ones are copied together.
 const NO_COPY_BYTES_MIN: usize = 16 << 10;
 
-/// The budget of replies that are being collected.
+/// Returns the memory budget of all recordings.
 pub(in crate::gateway) fn recording_budget() -> TenantBudget {
     let share = TenantShare { max: ACCOUNT_BYTES_MAX, min: ACCOUNT_BYTES_MIN };
     TenantBudget::new(Resource::ReplyBytes, &ResourcePool::new(TOTAL_BYTES_MAX), share)
 }
 
-/// See the module. What outgrows its bound is given up.
+/// Records one reply. If the reply outgrows its limit or the budget, the recording is discarded.
 #[derive(Debug)]
 pub(super) struct ReplyRecorder {
     head: Option<ReplyHead>,
-    /// What is full, and what is being filled.
+    /// Finished chunks; the bytes of `buffer` come after them.
     pieces: Vec<Bytes>,
     buffer: BytesMut,
     bytes_max: usize,
@@ -47,17 +47,17 @@ impl ReplyRecorder {
         }
     }
 
-    /// How many bytes there are.
+    /// Returns how many bytes are recorded.
     pub(super) fn bytes(&self) -> usize {
         self.permit.held()
     }
 
-    /// Notes the head.
+    /// Records the head of the reply.
     pub(super) fn set_head(&mut self, head: ReplyHead) {
         self.head = Some(head);
     }
 
-    /// Adds what comes next.
+    /// Records the next chunk of the body, or discards the recording if there is no room for it.
     pub(super) fn push(&mut self, piece: &Bytes) {
         if self.is_discarded {
             return;
@@ -75,7 +75,7 @@ impl ReplyRecorder {
         }
     }
 
-    /// Forgets all of it, and what is to come.
+    /// Discards the recording, and the chunks that are still to come.
     pub(super) fn discard(&mut self) {
         self.is_discarded = true;
         self.pieces = Vec::new();
@@ -83,7 +83,7 @@ impl ReplyRecorder {
         self.permit.shrink(self.permit.held());
     }
 
-    /// The reply, if all of it is here.
+    /// Returns the whole reply; `None` if the recording was discarded or has no head.
     pub(super) fn complete_reply(&mut self) -> Option<ReplyParts> {
         if self.is_discarded {
             return None;

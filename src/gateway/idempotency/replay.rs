@@ -1,4 +1,4 @@
-//! A reply that was kept, sent once more.
+//! Sends a stored reply once more.
 
 use std::time::Duration;
 
@@ -18,21 +18,23 @@ use crate::gateway::videos::shared::ID_PREFIX;
 use crate::idempotency::{PIECE_BYTES, StoredReply};
 use crate::ledger::AccountName;
 
-/// A store gives a piece of a body within this.
+/// Timeout for reading one piece of a stored body.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sends a kept reply again, piece by piece; `false` if it is not there.
+/// Sends a stored reply again, piece by piece; `false` if its body is missing.
 ///
 /// # Errors
 /// The store does not answer.
 pub(super) async fn send_stored_reply(
-    from: (&Gateway, &AccountName),
+    gateway: &Gateway,
+    account: &AccountName,
     session: &mut Session,
     ctx: &mut RequestContext,
     stored: &StoredReply,
 ) -> Result<bool, ApiError> {
-    let Some(mut body) =
-        ReplayBody::open(from, stored).await.map_err(|()| ServerError::LedgerUnavailable)?
+    let Some(mut body) = ReplayBody::open(gateway, account, stored)
+        .await
+        .map_err(|()| ServerError::LedgerUnavailable)?
     else {
         return Ok(false);
     };
@@ -45,7 +47,7 @@ pub(super) async fn send_stored_reply(
     ctx.access_log.status = stored.head.status();
     ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
     let head = build_head(ctx, stored, body.bytes_left).map_err(|_| ServerError::Internal)?;
-    if write_reply(from.0.timeouts.client_write, session, head, body, first).await.is_none() {
+    if write_reply(gateway.timeouts.client_write, session, head, body, first).await.is_none() {
         writer::abort_response(session, ctx).await;
         ctx.access_log.client_disconnected = true;
     }
@@ -54,42 +56,46 @@ pub(super) async fn send_stored_reply(
 
 /// The body of a reply, read piece by piece.
 struct ReplayBody<'a> {
-    from: (&'a Gateway, &'a AccountName),
+    gateway: &'a Gateway,
+    account: &'a AccountName,
     owner: &'a str,
     source: ReplaySource,
-    /// How many bytes the client lacks.
+    /// How many bytes are still to be sent to the client.
     bytes_left: u64,
 }
 
-/// Where a body is.
+/// Where a body is stored.
 enum ReplaySource {
-    /// In the ledger's store, of which this piece comes next.
+    /// In the ledger's store; this is the number of the next piece.
     Store(u32),
     /// In the object store.
     Object(BoxStream<'static, Result<Bytes, FileReadError>>),
 }
 
 impl<'a> ReplayBody<'a> {
-    /// `None` if it is not there, as far as that is known before it is read.
+    /// Opens the body of a stored reply. `None` if the body is missing, as far as that is known
+    /// before it is read; an error if the object store does not answer.
     async fn open(
-        from: (&'a Gateway, &'a AccountName),
+        gateway: &'a Gateway,
+        account: &'a AccountName,
         stored: &'a StoredReply,
     ) -> Result<Option<ReplayBody<'a>>, ()> {
         let owner = &stored.owner;
-        let Some(body) = stored.head.apart else {
+        let Some(body) = stored.head.external_body else {
             return Ok(Some(ReplayBody {
-                from,
+                gateway,
+                account,
                 owner,
                 source: ReplaySource::Store(0),
                 bytes_left: stored.bytes,
             }));
         };
-        let name = external_body::body_name(from.1, owner, body);
-        let opening = from.0.body_files.read(&name, body.bytes);
+        let name = external_body::body_name(account, owner, body);
+        let opening = gateway.body_files.read(&name, body.bytes);
         match tokio::time::timeout(PIECE_TIMEOUT, opening).await {
             Ok(Ok(pieces)) => {
                 let source = ReplaySource::Object(pieces);
-                Ok(Some(ReplayBody { from, owner, source, bytes_left: body.bytes }))
+                Ok(Some(ReplayBody { gateway, account, owner, source, bytes_left: body.bytes }))
             }
             Ok(Err(FileReadError::Missing)) => Ok(None),
             failed => {
@@ -103,9 +109,9 @@ impl<'a> ReplayBody<'a> {
         }
     }
 
-    /// The next piece; `None` if it is not there.
+    /// Reads the next piece; `None` if it is missing, an error if the store does not answer.
     async fn next(&mut self) -> Result<Option<Bytes>, ()> {
-        let (gateway, account) = self.from;
+        let (gateway, account) = (self.gateway, self.account);
         let reading = async {
             match &mut self.source {
                 ReplaySource::Store(number) => {
@@ -150,12 +156,13 @@ fn build_head(
     Ok(head)
 }
 
-/// The request that a hold was made for.
+/// Returns the id of the request that a hold was made for.
 fn original_request_id(owner: &str) -> &str {
     owner.strip_prefix(ID_PREFIX).unwrap_or(owner)
 }
 
-/// `None` if the client has gone, or the rest of the body.
+/// Writes the reply to the client. `None` if the client does not take it, or if the rest of the
+/// body cannot be read.
 async fn write_reply(
     write_timeout: Duration,
     session: &mut Session,

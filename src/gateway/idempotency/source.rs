@@ -1,4 +1,4 @@
-//! What the headers of a call say of its repeats: an idempotency key, or a count of retries.
+//! Reads the headers by which a call may be a repeat: an idempotency key, or a count of retries.
 
 use std::time::Duration;
 
@@ -9,35 +9,37 @@ use crate::dialect::{CallError, Endpoint};
 use crate::gateway::api_error::ApiError;
 use crate::hex::to_hex;
 
-/// The name under which clients ask for something once, however often they ask.
+/// The header with the idempotency key: calls under the same key are made once.
 pub(in crate::gateway) const KEY_HEADER: &str = "idempotency-key";
 
 pub(in crate::gateway) const KEY_BYTES_MAX: usize = 255;
 
-/// How often a client has tried before, as official ones tell.
+/// The header in which official clients count their earlier attempts of a call.
 pub(in crate::gateway) const RETRY_COUNT_HEADER: &str = "x-stainless-retry-count";
 
-/// Names and replies are remembered for so long: of keys, and of calls without one.
+/// How long a key and its reply are stored. [`RETRY_TTL`] is the time for calls without a key.
 pub(in crate::gateway) const KEY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(in crate::gateway) const RETRY_TTL: Duration = Duration::from_secs(10 * 60);
 
-/// How a call says what it may be a repeat of.
+/// How a call says that it may be repeated, or is a repeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::gateway) enum IdempotencySource {
-    /// It has a key, whose digest this is.
+    /// The call has an idempotency key with this digest.
     Keyed(String),
-    /// It has none; it is no repeat, but may be repeated.
+    /// The call has no key and a retry count of 0: it is not a repeat, but the client may retry it.
     FirstAttempt,
-    /// It is what a client that got no answer does next.
+    /// The call has no key and a higher retry count: the client got no answer to an earlier
+    /// attempt.
     Retry,
 }
 
 impl IdempotencySource {
-    /// Reads the headers of a call; `None` if they say nothing.
+    /// Reads the headers of a call. `None` if there is neither a key nor a retry count, if the
+    /// endpoint is moderations, or if the key is one of a video.
     ///
     /// # Errors
-    /// There is more than one key, or none that could be one.
+    /// There is more than one key, or the key is malformed.
     pub(in crate::gateway) fn from_headers(
         session: &Session,
         endpoint: Endpoint,
@@ -46,7 +48,7 @@ impl IdempotencySource {
             return Ok(None);
         }
         if let Some(key) = read_key_digest(session)? {
-            // A video's key leads to its job, for as long as that is there.
+            // The key of a video is stored with its job, and valid as long as the job exists.
             return Ok((endpoint != Endpoint::Videos).then_some(IdempotencySource::Keyed(key)));
         }
         let count = session.get_header(RETRY_COUNT_HEADER).and_then(|count| count.to_str().ok());
@@ -73,16 +75,16 @@ impl IdempotencySource {
     }
 }
 
-/// Whether a call says that it may have been made before.
+/// Whether a call may be a repeat: it has a key, or a retry count other than 0.
 pub(in crate::gateway) fn may_be_repeat(session: &Session) -> bool {
     let retries = session.get_header(RETRY_COUNT_HEADER).map(http::HeaderValue::as_bytes);
     session.get_header(KEY_HEADER).is_some() || retries.is_some_and(|count| count != b"0")
 }
 
-/// The digest of the key under which a client asks once.
+/// Returns the digest of the idempotency key, in hexadecimal; `None` if there is no key.
 ///
 /// # Errors
-/// There is more than one, or it is none.
+/// There is more than one key, or the key is malformed.
 pub(in crate::gateway) fn read_key_digest(session: &Session) -> Result<Option<String>, ApiError> {
     let mut keys = session.req_header().headers.get_all(KEY_HEADER).iter();
     let Some(key) = keys.next() else { return Ok(None) };

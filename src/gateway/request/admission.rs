@@ -1,4 +1,5 @@
-//! Letting a call in: its model is known and sold here, its fields have a price, money is held.
+//! Admits a call: checks that its model is sold here and that its fields have a price, and places
+//! the hold.
 
 use std::sync::Arc;
 
@@ -29,13 +30,13 @@ pub(crate) struct AcceptedCall<'a> {
     pub(crate) call: ModelCall,
     pub(crate) model: Arc<Model>,
     pub(crate) price_version: Arc<str>,
-    /// The moment whose prices count, in unix seconds.
+    /// The time whose prices apply, in unix seconds.
     pub(crate) priced_at: i64,
     pub(crate) routes: &'a VendorRouteSet,
 }
 
-/// Reads a call, and finds its model and the routes to its vendor. Every call that costs anything
-/// begins so, a video job as well.
+/// Parses a call, and finds its model and the routes to its vendor. Every call that costs anything
+/// begins with this function, also a video job.
 ///
 /// # Errors
 /// The model is not sold on the endpoint, the call is wrong or has a field without a price, or no
@@ -59,10 +60,11 @@ pub(crate) fn accept_call<'a>(
     Ok(AcceptedCall { call, model, price_version, priced_at: ctx.arrived_ms / 1_000, routes })
 }
 
-/// Admits a call: afterwards its money is held.
+/// Admits a call. Afterwards its hold is placed, unless the call is free.
 ///
 /// # Errors
-/// The call is invalid, not for sale, or not covered by the balance.
+/// The call is invalid, not for sale, or not covered by the balance; or there is no memory for its
+/// answer.
 pub(crate) async fn admit_call(
     gateway: &Gateway,
     ctx: &mut RequestContext,
@@ -73,10 +75,11 @@ pub(crate) async fn admit_call(
     let accepted = accept_call(gateway, ctx, body.parsed, endpoint)?;
     let AcceptedCall { call, model, price_version, priced_at, routes } = accepted;
     let translation = build_translation(&caller, &model, &call, endpoint)?;
-    // A call that continues a tool loop may turn out longer: the least is held until that is known.
+    // Saved thinking may make a call that continues a tool loop longer. Only the least amount is
+    // held until that is known.
     let is_continued = |t: &Translation| model.thinking && !t.tool_loop_ids().is_empty();
     let continued = translation.as_ref().is_some_and(is_continued);
-    let earlier = match &call.kind {
+    let referenced_context = match &call.kind {
         RequestKind::Responses(ask) => {
             vendor_ids::check_ownership(gateway, &caller.key.account, &ask.references).await?
         }
@@ -85,9 +88,9 @@ pub(crate) async fn admit_call(
     let mut untried = routes.attempt_order(ctx.access_log.account.as_ref(), ctx.arrived_ms);
     // Another route may use another of our vendor accounts, where the referenced objects do not
     // exist. If the route is gone it may have been renamed, so then all routes are tried.
-    let is_pinned = untried.iter().any(|r| Some(&r.name) == earlier.route.as_ref());
-    untried.retain(|r| !is_pinned || Some(&r.name) == earlier.route.as_ref());
-    let mut quote = holds::quote_call(&model, &call, earlier.tokens, priced_at)?;
+    let is_pinned = untried.iter().any(|r| Some(&r.name) == referenced_context.route.as_ref());
+    untried.retain(|r| !is_pinned || Some(&r.name) == referenced_context.route.as_ref());
+    let mut quote = holds::quote_call(&model, &call, referenced_context.tokens, priced_at)?;
     let full_hold = quote.as_ref().map(|quote| quote.wanted).unwrap_or_default();
     if let Some(quote) = quote.as_mut().filter(|_| continued) {
         quote.wanted = quote.least;
@@ -102,7 +105,7 @@ pub(crate) async fn admit_call(
         (None, TextApi::Messages) => BodyTransform::PassThrough,
         (None, TextApi::Chat) => BodyTransform::Patch,
     };
-    let input_tokens = call.estimated_input_tokens().saturating_add(earlier.tokens);
+    let input_tokens = call.estimated_input_tokens().saturating_add(referenced_context.tokens);
     let input_tokens = model.context_length.map_or(input_tokens, |most| input_tokens.min(most));
     let pricing =
         PricedModel { model, price_version, priced_at, endpoint, input_tokens, full_hold };
@@ -122,7 +125,7 @@ pub(crate) async fn admit_call(
     Ok(())
 }
 
-/// Holds what a call may come to, unless that is nothing.
+/// Places the hold for what a call may cost. A call without a quote is free and needs no hold.
 async fn fund_call(
     gateway: &Gateway,
     id: &str,
@@ -133,7 +136,8 @@ async fn fund_call(
     Ok(gateway.place_hold(&caller.key, id, quote).await?)
 }
 
-/// The call in the vendor's format, if that is another one.
+/// Prepares the translation of a call into the vendor's format; `None` if the vendor's format is
+/// the same.
 fn build_translation(
     caller: &AuthenticatedCaller,
     model: &Model,
@@ -143,15 +147,17 @@ fn build_translation(
     if (model.vendor.text_api, endpoint) != (TextApi::Messages, Endpoint::Chat) {
         return Ok(None);
     }
-    let mut draft = JsonPatch::new(&call.document);
-    model.rewrite(endpoint, &mut draft);
+    let mut patch = JsonPatch::new(&call.document);
+    model.rewrite(endpoint, &mut patch);
     let account = caller.key.account.as_str();
     let json_schema = model.supports_json_schema;
-    let manner = TranslationContext { model: &call.model, account, json_schema };
-    Translation::parse_chat(&call.document, &draft, manner).map(Some).map_err(ApiError::from)
+    let translation_context = TranslationContext { model: &call.model, account, json_schema };
+    Translation::parse_chat(&call.document, &patch, translation_context)
+        .map(Some)
+        .map_err(ApiError::from)
 }
 
-/// Refuses what has no price.
+/// Refuses a call with a field that has no price.
 fn check_field_policy(model: &Model, call: &ModelCall, endpoint: Endpoint) -> Result<(), ApiError> {
     match model
         .vendor
@@ -163,7 +169,7 @@ fn check_field_policy(model: &Model, call: &ModelCall, endpoint: Endpoint) -> Re
     }
 }
 
-/// The model asked for, if it is sold on the endpoint.
+/// Returns the requested model, if it is sold on the endpoint.
 fn find_model(
     catalogue: &Catalogue,
     asked: &str,

@@ -8,11 +8,11 @@ use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::state::Gateway;
 use crate::ledger::KeyHash;
 
-/// Finds the account of a request's API key. For free endpoints, while the ledger is unavailable, a
-/// key is accepted that was valid some time ago.
+/// Finds the account of a request's API key. While the ledger is unavailable, free endpoints accept
+/// a key that was valid some hours ago.
 ///
 /// # Errors
-/// No key, an unknown or revoked one, or no answer from the ledger.
+/// The request has no key, the key is unknown or revoked, or the ledger does not answer.
 pub(crate) async fn authenticate(
     gateway: &Gateway,
     session: &Session,
@@ -48,9 +48,10 @@ pub(crate) async fn look_up_key(
     }
 }
 
-/// Reads the API key from either header that official clients use. If both are present, the key
-/// that has our shape is used (a client may have a vendor's key in its environment too), else the
-/// one of the header that the API format defines.
+/// Reads the API key from the two headers that official clients use, and returns its digest. If
+/// both are present, the key in the format of this gateway is used, because a client may have a
+/// vendor's key in its environment too. If both keys have that format, the key in the header that
+/// the API format defines is used.
 pub(crate) fn read_api_key(
     session: &Session,
     error_format: ErrorFormat,

@@ -1,4 +1,5 @@
-//! Authenticates a request and reads its body, within limits of size and time.
+//! Checks a request body (its headers, its size, the balance of its account), and reads it in
+//! pieces.
 
 use bytes::Bytes;
 use http::Version;
@@ -33,12 +34,14 @@ pub(crate) struct RequestBody {
 /// The account that pays for a request.
 pub(crate) struct PayingAccount<'a> {
     pub(crate) caller: &'a AuthenticatedCaller,
-    /// Whether the account's balance still has to be looked at if the body is large.
+    /// Whether the account's balance still has to be checked if the body is large.
     needs_balance_check: bool,
 }
 
 impl PayingAccount<'_> {
-    /// A retry of a paid call needs no money, and moderations are free.
+    /// Creates the payer of a request. Its balance is not checked if the request may be a retry,
+    /// because a retry of a paid call needs no money, or if the endpoint is moderations, which are
+    /// free.
     pub(crate) fn new<'a>(
         caller: &'a AuthenticatedCaller,
         session: &Session,
@@ -48,10 +51,11 @@ impl PayingAccount<'_> {
         PayingAccount { caller, needs_balance_check: !may_be_free }
     }
 
-    /// Refuses a body that is large by now if its account has nothing to pay with.
+    /// Checks the account's balance, once, as soon as `bytes` of the body are more than
+    /// [`BALANCE_CHECK_BYTES_MIN`].
     ///
     /// # Errors
-    /// Nothing is available, and nothing held that may come back.
+    /// The account has no available credit, and no holds from which credit may become available.
     pub(crate) async fn check_balance(
         &mut self,
         gateway: &Gateway,
@@ -71,7 +75,7 @@ pub(crate) fn reject_evicted() -> ApiError {
     ApiError::Request(RequestError::BodyTimeout)
 }
 
-/// A body that came too slowly.
+/// Counts and refuses a body that arrived too slowly.
 pub(crate) fn reject_slow_body() -> ApiError {
     reject("body");
     ApiError::Request(RequestError::BodyTimeout)
@@ -81,7 +85,8 @@ pub(crate) fn reject_slow_body() -> ApiError {
 /// content-length, if there is one.
 ///
 /// # Errors
-/// It is compressed, longer than the most, or large and nothing there to pay with.
+/// The body is compressed or longer than `bytes_max`, `content-type` appears twice, or the body is
+/// large and its account has no balance.
 pub(crate) async fn accept_body_headers(
     gateway: &Gateway,
     session: &mut Session,
@@ -94,7 +99,7 @@ pub(crate) async fn accept_body_headers(
         return Err(RequestError::UnsupportedEncoding.into());
     }
     if head.headers.get_all(CONTENT_TYPE).iter().nth(1).is_some() {
-        // Whoever reads the other one reads another body.
+        // A vendor that uses the other header would parse the body differently.
         return Err(CallError::invalid("content-type", "one header").into());
     }
     // HTTP/1.0 has no interim (1xx) responses.
@@ -106,7 +111,8 @@ pub(crate) async fn accept_body_headers(
     }
     payer.check_balance(gateway, content_length.unwrap_or_default()).await?;
     if expects {
-        // To say so before the body has been read must not close the connection.
+        // Writing this response before the body is read must not close the connection afterwards,
+        // so the keep-alive setting is restored.
         let keepalive = session.downstream_session.get_keepalive();
         session.write_continue_response().await.map_err(|_| RequestError::BodyIncomplete)?;
         session.set_keepalive(keepalive);
@@ -127,10 +133,10 @@ pub(crate) struct BodyPieces<'a> {
 }
 
 impl BodyPieces<'_> {
-    /// The next piece; `None` at the end.
+    /// Returns the next piece of the body; `None` at the end.
     ///
     /// # Errors
-    /// The body has more than the most, or does not come whole.
+    /// The body has more than `bytes_max` bytes, arrives too slowly, or ends early.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         let read = self.session.downstream_session.read_request_body().await;
         let piece = read.map_err(|why| match why.etype() {

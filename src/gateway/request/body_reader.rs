@@ -27,10 +27,11 @@ pub(crate) const ACCOUNT_BODIES_MESSAGE: &str =
 /// Initial buffer capacity for a body without a content-length.
 pub(crate) const BODY_CAPACITY_INITIAL: usize = 4 << 10;
 
-/// Takes in the body of a call.
+/// Reads and parses the body of a call.
 ///
 /// # Errors
-/// It is compressed, too large, unsound, or did not come whole and in time.
+/// The body is compressed, too large or invalid, it did not arrive completely and in time, the
+/// account has no balance, or there was no memory for it.
 pub(crate) async fn read_body(
     gateway: &Gateway,
     session: &mut Session,
@@ -38,7 +39,7 @@ pub(crate) async fn read_body(
     endpoint: Endpoint,
 ) -> Result<RequestBody, ApiError> {
     let payer = PayingAccount::new(caller, session, endpoint);
-    // Boxed: few calls are uploads, and what all of them are made of would grow by it.
+    // Boxed: few calls are uploads, and the future of every call would grow by the size of these.
     match endpoint {
         Endpoint::ImageEdits => {
             return Box::pin(uploads::read_image_edit(gateway, session, payer)).await;
@@ -64,7 +65,7 @@ pub(crate) fn is_multipart_form(session: &Session) -> bool {
     media_type.trim().eq_ignore_ascii_case("multipart/form-data")
 }
 
-/// Reads the whole body.
+/// Reads a whole body that is not an upload. Its bytes count against the body budget.
 pub(crate) async fn read_json_body(
     gateway: &Gateway,
     session: &mut Session,

@@ -1,8 +1,9 @@
-//! The address of the client itself, also where it comes through proxies of the operator's.
+//! Finds the address of the client, also if the request came through the operator's proxies.
 //!
-//! Only proxies that are named may say for whom they speak, and nobody else may connect then:
-//! any other client could claim any address. Of the hops in a forwarded header the last one that
-//! is no such proxy is the client; the client itself wrote all before it.
+//! Only proxies that the configuration names may state the client's address. No other peer may
+//! connect then, because it could claim any address. In a forwarded header, the last hop that is
+//! not such a proxy is the client. The client itself supplied all hops before that one, so they are
+//! ignored.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,31 +15,31 @@ use pingora::proxy::Session;
 use crate::dialect::CallError;
 use crate::gateway::api_error::ApiError;
 
-/// More hops than any chain of proxies has; a header with more is not read.
+/// At most this many hops of a header are read, from its end. No chain of proxies is longer.
 const HOPS_MAX: usize = 32;
-/// The headers in which proxies say for whom they speak.
+/// The two headers in which proxies state the client's address.
 const FORWARDED: &str = "forwarded";
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// How a proxy says for whom it speaks.
+/// How a proxy states the client's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyMode {
-    /// Once a connection, by the PROXY protocol, version 1 or 2.
+    /// Once per connection, with the PROXY protocol, version 1 or 2.
     Protocol,
-    /// Each request, by `forwarded` or `x-forwarded-for`.
+    /// In each request, with the header `forwarded` or `x-forwarded-for`.
     Header,
 }
 
-/// The proxies that may say for whom they speak, and how they do.
+/// The proxies that may state the client's address, and how they state it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedProxies {
-    /// How they say it.
+    /// How the proxies state the client's address.
     pub mode: ProxyMode,
-    /// Their addresses.
+    /// The networks to which the addresses of the proxies belong.
     pub networks: Vec<IpNet>,
 }
 
-/// The address of the client of a request, as far as it is known.
+/// Returns the address of the client that sent a request; `None` if it is not known.
 ///
 /// # Errors
 /// See [`TrustedProxies::resolve_client`].
@@ -56,22 +57,25 @@ pub(crate) fn resolve_address(
     client.map(Some).map_err(|_| CallError::invalid(FORWARDED, wanted).into())
 }
 
-/// What forwarded headers say, where nobody can tell what they mean.
+/// A request has both forwarded headers, so the address of its client is ambiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AmbiguousForwarding;
 
 impl TrustedProxies {
-    /// Whether an address is that of such a proxy. An IPv4-mapped address is its IPv4.
+    /// Whether an address belongs to a trusted proxy. An IPv4-mapped IPv6 address counts as its
+    /// IPv4 address.
     #[must_use]
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.networks.iter().any(|network| network.contains(&address))
     }
 
-    /// The client of a request that came over a connection from `peer`, one of these proxies.
+    /// Returns the address of the client of a request that came over a connection from `peer`. If
+    /// `peer` is not a trusted proxy, it is the client itself.
     ///
     /// # Errors
-    /// There are both headers: one of them is the client's own, and nobody knows which.
+    /// The request has both headers: the client itself may have sent one of them, and the gateway
+    /// cannot tell which.
     pub(crate) fn resolve_client(
         &self,
         peer: IpAddr,
@@ -83,13 +87,13 @@ impl TrustedProxies {
             (true, false) => parse_hops(headers, FORWARDED, parse_forwarded),
             (false, _) => parse_hops(headers, X_FORWARDED_FOR, |hop| parse_address(hop.trim())),
         };
-        // A trusted hop vouches for the hop before it.
+        // A trusted proxy has recorded the hop before it, so that hop can be believed.
         let mut client = peer;
         for hop in hops.into_iter().rev() {
             if !self.contains(client) {
                 break;
             }
-            // What cannot be read hides whoever is behind the proxy that wrote it.
+            // An unreadable hop hides the client, so the proxy that wrote it counts as the client.
             let Some(hop) = hop else { break };
             client = hop;
         }
@@ -97,7 +101,8 @@ impl TrustedProxies {
     }
 }
 
-/// The hops that a header names on all of its lines, nearest to the client first.
+/// Returns the hops on all lines of a header, the one nearest to the client first. An unreadable
+/// hop is `None`.
 fn parse_hops(
     headers: &HeaderMap,
     name: &str,
@@ -106,12 +111,14 @@ fn parse_hops(
     let lines = headers.get_all(name).iter().map(HeaderValue::as_bytes);
     let all: Vec<&[u8]> = lines.flat_map(|line| line.split(|byte| *byte == b',')).collect();
     let last = all.len().saturating_sub(HOPS_MAX);
-    // A hop that is no text says nothing of those that others wrote on its line.
+    // A hop that is not ASCII does not make the other hops on its line unreadable: other hosts
+    // wrote those.
     let text = all[last..].iter().map(|hop| std::str::from_utf8(hop).ok().filter(|t| t.is_ascii()));
     text.map(|hop| hop.and_then(&parse)).collect()
 }
 
-/// The `for` of one element of `forwarded` (RFC 7239, section 4).
+/// Returns the address in the `for` parameter of one element of a `forwarded` header (RFC 7239,
+/// section 4). `None` if the element does not have exactly one `for` with an address.
 fn parse_forwarded(element: &str) -> Option<IpAddr> {
     let pairs = element.split(';').filter_map(|pair| pair.split_once('='));
     let mut named = pairs.filter(|(name, _)| name.trim().eq_ignore_ascii_case("for"));
@@ -125,7 +132,7 @@ fn parse_forwarded(element: &str) -> Option<IpAddr> {
     parse_address(node)
 }
 
-/// An address, alone or with a port; one of version 6 may stand in brackets.
+/// Parses an IP address, alone or with a port. An IPv6 address may be in brackets.
 fn parse_address(text: &str) -> Option<IpAddr> {
     let alone = || text.parse::<IpAddr>().ok();
     let with_port = || text.parse::<SocketAddr>().ok().map(|a| a.ip());
@@ -218,11 +225,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_stands_before_the_last_untrusted_hop_changes_nothing(
-            said in prop::collection::vec(prop_oneof![b' '..=b'~', 0x80..=0xFFu8], 0..80),
+            claimed in prop::collection::vec(prop_oneof![b' '..=b'~', 0x80..=0xFFu8], 0..80),
         ) {
             for (name, named) in [(X_FORWARDED_FOR, ""), (FORWARDED, "for=")] {
                 let hops = format!(", {named}192.0.2.7, {named}10.3.3.3");
-                let value = [said.as_slice(), hops.as_bytes()].concat();
+                let value = [claimed.as_slice(), hops.as_bytes()].concat();
                 prop_assert_eq!(client("10.0.0.1", &[(name, value)]), Ok(ip("192.0.2.7")));
             }
         }

@@ -1,5 +1,5 @@
-//! Keys that were looked up in the ledger: their records, for a short time, and for hours which of
-//! them were good, for the time in which the ledger is away.
+//! Caches the API keys that were looked up in the ledger. Their records are kept for seconds. Which
+//! of them were valid is kept for hours, for free endpoints while the ledger is unavailable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +13,18 @@ use crate::ledger::{KeyHash, KeyRecord};
 const KEY_TTL: Duration = Duration::from_secs(10);
 /// Keys that do not exist are looked up again after this time.
 const UNKNOWN_KEY_TTL: Duration = Duration::from_secs(1);
-/// While the ledger is away, a key that it called good at most this long ago gets what is free.
+/// While the ledger is unavailable, a key may use free endpoints if the ledger confirmed that it
+/// was valid at most this long ago.
 const GOOD_KEY_TTL: Duration = Duration::from_hours(12);
-/// The number of keys that are remembered, of each kind.
+/// Each of the caches holds at most this many keys.
 const KEYS_MAX: u64 = 100_000;
 
-/// Who calls.
+/// The caller of an authenticated request.
 #[derive(Debug, Clone)]
 pub(crate) struct AuthenticatedCaller {
-    /// The record of the key: whose it is.
+    /// The record of the API key, which names the account that owns it.
     pub key: Arc<KeyRecord>,
-    /// What its account uses of this gateway.
+    /// The account as a tenant: its use of the gateway's shared resources.
     pub tenant: Arc<Tenant>,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct ApiKeyCache {
 }
 
 impl ApiKeyCache {
-    /// No keys yet. What their accounts use is in the table.
+    /// Creates an empty cache. `tenants` is the table in which the callers' accounts are tenants.
     #[must_use]
     pub(crate) fn new(tenants: &Arc<TenantTable>) -> ApiKeyCache {
         let cache = |life| Cache::builder().max_capacity(KEYS_MAX).time_to_live(life);
@@ -49,25 +50,26 @@ impl ApiKeyCache {
         }
     }
 
-    /// The caller with a key that was looked up lately, be it revoked.
+    /// Returns the caller with a key that was looked up recently, even if the key is revoked.
     #[must_use]
     pub(crate) fn caller(&self, hash: &KeyHash) -> Option<AuthenticatedCaller> {
         self.callers.get(hash)
     }
 
-    /// Whether the ledger said lately that there is no such key.
+    /// Whether a recent lookup in the ledger did not find the key.
     #[must_use]
     pub(crate) fn is_unknown(&self, hash: &KeyHash) -> bool {
         self.unknown.contains_key(hash)
     }
 
-    /// The caller with a key that was good when the ledger last told.
+    /// Returns the caller with a key that was valid when it was last looked up in the ledger.
     #[must_use]
     pub(crate) fn caller_known_good(&self, hash: &KeyHash) -> Option<AuthenticatedCaller> {
         self.good.get(hash).map(|key| self.make_caller(key))
     }
 
-    /// Remembers what the ledger says about a key.
+    /// Caches the result of looking up a key in the ledger. Returns the caller; `None` if there is
+    /// no such key.
     #[must_use]
     pub(crate) fn remember(
         &self,

@@ -1,4 +1,4 @@
-//! The listing of models, as the API has it.
+//! The model listing of the API.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use crate::dialect::CallError;
 use crate::gateway::api_error::{AdmissionError, ApiError};
 use crate::gateway::request::target::percent_decode;
 
-/// A listing is made anew after this time.
+/// A cached listing is built again after this time.
 pub(crate) const LISTING_TTL: Duration = Duration::from_secs(1);
 
-/// Which models are wanted of the listing: those of any of these types and owners, where any is
-/// named.
+/// Selects models of the listing: those with one of these types and one of these owners. An empty
+/// list selects all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ModelFilter {
     types: Vec<ModelKind>,
@@ -23,7 +23,7 @@ pub(crate) struct ModelFilter {
 }
 
 impl ModelFilter {
-    /// Reads a query. What it says beside `type` and `owned_by` means nothing here.
+    /// Parses a URL query. Parameters other than `type` and `owned_by` are ignored.
     pub(crate) fn parse_query(query: &str) -> Result<ModelFilter, ApiError> {
         let mut filter = ModelFilter::default();
         for pair in query.split('&') {
@@ -67,8 +67,8 @@ pub(crate) struct CachedListing {
 }
 
 impl ModelListing {
-    /// The listing of the models that are wanted at a moment (unix seconds), as the body of an
-    /// answer.
+    /// Returns the listing of the models that the filter selects as a response body, with the
+    /// prices of the moment `at` (unix seconds). Only the listing of all models is cached.
     ///
     /// # Errors
     /// See [`models_json`].
@@ -95,11 +95,11 @@ impl ModelListing {
     }
 }
 
-/// The listing of the models that are wanted with the prices of the moment `at` (unix seconds), as
-/// the body of an answer. One shape serves clients of both text formats.
+/// Builds the listing of the models that the filter selects as a response body, with the prices of
+/// the moment `at` (unix seconds). Clients of both text formats can read this one format.
 ///
 /// # Errors
-/// An owner is wanted that owns nothing here.
+/// The filter names an owner that has no models here.
 pub(crate) fn models_json(
     catalogue: &Catalogue,
     filter: &ModelFilter,
@@ -124,10 +124,10 @@ pub(crate) fn models_json(
     Ok(list.to_string())
 }
 
-/// The listing of one model with the prices of the moment `at` (unix seconds).
+/// Builds the listing of one model with the prices of the moment `at` (unix seconds).
 ///
 /// # Errors
-/// No such model; the refusal names the closest one.
+/// There is no such model; the error names the one with the most similar id.
 pub(crate) fn model_json(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, ApiError> {
     let Some(model) = catalogue.find(id) else {
         let closest = catalogue.closest_model_id(id, None).map(str::to_owned);

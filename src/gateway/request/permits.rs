@@ -1,5 +1,5 @@
-//! The place of a request among those in flight: first counted for its address, then for its
-//! account.
+//! Counts requests in flight: each first for the address of its client and then, once its API key
+//! is known, for its account.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -17,16 +17,16 @@ pub(crate) const ADDRESS_LIMIT_MESSAGE: &str = "too many requests from this addr
 pub(crate) const ACCOUNT_LIMIT_MESSAGE: &str = "too many requests of this account are under way";
 
 impl Gateway {
-    /// Takes a place for a request whose key is not known yet.
+    /// Counts a request whose API key is not known yet for the address of its client.
     ///
     /// # Errors
-    /// There are too many requests, from this address or in all, and nobody is slow enough to make
-    /// room.
+    /// There are too many requests in flight from this address; or too many in total, and no
+    /// request body is slow enough to be evicted.
     pub(crate) async fn acquire_request_permit(
         &self,
         client: Option<IpAddr>,
     ) -> Result<BudgetPermit, ApiError> {
-        // Clients whose address is not known are one.
+        // All clients whose address is not known count as one client.
         let address = client.map_or(Ipv4Addr::UNSPECIFIED.into(), client_network);
         let tenant = self.tenants.tenant(TenantId::Address(address));
         let mut permit = self.concurrency.by_address.permit(&tenant);
@@ -42,7 +42,8 @@ impl Gateway {
     /// Counts a request for its account from now on, and no longer for its address.
     ///
     /// # Errors
-    /// The account has too many.
+    /// The account has too many requests in flight. The request counts for the account all the
+    /// same.
     pub(crate) fn count_for_account(
         &self,
         ctx: &mut RequestContext,

@@ -1,6 +1,7 @@
-//! A model's thinking, kept from one call of a tool loop to the next.
+//! Keeps a model's thinking from one call of a tool loop to the next.
 //!
-//! It is worth a better answer, not money: whatever goes wrong here, the call goes on without.
+//! The saved thinking makes the answer better, but losing it costs no money. So if anything fails
+//! here, the call continues without it.
 
 use std::time::Duration;
 
@@ -14,16 +15,18 @@ use crate::gateway::settlement::holds;
 use crate::gateway::state::Gateway;
 use crate::ledger::AccountName;
 
-/// Tools that take longer than this lose their model's thinking.
+/// Saved thinking is kept for this time. It is lost if the client's tools take longer.
 const REASONING_TTL: Duration = Duration::from_secs(60 * 60);
-/// Turns whose thinking is looked for, at most: longer loops go on without.
+/// The saved thinking of at most this many turns is looked up. A longer tool loop continues without
+/// its thinking.
 const TURNS_MAX: usize = 256;
 
 /// Restores the saved reasoning of the tool loop that a call continues, and extends its hold.
 ///
-/// Looking for it costs the store something, so the least of the call's money is held by now. If
-/// the balance lacks what comes in addition, the call goes on without; if it lacks even what the
-/// call alone would take, with the least.
+/// The lookup costs the store work, so the least amount for the call must be held before. If the
+/// balance does not cover the saved reasoning in addition, the call continues without it. If the
+/// balance does not even cover the full hold of the call alone, the call continues with the least
+/// amount held.
 pub(crate) async fn restore_reasoning(
     gateway: &Gateway,
     ctx: &mut RequestContext,
@@ -60,14 +63,14 @@ async fn load_reasoning(
     found
         .inspect_err(|why| {
             log::warn!(
-                event = "note_read_failed", why:% = why;
+                event = "cache_read_failed", why:% = why;
                 "reasoning cache read failed"
             );
         })
         .ok()
 }
 
-/// Extends the hold for an input that is `bytes` longer.
+/// Extends the hold for an input that is `bytes` longer. Returns whether enough is held for it now.
 async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> bool {
     let replace_text_bytes = |call: &mut ModelCall, text_bytes: u64| {
         let text = call.chat_text_mut();
@@ -92,14 +95,14 @@ async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> 
     true
 }
 
-/// Keeps what the next call of the loop will need. It can be found when this returns, so a client
-/// that goes on as soon as it has the answer finds it.
+/// Saves the thinking that the next call of the tool loop will need. It can be read as soon as this
+/// function returns, so also by a client that continues the loop as soon as it has the answer.
 pub(crate) async fn save_reasoning(gateway: &Gateway, account: &AccountName, kept: SavedThinking) {
     let life_ms = u64::try_from(REASONING_TTL.as_millis()).unwrap_or(u64::MAX);
     let names = [cache_key(&kept.id)];
     let keeping = gateway.account_cache.put(account, &names, kept.record, life_ms);
     if let Err(why) = gateway.with_ledger_timeout("notes", keeping).await {
-        log::warn!(event = "note_store_failed", why:% = why; "reasoning cache write failed");
+        log::warn!(event = "cache_write_failed", why:% = why; "reasoning cache write failed");
     }
 }
 

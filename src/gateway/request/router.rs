@@ -11,7 +11,7 @@ use crate::gateway::videos::action::VideoAction;
 
 const MODELS_PATH: &str = "/v1/models";
 
-/// The endpoints that vendors answer at once.
+/// The endpoints whose answer is the response to the same request, without a job.
 const SYNCHRONOUS_ENDPOINTS: [Endpoint; 8] = [
     Endpoint::Chat,
     Endpoint::Responses,
@@ -23,21 +23,21 @@ const SYNCHRONOUS_ENDPOINTS: [Endpoint; 8] = [
     Endpoint::Moderations,
 ];
 
-/// What a request is for.
+/// The operation that a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ApiOperation {
     /// A call to an endpoint.
     Endpoint(Endpoint),
-    /// The model listing, as far as it is asked for.
+    /// The listing of the models that the filter selects.
     Models(ModelFilter),
-    /// One model.
+    /// The listing of the model with this id.
     Model(String),
     /// Video jobs.
     Video(VideoAction),
 }
 
 impl ApiOperation {
-    /// Its short name in metrics.
+    /// Returns the short name of the operation in metrics.
     #[must_use]
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl ApiOperation {
         }
     }
 
-    /// Whether it costs nothing and needs no store.
+    /// Whether the operation costs nothing and needs no store.
     #[must_use]
     pub(crate) fn is_free(&self) -> bool {
         match self {
@@ -58,19 +58,21 @@ impl ApiOperation {
     }
 }
 
-/// The error format for the clients of a path, whether the path exists or not.
+/// Returns the error format that clients of a path expect. The path need not exist.
 #[must_use]
 pub(crate) fn error_format(path: &str) -> ErrorFormat {
-    let ours = path.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")).unwrap_or(path);
-    let rest = ours.strip_prefix(Endpoint::Messages.path());
+    let normalized_path =
+        path.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")).unwrap_or(path);
+    let rest = normalized_path.strip_prefix(Endpoint::Messages.path());
     let messages = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     if messages { ErrorFormat::Messages } else { ErrorFormat::Chat }
 }
 
-/// Reads the method and the path. Paths are compared byte by byte; nothing is normalised.
+/// Returns the operation for a method and a path. Paths are compared byte by byte; nothing is
+/// normalised.
 ///
 /// # Errors
-/// No such path, or another method.
+/// The path does not exist, does not allow the method, or has an invalid query.
 pub(crate) fn match_operation(head: &RequestHeader) -> Result<ApiOperation, ApiError> {
     let path = head.uri.path();
     if path == MODELS_PATH {

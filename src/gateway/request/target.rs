@@ -1,4 +1,4 @@
-//! The target of a request: method, path and query.
+//! Helpers for the request line: the method, the path and the query.
 
 use http::Method;
 use pingora::http::RequestHeader;
@@ -13,7 +13,8 @@ pub(crate) fn require_method(
     if head.method == *method { Ok(()) } else { Err(RequestError::MethodNotAllowed(name).into()) }
 }
 
-/// An id out of a path: clients escape the slash in it. `None` if it is no text.
+/// Decodes the percent escapes of an id in a path; clients escape the slash in it. `None` if an
+/// escape is malformed, or if the id is empty or not UTF-8.
 pub(crate) fn percent_decode(escaped: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(escaped.len());
     let mut rest = escaped.as_bytes();
@@ -30,7 +31,8 @@ pub(crate) fn percent_decode(escaped: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|id| !id.is_empty())
 }
 
-/// A value of a query, decoded.
+/// Returns the decoded value of a query parameter. `None` if the parameter is absent; the value is
+/// empty if it cannot be decoded.
 pub(crate) fn query_value(query: &str, name: &str) -> Option<String> {
     let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let (_, value) = pairs.find(|(found, _)| *found == name)?;

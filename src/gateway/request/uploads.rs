@@ -1,13 +1,13 @@
-//! Uploads: images to be edited, or to begin a video with. They are as large as all other calls
-//! together, so only so many bytes of them are in memory at a time; whoever has more to send then
-//! waits until there is room.
+//! Reads uploads: images to be edited, or with which a video begins. They are as large as all other
+//! calls together, so the memory for them is limited. An upload waits while the memory is used up.
 //!
-//! Memory is acquired as bytes arrive. Uploads that each hold a part of what they need could
-//! deadlock. Hence enough for the largest upload is reserved: the upload that gets the reserve can
-//! always finish.
+//! Memory is acquired as bytes arrive. Uploads that each hold a part of the memory they need could
+//! deadlock. Hence enough memory for the largest upload is reserved: the upload that gets the
+//! reserve can always finish.
 //!
-//! An account has a share of the room, and one of its uploads at a time waits for more. So whoever
-//! sends few waits behind one upload of each other account, however many those send.
+//! Each account has a share of the memory, and only one of its uploads at a time waits for more. So
+//! the upload of an account that sends few waits behind at most one upload of each other account,
+//! however many the others send.
 
 use std::time::{Duration, Instant};
 
@@ -28,58 +28,77 @@ use crate::gateway::request::body;
 use crate::gateway::request::body::{BodyPieces, PayingAccount, RequestBody};
 use crate::gateway::state::Gateway;
 
-/// Parts of a form, at most.
+/// A form has at most this many parts.
 const PARTS_MAX: usize = 16;
-/// While others wait for memory, an upload that holds some must send at least this fast,
+/// While other uploads wait for memory, an upload that holds some must arrive at this rate at
+/// least, in bytes per second.
 const BYTES_PER_SECOND_MIN: u64 = 256 << 10;
-/// after so long.
+/// The minimum rate applies once the client has been waited for during this time since the upload
+/// first took memory. It is checked at this interval at least.
 const SLOW_AFTER: Duration = Duration::from_secs(5);
-/// Uploads are collected in buffers of this size, whatever theirs is: the allocator keeps what is
-/// so large apart from each thread's own memory, and gives it back to the system when it is free.
-/// What is never written of a buffer takes up no memory.
+/// Uploads are collected in buffers of this many bytes, whatever their own size. The allocator
+/// keeps such large buffers apart from the memory that it manages per thread, and returns them to
+/// the system when they are freed. The part of a buffer that is never written uses no physical
+/// memory.
 const BUFFER_BYTES: usize = 8 << 20;
-/// Those that say that they are no longer than this get a buffer of their length.
+/// An upload whose content-length is at most this many bytes gets a buffer of its length.
 const SMALL_UPLOAD_BYTES_MAX: usize = 1 << 20;
-/// So many bytes are gathered before they are looked at: many small pieces would cost more than
-/// their bytes.
+/// This many bytes are collected before they are parsed: to parse many small pieces one by one
+/// would cost more than their bytes.
 const PARSE_BATCH_BYTES: usize = 64 << 10;
 
-/// How long an upload takes.
+/// The time limits of an upload, and the time that it has taken so far.
 struct UploadTiming {
-    /// For waiting for room.
+    /// The total time that an upload may wait for memory.
     permit_timeout: Duration,
-    /// For the client.
+    /// The time limits for the client to send the body.
     client_rate: bodies::BodyRate,
-    permit_time: Duration,
-    client_time: Duration,
-    /// How long the client had been waited for, and how much had come, when it first took room.
-    permit_since: Option<(Duration, usize)>,
+    permit_wait_total: Duration,
+    client_wait_total: Duration,
+    /// `None` until the upload first takes memory.
+    first_permit: Option<FirstPermit>,
+}
+
+/// The state of an upload when it first took memory.
+#[derive(Clone, Copy)]
+struct FirstPermit {
+    /// The time that the client had been waited for.
+    client_wait_total: Duration,
+    /// The bytes that had arrived.
+    bytes: usize,
 }
 
 impl UploadTiming {
     fn new(permit_timeout: Duration, client_rate: bodies::BodyRate) -> UploadTiming {
-        let [permit_time, client_time] = [Duration::ZERO; 2];
-        UploadTiming { permit_timeout, client_rate, permit_time, client_time, permit_since: None }
+        let [permit_wait_total, client_wait_total] = [Duration::ZERO; 2];
+        UploadTiming {
+            permit_timeout,
+            client_rate,
+            permit_wait_total,
+            client_wait_total,
+            first_permit: None,
+        }
     }
 
-    /// What is left for the client to send more.
+    /// Returns how much longer the client may take to send more. `waited` is the time of the
+    /// current wait.
     fn time_left(&self, waited: Duration) -> Duration {
-        self.client_rate.deadline().saturating_sub(self.client_time).saturating_sub(waited)
+        self.client_rate.deadline().saturating_sub(self.client_wait_total).saturating_sub(waited)
     }
 
-    /// A client that is too slow has to go, all the more if others wait for its room.
+    /// Refuses an upload whose client sends too slowly. While other uploads wait for memory,
+    /// [`BYTES_PER_SECOND_MIN`] applies too.
     fn check_rate(
         &self,
         bytes: usize,
         waited: Duration,
         uploads: &UploadBudget,
     ) -> Result<(), ApiError> {
-        let too_slow =
-            self.permit_since.filter(|_| uploads.has_waiters()).is_some_and(|(then, before)| {
-                let waited = (self.client_time + waited).saturating_sub(then);
-                let due = waited.as_secs().saturating_mul(BYTES_PER_SECOND_MIN);
-                waited >= SLOW_AFTER && (bytes.saturating_sub(before) as u64) < due
-            });
+        let too_slow = self.first_permit.filter(|_| uploads.has_waiters()).is_some_and(|first| {
+            let waited = (self.client_wait_total + waited).saturating_sub(first.client_wait_total);
+            let due = waited.as_secs().saturating_mul(BYTES_PER_SECOND_MIN);
+            waited >= SLOW_AFTER && (bytes.saturating_sub(first.bytes) as u64) < due
+        });
         if too_slow || self.time_left(waited).is_zero() {
             Err(body::reject_slow_body())
         } else {
@@ -88,7 +107,7 @@ impl UploadTiming {
     }
 }
 
-/// Pieces of a body, gathered until they are worth a look.
+/// Collects pieces of a body until there are enough bytes to parse.
 struct UploadBuffer {
     buffer: BytesMut,
     buffer_bytes: usize,
@@ -131,7 +150,7 @@ impl UploadBuffer {
     }
 }
 
-/// Why a form was not read.
+/// Why a form could not be read.
 enum FormReadError {
     Form(FormError),
     Refused(ApiError),
@@ -149,7 +168,7 @@ impl From<ApiError> for FormReadError {
     }
 }
 
-/// Reads a form, as fast as there is room for it.
+/// Reads a form. While there is no memory for the next piece, nothing more is read from the client.
 async fn read_form(
     gateway: &Gateway,
     mut payer: PayingAccount<'_>,
@@ -179,26 +198,27 @@ async fn read_form(
         watch.record(bytes);
         payer.check_balance(gateway, bytes).await?;
         timing.check_rate(bytes, began.elapsed(), uploads)?;
-        timing.client_time += began.elapsed();
-        timing.client_rate.record(bytes, timing.client_time);
+        timing.client_wait_total += began.elapsed();
+        timing.client_rate.record(bytes, timing.client_wait_total);
         let began = Instant::now();
         while !permit.covers(bytes) {
-            let left = timing.permit_timeout.saturating_sub(timing.permit_time);
+            let left = timing.permit_timeout.saturating_sub(timing.permit_wait_total);
             let grown = tokio::time::timeout(left, permit.acquire_more(uploads)).await;
             grown.map_err(|_| ApiError::from(CapacityError::TooManyUploads))?;
-            timing.permit_since.get_or_insert((timing.client_time, bytes));
+            let client_wait_total = timing.client_wait_total;
+            timing.first_permit.get_or_insert(FirstPermit { client_wait_total, bytes });
         }
         let waited = began.elapsed();
-        timing.permit_time += waited;
+        timing.permit_wait_total += waited;
         watch.pause(waited);
         buffer.push(piece)?;
     }
     Ok((buffer.finish()?, permit))
 }
 
-/// A form with a file.
+/// A form with one file, as an endpoint expects it.
 struct FileForm {
-    /// The file's field.
+    /// The name of the field that contains the file.
     field: &'static str,
     /// Bytes of the file, at most.
     file_bytes_max: usize,
@@ -206,11 +226,11 @@ struct FileForm {
     fields_bytes_max: usize,
 }
 
-/// Takes in an image to be edited, with what is to become of it. It never touches a disk.
+/// Reads the form of an image edit: the image and the instructions. It is never written to disk.
 ///
 /// # Errors
-/// It is no form, or an unsound one; its file is too large; it did not come whole and in time; or
-/// there was no room for it.
+/// The body is not a valid form, its file is too large, it did not arrive completely and in time,
+/// the account has no balance, or there was no memory for it.
 pub(crate) async fn read_image_edit(
     gateway: &Gateway,
     session: &mut Session,
@@ -221,15 +241,15 @@ pub(crate) async fn read_image_edit(
         file_bytes_max: gateway.limits.image_bytes_max,
         fields_bytes_max: FORM_FIELDS_BYTES_MAX,
     };
-    let (form, room) = wanted.read(gateway, session, payer).await?;
+    let (form, permit) = wanted.read(gateway, session, payer).await?;
     let (document, file) = images::parse_edit_form(form)?;
     let catalogue = gateway.catalogue.load();
     let edited =
         ParsedBody::from_form(document, Some(file), catalogue.default_model(ModelKind::Image));
-    Ok(finish_body(gateway, edited?, room))
+    Ok(finish_body(gateway, edited?, permit))
 }
 
-/// Takes in what is to become a video, maybe with an image that it begins with.
+/// Reads the form of a video order, optionally with an image with which the video begins.
 ///
 /// # Errors
 /// See [`read_image_edit`].
@@ -239,26 +259,26 @@ pub(crate) async fn read_video(
     payer: PayingAccount<'_>,
 ) -> Result<RequestBody, ApiError> {
     let bytes_max = gateway.limits.video_image_bytes_max;
-    // The image may come as a data URI instead, which is a text.
+    // The image may come as a data URI in a text field instead, which is longer than the file.
     let rest_bytes_max = FORM_FIELDS_BYTES_MAX.saturating_add(bytes_max.saturating_mul(2));
     let wanted = FileForm {
         field: "input_reference",
         file_bytes_max: bytes_max,
         fields_bytes_max: rest_bytes_max,
     };
-    let (form, room) = wanted.read(gateway, session, payer).await?;
+    let (form, permit) = wanted.read(gateway, session, payer).await?;
     let (document, file) = videos::parse_form(form)?;
     let opened = ParsedBody::from_form(document, file, None)?;
-    Ok(finish_body(gateway, opened, room))
+    Ok(finish_body(gateway, opened, permit))
 }
 
-fn finish_body(gateway: &Gateway, opened: ParsedBody, mut room: UploadPermit) -> RequestBody {
+fn finish_body(gateway: &Gateway, opened: ParsedBody, mut permit: UploadPermit) -> RequestBody {
     let file_bytes = opened.file.as_ref().map_or(0, |file| file.length);
-    room.release_surplus(
+    permit.release_surplus(
         file_bytes.saturating_add(opened.document.body().len()),
         &gateway.upload_budget,
     );
-    RequestBody { parsed: opened, upload_permit: Some(room), budget_permit: None }
+    RequestBody { parsed: opened, upload_permit: Some(permit), budget_permit: None }
 }
 
 impl FileForm {

@@ -1,5 +1,6 @@
-//! Ids of objects that vendors keep in an account which all customers of a gateway share. A call
-//! may name one only if the account that calls was given it.
+//! Checks the use of vendor ids, which name objects that a vendor keeps. All accounts of the
+//! gateway share one account at the vendor, so a call may use an id only if the calling account
+//! received it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,19 +19,21 @@ use crate::money::TokenUsage;
 /// How long a call may refer to an id after the vendor issued it.
 const ID_TTL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// What stands behind the ids that a call names.
+/// The stored content to which the vendor ids in a call refer.
 #[derive(Debug, Default)]
 pub(crate) struct ReferencedContext {
-    /// Tokens that the vendor may read again.
+    /// The tokens of this content, which the vendor may read again as input.
     pub(crate) tokens: u64,
-    /// The route to the account where the vendor keeps them.
+    /// The route to the vendor account that keeps the objects; `None` if the call names none.
     pub(crate) route: Option<String>,
 }
 
-/// Checks that an account was given every id that its call names.
+/// Checks that an account received every vendor id that its call names, and returns the content
+/// behind them.
 ///
 /// # Errors
-/// One was never given to this account, or too long ago; or nobody can tell.
+/// The account never received one of the ids, or received it too long ago; or the store does not
+/// answer.
 pub(crate) async fn check_ownership(
     gateway: &Gateway,
     account: &AccountName,
@@ -52,7 +55,7 @@ pub(crate) async fn check_ownership(
         let Some(record) = found else {
             return Err(AdmissionError::IdNotOwned(named.param.clone()).into());
         };
-        // Several items of one answer are no more than that answer.
+        // Several items of one answer count once, with the largest of their token counts.
         let tokens = answers.entry(record.answer).or_default();
         *tokens = record.tokens.max(*tokens);
         route = route.or(Some(record.route));
@@ -61,19 +64,21 @@ pub(crate) async fn check_ownership(
     Ok(ReferencedContext { tokens, route })
 }
 
-/// Remembers the ids that an account was given with an answer over a route. They can be named as
-/// soon as this has returned.
+/// Stores the vendor ids that an account received with an answer over a route. Calls may use them
+/// as soon as this function has returned.
 pub(crate) async fn store_ids(
     gateway: &Gateway,
     account: &AccountName,
-    given: IssuedIds,
+    issued_ids: IssuedIds,
     used: TokenUsage,
     route: &str,
 ) {
     let life_ms = u64::try_from(ID_TTL.as_millis()).unwrap_or(u64::MAX);
-    let answer = given.response_ids.first().cloned().unwrap_or_default();
-    let all = used.input.saturating_add(used.output);
-    let kept = [(given.response_ids, all), (given.item_ids, used.output)].map(|(ids, tokens)| {
+    let answer = issued_ids.response_ids.first().cloned().unwrap_or_default();
+    let total_tokens = used.input.saturating_add(used.output);
+    let ids_with_tokens =
+        [(issued_ids.response_ids, total_tokens), (issued_ids.item_ids, used.output)];
+    let writes = ids_with_tokens.map(|(ids, tokens)| {
         let names: Vec<String> = ids.iter().map(|id| cache_key(id)).collect();
         let record = IssuedRecord { tokens, answer: answer.clone(), route: route.to_owned() };
         async move {
@@ -82,26 +87,26 @@ pub(crate) async fn store_ids(
             }
             let keeping = gateway.account_cache.put(account, &names, record.encode(), life_ms);
             if let Err(why) = gateway.with_ledger_timeout("notes", keeping).await {
-                log::warn!(event = "note_store_failed", why:% = why; "storing vendor ids failed");
+                log::warn!(event = "cache_write_failed", why:% = why; "storing vendor ids failed");
             }
         }
     });
-    // A client waits for its last bytes meanwhile, so both at once.
-    join_all(kept).await;
+    // The client waits for its last bytes meanwhile, so both writes run concurrently.
+    join_all(writes).await;
 }
 
 fn cache_key(id: &str) -> String {
     format!("{ID_PREFIX}{id}")
 }
 
-/// What is noted of an id.
+/// The stored record of a vendor id.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct IssuedRecord {
-    /// What stands behind it.
+    /// The tokens that the vendor may read again if a call uses the id.
     tokens: u64,
-    /// The answer that it came with.
+    /// The id of the answer with which the vendor issued it.
     answer: String,
-    /// The route that answer came over.
+    /// The route over which that answer came.
     route: String,
 }
 

@@ -1,5 +1,5 @@
-//! The beginning of a relay: the vendor's head becomes ours, and an admitted call becomes a relayed
-//! one.
+//! Begins the relay of a response: builds the head for the client, and turns the admitted call into
+//! a relayed one.
 
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
@@ -15,8 +15,8 @@ use crate::gateway::settlement::stream_budget::StreamBudget;
 use crate::gateway::settlement::usage_bounds;
 use crate::gateway::upstream::outcome;
 
-/// Begins the relay of a vendor's response: the vendor's head becomes ours, of which nothing goes
-/// on but the content type.
+/// Begins the relay of a vendor's response, and replaces its head with the head for the client. Of
+/// the vendor's headers only the content type is forwarded.
 pub(crate) fn begin_relay(
     session: &mut Session,
     ctx: &mut RequestContext,

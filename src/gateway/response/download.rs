@@ -1,4 +1,4 @@
-//! Sending a file that the gateway keeps itself, or a part of it.
+//! Sends a file that the gateway stores, or a byte range of it.
 
 use futures_util::StreamExt as _;
 use http::header::RANGE;
@@ -12,10 +12,10 @@ use crate::gateway::context::RequestContext;
 use crate::gateway::local_response::LocalResponse;
 use crate::gateway::response::{head, writer};
 
-/// Sends what of a file is asked for.
+/// Sends a file, or the part of it that the `range` header asks for.
 ///
 /// # Errors
-/// There is no such file. A transfer that breaks ends the connection instead.
+/// The file does not exist or cannot be opened. A transfer that breaks aborts the response instead.
 pub(crate) async fn send_file(
     files: &VideoFiles,
     name: &str,
@@ -30,7 +30,8 @@ pub(crate) async fn send_file(
         }
     };
     let length = files.length(name).await.map_err(unreadable)?.ok_or(VideoError::NotFound)?;
-    // Whoever asks under a condition that cannot be told gets all of it.
+    // The condition of an `if-range` header cannot be checked, so such a request gets the whole
+    // file.
     let asked = session.get_header(RANGE).and_then(|range| range.to_str().ok());
     let asked = asked.filter(|_| session.get_header("if-range").is_none());
     let part = match range::resolve_range(asked, length) {

@@ -1,4 +1,5 @@
-//! The client's side of an answer: what it is given, whether it takes that, and how fast.
+//! Writes a response to the client, limits how long the client may take for it, and notices when
+//! the client disconnects.
 
 use std::time::{Duration, Instant};
 
@@ -8,19 +9,21 @@ use pingora::proxy::Session;
 
 use crate::gateway::budgets::answers::{AnswerBudget, AnswerPermit};
 
-/// What is there already goes out in one write, up to this size; what is longer goes in pieces of
-/// it, each of which a client has to take in time.
+/// Output that is ready is collected up to this many bytes and written at once. Longer output is
+/// written in chunks of this size, each of which the client must take in time.
 pub(super) const WRITE_CHUNK_BYTES: usize = 64 << 10;
-/// After the client has gone this much is read on, at most.
+/// After the client has disconnected, at most this many more bytes of the vendor's response are
+/// read.
 const DRAIN_BYTES_MAX: u64 = 64 << 20;
-/// Under memory pressure, a client that reads nothing for this long counts as disconnected,
+/// Under memory pressure, a client that reads nothing for this long counts as disconnected.
 const PRESSURE_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// and so does one that, after the same time, has read less than this per second.
+/// Under memory pressure, a client that has read fewer bytes per second than this counts as
+/// disconnected, once [`PRESSURE_WRITE_TIMEOUT`] has passed.
 const PRESSURE_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 /// How often a pending write checks for memory pressure.
 const PRESSURE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Bytes for the client.
+/// Chunks of output for the client.
 #[derive(Default)]
 pub(super) struct OutputChunks(pub(super) Vec<Bytes>);
 
@@ -33,7 +36,8 @@ impl OutputChunks {
         self.0.append(&mut more.0);
     }
 
-    /// In as few pieces as are worth a copy.
+    /// Joins the chunks into one if they have at most twice [`WRITE_CHUNK_BYTES`] in total; for
+    /// more bytes a copy is not worth it.
     fn coalesce(mut self) -> Vec<Bytes> {
         let length = self.len();
         if self.0.len() > 1 && length <= 2 * WRITE_CHUNK_BYTES {
@@ -45,7 +49,7 @@ impl OutputChunks {
     }
 }
 
-/// When a client went, and how far the answer was.
+/// When a client disconnected, and how many bytes of the vendor's response had been read then.
 #[derive(Clone, Copy)]
 pub(super) struct Disconnected {
     at: Instant,
@@ -53,49 +57,51 @@ pub(super) struct Disconnected {
 }
 
 impl Disconnected {
-    /// Whether to read on, for the sake of the usage at the end.
+    /// Whether to read on after the disconnect, because the usage is reported at the end of the
+    /// response.
     pub(super) fn should_drain(self, read_bytes: u64, drain: Duration) -> bool {
         let beyond = read_bytes.saturating_sub(self.read_bytes);
         self.at.elapsed() < drain && beyond < DRAIN_BYTES_MAX
     }
 }
 
-/// The client's side of an answer. Once it has gone, nothing is written any more.
+/// The client's side of a response. After the client has disconnected, nothing more is written.
 pub(super) struct Downstream<'a> {
-    /// The head, until the first bytes go out.
+    /// The response head, until it is written before the first bytes.
     pub(super) head: Option<Box<ResponseHeader>>,
     pub(super) disconnected: Option<Disconnected>,
     pub(super) is_stream: bool,
     /// The whole response for an HTTP/1.0 client. There the end of the connection ends the
     /// response, so one that was cut off would look complete.
     pub(super) http10_buffer: Option<OutputChunks>,
-    /// For one write.
+    /// Timeout of one write.
     pub(super) write_timeout: Duration,
-    /// For all that was there at once.
+    /// Timeout of all writes of one output.
     pub(super) total_timeout: Duration,
-    /// How long it took to take what it was given.
+    /// How long the client took for all writes so far.
     pub(super) write_time: Duration,
-    /// What is held for it.
+    /// The memory that is reserved for bytes that wait for the client.
     pub(super) permit: AnswerPermit,
     pub(super) budget: &'a AnswerBudget,
 }
 
-/// It did not take something in time, or its connection failed.
+/// The client did not take a write in time, or its connection failed.
 struct WriteFailure;
 
-/// How far a client is with what it was given at once.
+/// The progress of one output: when its first write began, and how many bytes the client has taken.
 struct PendingWrite {
     began: Instant,
     bytes: u64,
 }
 
 impl Downstream<'_> {
-    /// How much is held for it beside what was not read yet.
+    /// Returns how many bytes are buffered here for an HTTP/1.0 client.
     pub(super) fn buffered_bytes(&self) -> usize {
         self.http10_buffer.as_ref().map_or(0, OutputChunks::len)
     }
 
-    /// Gives it something, after which the vendor had been read this far.
+    /// Sends output to the client, or buffers it until `end` for an HTTP/1.0 client. `read_bytes`
+    /// is how much of the vendor's response has been read, in case the client disconnects.
     pub(super) async fn send_output(
         &mut self,
         session: &mut Session,
@@ -117,7 +123,7 @@ impl Downstream<'_> {
         let began = Instant::now();
         let pieces = out.coalesce();
         let written = if self.permit.is_counted() {
-            // Boxed: most answers are short.
+            // Boxed: most responses are short and take the other branch.
             Box::pin(self.write_chunks(session, pieces, end, began)).await
         } else {
             let writing = tokio::time::timeout(
@@ -142,16 +148,16 @@ impl Downstream<'_> {
         end: bool,
         began: Instant,
     ) -> Result<(), WriteFailure> {
-        let mut taking = PendingWrite { began, bytes: 0 };
+        let mut pending = PendingWrite { began, bytes: 0 };
         let down = &mut session.downstream_session;
         if let Some(mut head) = self.head.take() {
             if end && !self.is_stream {
-                // All of it is here, so its length can be told. A stream stays one.
+                // The whole response is here, so its length is known. A stream stays chunked.
                 head.remove_header("transfer-encoding");
                 let length: usize = pieces.iter().map(Bytes::len).sum();
                 head.insert_header("content-length", length).map_err(|_| WriteFailure)?;
             }
-            self.await_write(&taking, down.write_response_header(head)).await?;
+            self.await_write(&pending, down.write_response_header(head)).await?;
         }
         let mut pieces = pieces.into_iter().peekable();
         loop {
@@ -161,8 +167,8 @@ impl Downstream<'_> {
                 let piece = rest.split_to(rest.len().min(WRITE_CHUNK_BYTES));
                 let bytes = piece.len() as u64;
                 let ends = end && is_last && rest.is_empty();
-                self.await_write(&taking, down.write_response_body(piece, ends)).await?;
-                taking.bytes += bytes;
+                self.await_write(&pending, down.write_response_body(piece, ends)).await?;
+                pending.bytes += bytes;
                 if rest.is_empty() {
                     break;
                 }
@@ -173,20 +179,20 @@ impl Downstream<'_> {
         }
     }
 
-    /// Waits until something is taken, as long as a client may take for it.
+    /// Waits until the client has taken a write, for at most as long as it may take.
     async fn await_write<T>(
         &self,
-        taking: &PendingWrite,
+        pending: &PendingWrite,
         writing: impl Future<Output = pingora::Result<T>>,
     ) -> Result<(), WriteFailure> {
         if !self.permit.is_counted() {
-            // All of it has a bound together.
+            // The caller limits the time of all writes together.
             return writing.await.map(drop).map_err(|_| WriteFailure);
         }
         let began = Instant::now();
         let mut writing = std::pin::pin!(writing);
         loop {
-            let left = self.time_left(taking, began.elapsed()).ok_or(WriteFailure)?;
+            let left = self.time_left(pending, began.elapsed()).ok_or(WriteFailure)?;
             let look = left.min(PRESSURE_POLL_INTERVAL);
             if let Ok(written) = tokio::time::timeout(look, &mut writing).await {
                 return written.map(drop).map_err(|_| WriteFailure);
@@ -194,15 +200,16 @@ impl Downstream<'_> {
         }
     }
 
-    /// How long a client may still take for something that it was given so long ago.
-    fn time_left(&self, taking: &PendingWrite, since: Duration) -> Option<Duration> {
-        let in_all = self.total_timeout.checked_sub(taking.began.elapsed())?;
-        let mut patience = self.write_timeout;
+    /// Returns how long the client may still take for a write that has been waiting for `since`;
+    /// `None` if its time is over.
+    fn time_left(&self, pending: &PendingWrite, since: Duration) -> Option<Duration> {
+        let in_all = self.total_timeout.checked_sub(pending.began.elapsed())?;
+        let mut write_timeout = self.write_timeout;
         if self.permit.is_under_pressure(self.budget) {
-            let due = Duration::from_secs(taking.bytes / PRESSURE_BYTES_PER_SECOND_MIN);
-            (PRESSURE_WRITE_TIMEOUT + due).checked_sub(taking.began.elapsed())?;
-            patience = patience.min(PRESSURE_WRITE_TIMEOUT);
+            let allowed_time = Duration::from_secs(pending.bytes / PRESSURE_BYTES_PER_SECOND_MIN);
+            (PRESSURE_WRITE_TIMEOUT + allowed_time).checked_sub(pending.began.elapsed())?;
+            write_timeout = write_timeout.min(PRESSURE_WRITE_TIMEOUT);
         }
-        patience.checked_sub(since).map(|left| left.min(in_all)).filter(|left| !left.is_zero())
+        write_timeout.checked_sub(since).map(|left| left.min(in_all)).filter(|left| !left.is_zero())
     }
 }

@@ -1,4 +1,4 @@
-//! The response to the client: its head, and how its body is relayed.
+//! Builds the response head for the client, and selects how the body is relayed.
 
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
@@ -15,7 +15,7 @@ use crate::gateway::settlement::funding::Funding;
 /// The content type of audio if the vendor sends none.
 const DEFAULT_AUDIO_TYPE: HeaderValue = HeaderValue::from_static("audio/mpeg");
 
-/// What the relay of an admitted call does.
+/// Returns how the response of an admitted call is relayed.
 pub(crate) fn relay_mode(ctx: &RequestContext, priced: &PricedCall) -> RelayMode {
     let call = &priced.call;
     let created = ctx.arrived_ms / 1_000;
@@ -39,7 +39,7 @@ pub(crate) fn relay_mode(ctx: &RequestContext, priced: &PricedCall) -> RelayMode
             created,
             uses_vendor_cost: priced.pricing.model.price.is_vendor_billed(),
         },
-        // Of a video the gateway itself answers.
+        // The gateway itself answers an order of a video, so its mode is never used.
         (RequestKind::Moderation | RequestKind::Video { .. }, _) => RelayMode::Moderation,
         (RequestKind::Speech { characters }, _) => RelayMode::Speech { characters: *characters },
     }
@@ -60,7 +60,7 @@ pub(crate) fn build_head(
             let kind = vendor_head.headers.get(CONTENT_TYPE).cloned();
             head.insert_header(CONTENT_TYPE, kind.unwrap_or(DEFAULT_AUDIO_TYPE))?;
             if let Funding::Held { hold, .. } = &priced.funding {
-                // Exactly the price is held.
+                // The hold of a speech call is exactly its price.
                 head.insert_header("x-service-charged-nano", hold.held().nano())?;
             }
             head.insert_header("x-service-characters", *characters)?;
@@ -72,7 +72,8 @@ pub(crate) fn build_head(
         head.insert_header("cache-control", "no-cache")?;
     }
     if session.req_header().version == http::Version::HTTP_10 {
-        // It cannot read chunks, so the end of the connection is the end of the answer.
+        // An HTTP/1.0 client cannot read chunked encoding, so the end of the connection ends the
+        // response.
         session.set_keepalive(None);
     } else {
         head.insert_header("transfer-encoding", "chunked")?;
@@ -90,7 +91,8 @@ pub(crate) fn build_head(
     Ok(head)
 }
 
-/// Names the request, as the client's format does too.
+/// Adds the header with the request id, and also the one that the messages format has for it if the
+/// client uses that format.
 pub(crate) fn add_request_id(
     head: &mut ResponseHeader,
     ctx: &RequestContext,
@@ -102,11 +104,11 @@ pub(crate) fn add_request_id(
     Ok(())
 }
 
-/// The most bytes of an id.
+/// A vendor's request id of more than this many bytes is ignored.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
-/// The vendor's id of a request, under either name that vendors have for it, if it is one: it goes
-/// into the journal and the log.
+/// Returns the vendor's request id, under either header name that vendors use. `None` if it is
+/// missing or does not look like an id: it goes into the journal and the log, so it is checked.
 pub(crate) fn vendor_request_id(head: &ResponseHeader) -> Option<String> {
     let value = head.headers.get("x-request-id").or_else(|| head.headers.get("request-id"))?;
     let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':');

@@ -1,4 +1,4 @@
-//! How a response that the gateway makes itself goes to the client.
+//! Sends responses that the gateway makes itself.
 
 use std::time::Duration;
 
@@ -15,22 +15,24 @@ use crate::gateway::response::head;
 /// its body before it reads receives the error.
 pub(crate) const DRAIN_BYTES_MAX: usize = 64 << 20;
 
-/// And for so long.
+/// A refused body is read and discarded for at most this long.
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same where nobody has time: the client is slow, or there is too much to do.
+/// The same limit in bytes if the client was slow or the gateway is overloaded.
+/// [`DRAIN_TIMEOUT_SHORT`] is the limit of time then.
 pub(crate) const DRAIN_BYTES_MAX_SHORT: usize = 1 << 20;
 
 pub(crate) const DRAIN_TIMEOUT_SHORT: Duration = Duration::from_secs(1);
 
-/// A client takes one of our own answers within this, if nothing else is set.
+/// Default timeout for writing one of the gateway's own responses to the client.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The same of one that still sends something beside others: what it sends lies here meanwhile. And
-/// of one that is refused because there is too much to do, or before its account is known.
+/// The same timeout for a client that still sends its body over HTTP/2, because what it sends
+/// occupies memory meanwhile; and for a client that is refused because of overload or before its
+/// account is known.
 pub(crate) const REFUSAL_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Sends a reply; a client that has gone misses it.
+/// Sends a response. If the client does not take it in time, the response is aborted.
 pub(crate) async fn send_response(
     session: &mut Session,
     ctx: &mut RequestContext,
@@ -63,12 +65,12 @@ pub(crate) async fn abort_response(session: &mut Session, ctx: &mut RequestConte
     session.set_keepalive(None);
     ctx.is_aborted = true;
     if session.downstream_session.is_http2() {
-        // Else that would wait for the client to take what is on its way.
+        // Otherwise the end of the stream would wait for the client to take the bytes in flight.
         session.downstream_session.shutdown().await;
     }
 }
 
-/// Reads what a client that was refused still sends, and forgets it.
+/// Reads and discards what a refused client still sends, within the limits for the refusal.
 pub(crate) async fn drain_request(session: &mut Session, refusal: &ApiError) {
     let (most, wait) = match refusal {
         ApiError::Request(RequestError::BodyTimeout)
@@ -86,7 +88,7 @@ pub(crate) async fn drain_request(session: &mut Session, refusal: &ApiError) {
             }
         }
     };
-    // Whoever sends for longer has to do without the answer.
+    // A client that sends for longer may not receive the response.
     let _ = tokio::time::timeout(wait, reading).await;
 }
 

@@ -1,4 +1,4 @@
-//! What a call is paid with.
+//! How a call is paid for.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use crate::money::Money;
 /// How a call is paid for. No vendor is called without it.
 #[derive(Debug)]
 pub(crate) enum Funding {
-    /// Money is held.
+    /// Money is held for the call.
     Held {
         /// The hold.
         hold: Hold,
-        /// The key that it was made for.
+        /// The API key that the hold was made for.
         key: Arc<KeyRecord>,
-        /// What keeps it alive while the call runs.
+        /// Renews the hold while the call runs.
         lease: Lease,
     },
-    /// It costs nothing.
+    /// The call costs nothing.
     Free,
 }
 
 impl Funding {
-    /// Whose money it is, if it takes any.
+    /// Returns the account that pays; `None` for a free call.
     #[must_use]
     pub(crate) fn account(&self) -> Option<&AccountName> {
         match self {
@@ -31,7 +31,7 @@ impl Funding {
         }
     }
 
-    /// How much is held.
+    /// Returns the held amount; zero for a free call.
     #[must_use]
     pub(crate) fn held(&self) -> Money {
         match self {

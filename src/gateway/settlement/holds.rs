@@ -1,4 +1,4 @@
-//! The money of a call: what it may come to at most, and the hold for it.
+//! Computes the most that a call may cost, and places and extends the hold for it.
 
 use std::sync::Arc;
 
@@ -14,30 +14,31 @@ use crate::ledger::{self, AccountName, HoldRefused, KeyRecord, Unavailable, leas
 use crate::money::price::{Price, Quote, TokenPrice};
 use crate::money::{BilledUnits, Money, VideoResolution};
 
-/// No call that costs anything costs less.
+/// The smallest charge of a call that is not free.
 const CHARGE_MIN: Money = match Money::from_nano(1) {
     Ok(least) => least,
     Err(_) => Money::ZERO,
 };
 
-/// What to hold for a call; `None` if it costs nothing. `earlier` are input tokens of earlier
-/// answers that the vendor reads again.
+/// Returns the amount to hold for a call; `None` if the call is free. `earlier_input_tokens` is the
+/// number of input tokens of earlier responses that the vendor reads again.
 ///
 /// # Errors
-/// No balance covers it.
+/// The cost exceeds any balance, or the model has no price for the requested video resolution.
 pub(crate) fn quote_call(
     model: &Model,
     call: &ModelCall,
-    earlier: u64,
-    at: i64,
+    earlier_input_tokens: u64,
+    priced_at: i64,
 ) -> Result<Option<Quote>, ApiError> {
-    let input_max =
-        |content: &InputSize| input_tokens_max(content, &model.vendor).saturating_add(earlier);
+    let input_max = |content: &InputSize| {
+        input_tokens_max(content, &model.vendor).saturating_add(earlier_input_tokens)
+    };
     let text = |price: &TokenPrice, input: u64, output_max: Option<u64>, choices: u64| {
         let input = model.context_length.map_or(input, |most| input.min(most));
         let output =
             output_max.unwrap_or(model.vendor.output_tokens_default).saturating_mul(choices);
-        price.quote(input, output, at)
+        price.quote(input, output, priced_at)
     };
     match (&model.price, &call.kind) {
         (Price::Free, _) => return Ok(None),
@@ -45,12 +46,12 @@ pub(crate) fn quote_call(
             let quote = text(price, input_max(&t.input_size), t.output_max, t.choices);
             quote.map_err(|_| field_too_large("max_tokens"))
         }
-        (Price::Tokens(price), RequestKind::Responses(ask)) => {
-            let quote = text(price, input_max(&ask.input_size), ask.output_max, 1);
+        (Price::Tokens(price), RequestKind::Responses(request)) => {
+            let quote = text(price, input_max(&request.input_size), request.output_max, 1);
             quote.map_err(|_| field_too_large("max_output_tokens"))
         }
         (Price::Tokens(price), RequestKind::Embeddings(inputs)) => {
-            price.quote(inputs.tokens_max, 0, at).map_err(|_| field_too_large("input"))
+            price.quote(inputs.tokens_max, 0, priced_at).map_err(|_| field_too_large("input"))
         }
         (Price::Image { reservation, .. }, RequestKind::Image { .. }) => {
             Ok(Quote::exactly(*reservation))
@@ -58,19 +59,20 @@ pub(crate) fn quote_call(
         (Price::Speech(rate), RequestKind::Speech { characters }) => {
             rate.checked_mul(*characters).map(Quote::exactly).map_err(|_| field_too_large("input"))
         }
-        (price @ Price::Video(rates), RequestKind::Video { ask, .. }) => {
-            let VideoRequest { seconds, resolution, .. } = *ask;
-            let cost = price.cost(BilledUnits::Video { seconds, resolution, ticks: None }, at);
+        (price @ Price::Video(rates), RequestKind::Video { request, .. }) => {
+            let VideoRequest { seconds, resolution, .. } = *request;
+            let cost =
+                price.cost(BilledUnits::Video { seconds, resolution, ticks: None }, priced_at);
             let sold: Vec<VideoResolution> =
                 rates.iter().map(|(resolution, _)| *resolution).collect();
             let unsold = |_| {
                 ApiError::Admission(AdmissionError::InvalidCall(
-                    ask.unsupported_resolution(&model.id, &sold),
+                    request.unsupported_resolution(&model.id, &sold),
                 ))
             };
             cost.map(Quote::exactly).map_err(unsold)
         }
-        // A model is not sold on an endpoint that its price is not for.
+        // A model is sold only on the endpoints that its kind of price is for.
         _ => Err(ServerError::Internal.into()),
     }
     .map(Some)
@@ -80,11 +82,11 @@ fn field_too_large(field: &str) -> ApiError {
     CallError::invalid(field, "smaller: its cost exceeds any balance").into()
 }
 
-/// An upper estimate of the input's tokens: no token is less than a byte of text; an image, a
-/// document of pages and what a vendor adds for tools are as much as its rules say. The JSON around
-/// the text makes up for the vendor's own framing.
+/// Returns an upper estimate of the input tokens. Every token is at least one byte of text. For an
+/// image, a document of pages and the prompts that a vendor adds for tools, the vendor's rules give
+/// the maximum. The bytes of the JSON around the text make up for the vendor's own framing.
 fn input_tokens_max(content: &InputSize, vendor: &Vendor) -> u64 {
-    let InputSize { images, documents, tool_prompts: tools, text_bytes, .. } = *content;
+    let InputSize { images, documents, vendor_tool_prompt_count: tools, text_bytes, .. } = *content;
     let tokens = [
         text_bytes,
         images.saturating_mul(vendor.image_tokens_max),
@@ -94,11 +96,12 @@ fn input_tokens_max(content: &InputSize, vendor: &Vendor) -> u64 {
     tokens.into_iter().fold(0, u64::saturating_add)
 }
 
-/// Refuses an account that has nothing, and nothing on hold that may come back, before a large body
-/// is read. While the ledger does not answer, that is left to the hold.
+/// Refuses an account that has no available money, and no held money that may become available,
+/// before a large body is read. If the ledger does not answer, the call goes on, because the
+/// balance is checked again when the hold is placed.
 ///
 /// # Errors
-/// There is no money.
+/// The account has no money.
 pub(crate) async fn check_balance(
     gateway: &Gateway,
     account: &AccountName,
@@ -113,25 +116,26 @@ pub(crate) async fn check_balance(
 }
 
 impl Gateway {
-    /// Holds money, within the ledger's deadline, and keeps the hold alive. If the deadline passes
-    /// after it was asked for, the hold is taken back, since it may have been made all the same.
+    /// Places a hold within the ledger's deadline, and keeps it alive. If the ledger gives no
+    /// answer to the request in time, the hold is voided, because it may have been made
+    /// nevertheless.
     pub(crate) async fn place_hold(
         &self,
         key: &Arc<KeyRecord>,
         id: &str,
         quote: Quote,
     ) -> Result<Funding, HoldRefused> {
-        let (account, mut asked) = (&key.account, false);
+        let (account, mut hold_requested) = (&key.account, false);
         let holding = async {
             self.ledger.accepts_holds().await?;
-            asked = true;
+            hold_requested = true;
             let lease_ms = self.timeouts.lease_ms();
             ledger::place_hold(&*self.ledger, account, id, quote, unix_ms(), lease_ms).await
         };
         let made = self.with_ledger_timeout("hold", holding).await;
         if let Err(HoldRefused::Unavailable(why)) = &made {
             log::warn!(event = "hold_failed", request_id = id, why:% = why; "hold failed");
-            if asked {
+            if hold_requested {
                 self.void_unknown_hold(account.clone(), id.to_owned());
             }
         }
@@ -144,8 +148,8 @@ impl Gateway {
         Ok(Funding::Held { hold, key: key.clone(), lease })
     }
 
-    /// Extends the hold of a call to `wanted` in total, or as far as the balance allows. Gives the
-    /// amount now held; zero for a free call.
+    /// Extends the hold of a call to `wanted` in total, or as far as the balance allows. Returns
+    /// the amount now held; zero for a free call.
     pub(crate) async fn extend_hold(
         &self,
         funding: &mut Funding,

@@ -1,33 +1,33 @@
-//! The growth of a streamed answer: while it runs, what it has cost so far stays within what is
-//! held for it, and the ledger hears of it now and then.
+//! The budget of a streamed response: while it runs, its cost so far stays within its hold, and the
+//! ledger gets checkpoints of it.
 
 use crate::dialect::call::{ModelCall, RequestKind};
 use crate::gateway::settlement::funding::Funding;
 use crate::money::{BilledUnits, Money, TokenUsage, Usage, UsageBasis};
 
-/// A vendor keeps to the output asked for. What is counted may be several times as much: a token
-/// may come in many pieces, and its letters as escapes. A vendor that sends so many times what was
-/// asked for, and so many tokens more, does not keep to it.
+/// A vendor keeps to the requested maximum of output. The gateway's own count may be several times
+/// that maximum, because a token may arrive in many pieces and its letters as escapes. If the count
+/// exceeds this factor times the maximum, plus this many tokens, the vendor does not keep to it.
 const COUNTED_OUTPUT_FACTOR: u64 = 16;
 const COUNTED_OUTPUT_SLACK: u64 = 4_096;
 
-/// How far an answer may grow.
+/// How far a response may grow before its hold must grow.
 #[derive(Debug, Default)]
 pub(crate) struct StreamBudget {
-    /// More must be held from this cost on; `None` if the hold covers whatever may come.
+    /// The hold must be extended from this cost on; `None` if the hold covers every possible cost.
     pub(crate) extend_at: Option<Money>,
-    /// The tokens that were asked for at most, of all choices.
+    /// The requested maximum of output tokens, of all choices together; `None` if there is none.
     pub(crate) output_tokens_max: Option<u64>,
-    /// The usage up to which the client got the answer, and the hold covers it.
+    /// The usage up to which the client got the response and the hold covers it.
     pub(crate) covered_usage: Option<Usage>,
-    /// Whether it was ended since nothing covered more of it.
+    /// Whether the response was ended because the hold could not cover more of it.
     pub(crate) is_exhausted: bool,
-    /// The cost that the ledger heard of last.
+    /// The cost in the last checkpoint.
     pub(crate) checkpointed_cost: Money,
 }
 
 impl StreamBudget {
-    /// Of an answer that is about to come.
+    /// Returns the budget of a response that is about to be relayed.
     #[must_use]
     pub(crate) fn for_call(call: &ModelCall, funding: &Funding, full_hold: Money) -> StreamBudget {
         let Funding::Held { hold, .. } = funding else { return StreamBudget::default() };
@@ -39,7 +39,7 @@ impl StreamBudget {
             _ => return StreamBudget::default(),
         };
         let output_tokens_max = one_max.map(|most| most.saturating_mul(choices));
-        // No more is charged than was asked for, so a hold for that covers whatever comes.
+        // The charge is capped at the requested maximum, so a hold for that covers every response.
         let is_covered = output_tokens_max.is_some() && hold.held() >= full_hold;
         let grows = call.stream && !is_covered;
         StreamBudget {
@@ -49,8 +49,8 @@ impl StreamBudget {
         }
     }
 
-    /// What an answer has to be paid for with. Where that was counted, it is no more than was asked
-    /// for.
+    /// Returns the usage to charge. Output that the gateway counted is capped at the requested
+    /// maximum; reported usage is not changed.
     #[must_use]
     pub(crate) fn cap_usage(&self, usage: Usage) -> Usage {
         let (Some(most), BilledUnits::Tokens(tokens), UsageBasis::Counted) =
@@ -62,7 +62,7 @@ impl StreamBudget {
         Usage { units: BilledUnits::Tokens(TokenUsage { output, ..tokens }), ..usage }
     }
 
-    /// Whether an answer is more than a vendor sends that keeps to what was asked for.
+    /// Whether the counted output is more than a vendor sends that keeps to the requested maximum.
     pub(crate) fn exceeds_requested(&self, usage: Usage) -> bool {
         let (Some(most), BilledUnits::Tokens(tokens)) = (self.output_tokens_max, usage.units)
         else {
@@ -72,8 +72,9 @@ impl StreamBudget {
         usage.basis == UsageBasis::Counted && tokens.output > most
     }
 
-    /// What is charged for an answer that was ended since nothing covered more of it; `None` if it
-    /// was not.
+    /// Returns the usage to charge for a response that was ended because the hold could not cover
+    /// more of it: the covered usage, or only the input if there is none. `None` if it was not
+    /// ended for that reason.
     #[must_use]
     pub(crate) fn exhausted_usage(&self, input_tokens: u64) -> Option<Usage> {
         let tokens = TokenUsage { input: input_tokens, ..TokenUsage::default() };
@@ -82,12 +83,12 @@ impl StreamBudget {
     }
 }
 
-/// More is asked for at three quarters of what is held.
+/// Returns the cost from which on a hold is extended: three quarters of the held amount.
 pub(crate) fn extend_threshold(held: Money) -> Money {
     held.saturating_sub(divide(held, 4))
 }
 
-/// A part of a sum, rounded down.
+/// Divides an amount and rounds down.
 pub(crate) fn divide(sum: Money, of: i64) -> Money {
     Money::from_nano(sum.nano() / of).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! The hold of a stream grows with it: what the stream has cost so far stays within its hold, and
-//! the ledger gets checkpoints.
+//! Extends the hold of a stream as its cost grows, so that the cost so far stays within the hold,
+//! and writes checkpoints to the ledger.
 
 use std::time::Duration;
 
@@ -13,10 +13,12 @@ use crate::gateway::state::Gateway;
 use crate::ledger::Operation;
 use crate::money::Money;
 
-/// A stream's cost so far is noted in the ledger so often: a node that dies loses no more of it.
+/// How often a stream's cost so far is written to the ledger. If a gateway dies, no more than the
+/// cost of this interval goes uncharged.
 pub(crate) const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Extends the hold if the response so far needs it. Gives the error that must end it if it fails.
+/// Extends the hold if the cost of the response so far needs it. Returns the error that must end
+/// the response if the hold cannot cover it; `None` if the response may go on.
 pub(crate) async fn ensure_covered(
     gateway: &Gateway,
     ctx: &mut RequestContext,
@@ -28,13 +30,14 @@ pub(crate) async fn ensure_covered(
     }
     let extend_at = stream_budget.extend_at?;
     let usage = stream_budget.cap_usage(usage);
-    // What has no price is found out at the end.
+    // A usage that has no price is handled at the settlement.
     let cost = pricing.model.price.cost(usage.units, pricing.priced_at).ok()?;
     if cost < extend_at {
         stream_budget.covered_usage = Some(usage);
         return None;
     }
-    // Half as much again: few extensions for a long stream, little money held by a short one.
+    // The hold grows by half: a long stream needs few extensions, and a short one holds little
+    // money.
     let base = funding.held().max(cost);
     let wanted = base.checked_add(divide(base, 2)).unwrap_or(base);
     let asked = gateway.extend_hold(funding, wanted).await;
@@ -54,14 +57,14 @@ pub(crate) async fn ensure_covered(
     None
 }
 
-/// Above the first, halfway to the second, rounded up.
+/// Returns the amount halfway from `cost` to `held`, rounded up.
 pub(crate) fn halfway_to_held(cost: Money, held: Money) -> Money {
     let half = divide(held.saturating_sub(cost), 2);
     held.saturating_sub(half).max(cost)
 }
 
-/// Tells the ledger what the answer has cost so far: should this process die, that is what is
-/// charged.
+/// Writes the cost of the response so far to the ledger, in the background. If this process dies,
+/// that amount is charged.
 pub(crate) fn write_checkpoint(gateway: &Gateway, ctx: &mut RequestContext) {
     let request_id = ctx.id.clone();
     let Some(relaying) = ctx.relaying() else { return };

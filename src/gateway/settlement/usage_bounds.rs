@@ -1,7 +1,8 @@
-//! What a vendor can honestly report for a call: the bounds above which its report is none.
+//! Computes the most usage that a vendor can plausibly report for a call. A report above these
+//! bounds is rejected.
 //!
-//! A report that is refused wrongly costs the operator what it was worth, so each bound has its
-//! slack; one that is believed wrongly costs the account that.
+//! A report that is rejected wrongly costs the operator the difference, so each bound has slack. A
+//! report that is accepted wrongly costs the account the difference.
 
 use crate::catalogue::Model;
 use crate::dialect::call::{InputSize, ModelCall, RequestKind};
@@ -10,22 +11,25 @@ use crate::gateway::context::PricedModel;
 use crate::money::price::Price;
 use crate::money::{BilledUnits, Money, Rate, TICKS_PER_NANO};
 
-/// More tokens than the context of any model, where the rules name none.
+/// The context length in tokens where the rules name none; it is more than that of any model.
 const CONTEXT_TOKENS_DEFAULT: u64 = 2_000_000;
-/// A price list that says 1000K may mean 1,048,576 tokens: a sixteenth more is believed.
+/// A limit from a price list may be exceeded by this fraction of it, one sixteenth: a list that
+/// says 1000K may mean 1,048,576 tokens.
 const SLACK_DIVISOR: u64 = 16;
-/// Tokens by which a vendor's count may be above the limit that it was sent: what ends a turn, or
-/// frames a call of a tool.
+/// A vendor's count of output may exceed the requested limit by this many tokens, which end a turn
+/// or frame a tool call.
 const SLACK_TOKENS: u64 = 64;
-/// The vendor's own tools make it read the conversation again, at most this many times.
+/// A vendor that runs its own (hosted) tools reads the conversation again for each step, at most
+/// this many times.
 const HOSTED_TOOL_STEPS_MAX: u64 = 16;
-/// An image may come to so many times its reservation: the largest that can be asked for have some
-/// five times as many pixels as those that it was made for, and an image to be edited is read too.
+/// An image may cost at most this many times its reservation. The largest images that can be
+/// requested have about five times as many pixels as the size that the reservation is for, and an
+/// image to be edited is read as well.
 const RESERVATION_FACTOR: u64 = 8;
 
-/// The bounds of what is reported for an admitted call.
-pub(crate) fn bounds_for_call(call: &ModelCall, terms: &PricedModel) -> UsageBounds {
-    let (model, counted) = (&*terms.model, call.estimated_input_tokens());
+/// Returns the bounds of the usage report of an admitted call.
+pub(crate) fn bounds_for_call(call: &ModelCall, pricing: &PricedModel) -> UsageBounds {
+    let (model, counted) = (&*pricing.model, call.estimated_input_tokens());
     let text = |content: &InputSize, output: OutputRequest| UsageBounds {
         input_max: input_tokens_max(model, content, counted, output.is_continued),
         output_max: output.tokens_max(model),
@@ -36,11 +40,11 @@ pub(crate) fn bounds_for_call(call: &ModelCall, terms: &PricedModel) -> UsageBou
     };
     match (&model.price, &call.kind) {
         (Price::Image { tokens, reservation }, _) => {
-            let base = tokens.base_rates_at(terms.priced_at);
+            let base = tokens.base_rates_at(pricing.priced_at);
             image_bounds(*reservation, base.input, base.output)
         }
         (_, RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
-            let filled_in = || model.default_number(terms.endpoint, "max_tokens");
+            let filled_in = || model.default_number(pricing.endpoint, "max_tokens");
             let limit = t.output_max.or_else(filled_in);
             let (choices, hidden_max) = (t.choices, t.hidden_output_max);
             text(
@@ -74,21 +78,21 @@ pub(crate) fn bounds_for_call(call: &ModelCall, terms: &PricedModel) -> UsageBou
     }
 }
 
-/// What a call says of its output.
+/// The parts of a call that limit its output.
 struct OutputRequest {
     requested_max: Option<u64>,
     choices: u64,
     hidden_tokens_max: u64,
-    /// Whether the vendor reads earlier answers that it keeps.
+    /// Whether the vendor also reads earlier responses, which it stores.
     is_continued: bool,
 }
 
 impl OutputRequest {
-    /// The most tokens of output.
+    /// Returns the most output tokens that are plausible, of all choices together.
     fn tokens_max(&self, model: &Model) -> u64 {
         let own = model.output_max.or(model.context_length).unwrap_or(CONTEXT_TOKENS_DEFAULT);
         let one = match self.requested_max {
-            // Who asks for more than there can be does not get more.
+            // A requested limit above what the model can produce does not raise the bound.
             Some(limit) => limit.min(own.max(model.context_length.unwrap_or(own))),
             None => own,
         };
@@ -101,15 +105,15 @@ impl OutputRequest {
     }
 }
 
-/// The charge for what is due of a call; `None` if that has no price. In the place of a report that
-/// was rejected it is what is held at most.
+/// Returns the charge for the billed units of a call; `None` if they have no price. If the vendor's
+/// report was rejected, the charge is at most the held amount.
 pub(crate) fn compute_charge(
-    terms: &PricedModel,
+    pricing: &PricedModel,
     units: BilledUnits,
     is_rejected: bool,
     held: Money,
 ) -> Option<Money> {
-    let cost = terms.model.price.cost(units, terms.priced_at).ok()?;
+    let cost = pricing.model.price.cost(units, pricing.priced_at).ok()?;
     Some(if is_rejected { cost.min(held) } else { cost })
 }
 
@@ -117,19 +121,21 @@ fn with_slack(tokens: u64) -> u64 {
     tokens.saturating_add(tokens / SLACK_DIVISOR)
 }
 
-/// The most input tokens that are plausible, given those counted in the body.
+/// Returns the most input tokens that are plausible, given those counted in the body.
 fn input_tokens_max(model: &Model, content: &InputSize, counted: u64, is_continued: bool) -> u64 {
     let most_context = with_slack(model.context_length.unwrap_or(CONTEXT_TOKENS_DEFAULT));
     if content.has_hosted_tools() {
         return most_context.saturating_mul(HOSTED_TOOL_STEPS_MAX);
     }
-    // A vendor that takes more than the list says is believed what was sent.
+    // If the body is longer than the listed context and the vendor accepts it, the tokens that were
+    // sent are plausible.
     let most = most_context.max(counted);
     let is_alone = content.is_all_text() && !is_continued;
     if is_alone { most.min(plausible_max(counted)) } else { most }
 }
 
-/// The bounds of an image: each part of its price may come to some reservations.
+/// Returns the bounds of an image: each part of its price may cost [`RESERVATION_FACTOR`] times the
+/// reservation.
 fn image_bounds(reservation: Money, input: Rate, output: Rate) -> UsageBounds {
     let most = u64::try_from(reservation.nano()).unwrap_or(0).saturating_mul(RESERVATION_FACTOR);
     let tokens = |rate: Rate| most.checked_div(u64::from(rate.nano())).unwrap_or(u64::MAX);
@@ -182,15 +188,15 @@ mod tests {
 
     fn bounds(model: &str, endpoint: Endpoint, members: &str) -> UsageBounds {
         let body = format!(r#"{{"model":"{model}",{members}}}"#);
-        let (call, terms) = admitted(model, endpoint, body);
-        bounds_for_call(&call, &terms)
+        let (call, pricing) = admitted(model, endpoint, body);
+        bounds_for_call(&call, &pricing)
     }
 
     const HI: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
     const PICTURE: &str = r#""messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://a.test/b"}}]}]"#;
 
-    /// The last report that is believed of a model's output, for a limit that was sent and what was
-    /// counted.
+    /// The largest report of output that is accepted, for the limit that was sent and the tokens
+    /// that were counted.
     #[rstest]
     #[case::limit("lmb-5.5", r#","max_tokens":5"#, 0, 5 + 64)]
     #[case::the_larger_limit("lmb-5.5", r#","max_tokens":5,"max_completion_tokens":160"#, 0, 170 + 64)]
@@ -234,7 +240,7 @@ mod tests {
         assert_eq!(bounds.output_max, most);
     }
 
-    /// The last report that is believed of a model's input.
+    /// The largest report of input that is accepted.
     #[rstest]
     #[case::text("lmb-5.5", Endpoint::Chat, HI, 16 * 16 + 4_096)]
     #[case::picture("lmb-5.5", Endpoint::Chat, PICTURE, 425_000)]
@@ -319,24 +325,25 @@ mod tests {
         ) {
             let limit = limit.map_or(String::new(), |most| format!(r#","max_tokens":{most}"#));
             let body = format!(r#"{{"model":"{model}",{HI}{limit}}}"#);
-            let (call, terms) = admitted(model, Endpoint::Chat, body);
+            let (call, pricing) = admitted(model, Endpoint::Chat, body);
             let mut meter = UsageMeter::default();
-            meter.set_bounds(bounds_for_call(&call, &terms));
+            meter.set_bounds(bounds_for_call(&call, &pricing));
             meter.count_bytes(text);
             let reported = TokenUsage { input, output, ..TokenUsage::default() };
             meter.record_tokens(reported, false);
-            let usage = meter.usage(terms.input_tokens);
+            let usage = meter.usage(pricing.input_tokens);
             let held = Money::from_nano(held).expect("not negative");
             let rejected = meter.rejected_report();
             let units = BilledUnits::Tokens(usage.tokens);
-            let charge = compute_charge(&terms, units, rejected.is_some(), held).expect("a price");
+            let charge = compute_charge(&pricing, units, rejected.is_some(), held);
+            let charge = charge.expect("a price");
             if let Some(figures) = rejected {
                 prop_assert_eq!((figures, usage.basis), (reported, UsageBasis::Counted));
                 prop_assert!(charge <= held);
-                prop_assert_eq!(usage.tokens.input, terms.input_tokens);
+                prop_assert_eq!(usage.tokens.input, pricing.input_tokens);
             } else {
                 let units = BilledUnits::Tokens(reported);
-            let exact = terms.model.price.cost(units, 0).expect("a price");
+            let exact = pricing.model.price.cost(units, 0).expect("a price");
                 prop_assert_eq!((usage.tokens, usage.basis), (reported, UsageBasis::Reported));
                 prop_assert_eq!(charge, exact);
                 prop_assert!(input <= 1_062_500 && output <= 2_125_064);

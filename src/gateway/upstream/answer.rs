@@ -1,4 +1,4 @@
-//! A vendor's answer while it is read: piece by piece, with what was looked at ahead.
+//! Reads a vendor's response chunk by chunk, and can look one chunk ahead.
 
 use std::task::Poll;
 use std::time::Duration;
@@ -15,20 +15,19 @@ use crate::gateway::state::Gateway;
 /// How long a connection may take to end its response, so that it can be reused.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The vendor's side of an answer.
+/// A vendor's response whose head has been read, with its connection.
 pub(crate) struct UpstreamResponse {
-    /// The connection.
     pub(crate) connection: Upstream,
-    /// Whether it has all of the request.
+    /// Whether the whole request was sent. If not, the connection cannot be reused.
     pub(crate) request_sent: bool,
-    /// Whether all of it was read.
+    /// Whether the end of the body was read.
     ended: bool,
     pub(crate) read_bytes: u64,
-    /// What was read ahead.
+    /// The result of a read ahead, which the next read returns.
     peeked: Option<UpstreamRead>,
 }
 
-/// What came of a read.
+/// The result of one read of a response body.
 pub(crate) enum UpstreamRead {
     Piece(Bytes),
     End,
@@ -40,7 +39,8 @@ impl UpstreamResponse {
         UpstreamResponse { connection, request_sent, ended: false, read_bytes: 0, peeked: None }
     }
 
-    /// Looks at how the body begins, which is read again; `None` if it is empty.
+    /// Returns the first chunk of the body that is not empty; the next read returns it again.
+    /// `None` if the body is empty, and an empty slice if the read failed.
     pub(crate) async fn peek_body(&mut self) -> Option<&[u8]> {
         let mut read = self.read_chunk().await;
         while matches!(&read, UpstreamRead::Piece(piece) if piece.is_empty()) {
@@ -61,7 +61,8 @@ impl UpstreamResponse {
         self.classify_read(read)
     }
 
-    /// What is there without waiting. A read that would wait is dropped, which loses nothing.
+    /// Returns the next chunk if it can be read without waiting, otherwise `None`. A read that
+    /// would wait is dropped, which loses no bytes.
     pub(crate) async fn try_read_chunk(&mut self) -> Option<UpstreamRead> {
         if let Some(read) = self.peeked.take() {
             return Some(read);
@@ -112,10 +113,10 @@ pub(crate) async fn release_connection(
         gateway.upstream_pool.release(vendor.connection, peer).await;
         return;
     }
-    let (dial, peer) = (gateway.upstream_pool.clone(), peer.clone());
+    let (pool, peer) = (gateway.upstream_pool.clone(), peer.clone());
     tokio::spawn(async move {
         match tokio::time::timeout(RELEASE_TIMEOUT, vendor.read_chunk()).await {
-            Ok(UpstreamRead::End) => dial.release(vendor.connection, &peer).await,
+            Ok(UpstreamRead::End) => pool.release(vendor.connection, &peer).await,
             _ => vendor.connection.shutdown().await,
         }
     });

@@ -1,8 +1,9 @@
 //! The proxy loop: calls the phases in pingora's order, over connections of `upstream_pool`.
 //!
-//! pingora's loop can neither replay a body above 64 KiB, nor fall back on a status and keep the
-//! vendor's error, nor read on after the client has gone. The day it can, this file goes and
-//! `request_filter` returns `Ok(false)`; the phases stay as they are.
+//! pingora's own loop cannot replay a request body above 64 KiB, cannot fall back on a status and
+//! keep the vendor's error, and cannot read on after the client has disconnected. If pingora learns
+//! all three, delete this file and let `request_filter` return `Ok(false)`; the phases stay as they
+//! are.
 
 use std::time::{Duration, Instant};
 
@@ -24,25 +25,28 @@ use crate::gateway::state::Gateway;
 use crate::gateway::upstream::{failure, outcome};
 use crate::gateway::{response, upstream};
 
-/// So much of why a connection failed goes into the log.
+/// At most this many characters of a connection error are logged.
 const CONNECT_ERROR_CHARS_MAX: usize = 300;
-/// A large body is kept for another attempt at least this long, even if others need its room.
+/// A large request body is kept for another attempt for at least this long, even if other uploads
+/// wait for its memory.
 const LARGE_BODY_RETENTION: Duration = Duration::from_secs(3);
-/// The write timeout of a large body.
+/// Timeout of one write of a large request body, unless the timeout `stall` is shorter.
 const LARGE_BODY_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most bytes read of a vendor's error.
+/// At most this many bytes of a vendor's error body are read.
 const ERROR_BODY_BYTES_MAX: usize = 64 << 10;
-/// And for so long, at most.
+/// A vendor's error body is read for at most this long.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(2);
-/// A vendor that stops reading early may have answered already; so long is waited for that answer.
+/// If a request cannot be written, the vendor may have answered before it had read all of it. The
+/// gateway waits this long for that response.
 const EARLY_RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
-/// A connection that was closed while it was idle says so within this.
+/// A reused connection that was closed while it was idle fails within this time, and the request is
+/// sent again. A later failure is not taken for such a closed connection.
 const STALE_RETRY_WINDOW: Duration = Duration::from_secs(2);
 
-/// Tries routes until one answers, and passes the answer on.
+/// Tries routes until one answers, and relays its response to the client.
 ///
 /// # Errors
-/// The refusal that the client is to see, if nothing was passed on yet.
+/// The error that the client is to get, if no part of a response was sent yet.
 pub(crate) async fn try_routes(
     gateway: &Gateway,
     session: &mut Session,
@@ -59,8 +63,8 @@ pub(crate) async fn try_routes(
         ctx.vendor_time += began.elapsed();
         let mut vendor = match attempt {
             Ok(vendor) => vendor,
-            Err(AttemptError::Retryable(reason, block)) => {
-                outcome::record_route_failure(ctx, reason, &block);
+            Err(AttemptError::Retryable(reason, failure)) => {
+                outcome::record_route_failure(ctx, reason, &failure);
                 continue;
             }
             Err(AttemptError::ResponseTimeout) => {
@@ -72,9 +76,9 @@ pub(crate) async fn try_routes(
         let head = vendor.connection.response_header().and_then(upstream::relevant_headers);
         let head = head.ok_or(ServerError::Internal)?;
         let status = head.status.as_u16();
-        // A part is no answer to a call that asked for all.
+        // A 206 (partial content) does not answer a request for the whole response.
         if !head.status.is_success() || status == 206 {
-            // Boxed: an answer that streams would carry the room for it all the time.
+            // Boxed: otherwise the future of every streamed response would include its state.
             match Box::pin(handle_error_status(gateway, ctx, vendor, &peer, &head)).await {
                 Some(refusal) => return Err(refusal),
                 None => continue,
@@ -83,22 +87,23 @@ pub(crate) async fn try_routes(
         vendor.connection.set_read_timeout(Some(gateway.timeouts.stall));
         if let Some(reason) = Box::pin(detect_no_work(ctx, &mut vendor, &head)).await {
             vendor.connection.shutdown().await;
-            let block =
+            let failure =
                 AttemptFailure { status: Some(status), retry_after: None, may_be_billed: false };
-            outcome::record_route_failure(ctx, reason, &block);
+            outcome::record_route_failure(ctx, reason, &failure);
             continue;
         }
         return response::relay_response(gateway, session, ctx, vendor, &peer, head).await;
     }
 }
 
-/// Why an attempt gave no answer.
+/// Why an attempt got no response.
 enum AttemptError {
-    /// Nothing of an answer came: the next route may be tried.
+    /// No part of a response arrived, so the next route may be tried. The text is the reason.
     Retryable(&'static str, AttemptFailure),
-    /// The vendor took the call and did not answer in time: it may have done the work.
+    /// The vendor accepted the request and did not answer in time. It may have done the work, so no
+    /// other route is tried.
     ResponseTimeout,
-    /// The head could not be written.
+    /// The gateway could not build the request head.
     Internal,
 }
 
@@ -117,7 +122,7 @@ async fn attempt_route(
     ctx: &mut RequestContext,
     peer: &HttpPeer,
 ) -> Result<Box<UpstreamResponse>, AttemptError> {
-    // A connection that was kept open may have been closed just now: once more, anew.
+    // The vendor may just have closed a connection of the pool. Then the route is tried once more.
     let mut may_retry = true;
     loop {
         let admitted = ctx.admitted().ok_or(AttemptError::Internal)?;
@@ -144,12 +149,13 @@ async fn attempt_route(
             }
             Err(why) => {
                 up.shutdown().await;
-                // Whoever has worked on the call for longer may have done it.
+                // A vendor that had the request for longer may have done the work.
                 let is_stale = reused
                     && began.elapsed() < STALE_RETRY_WINDOW
-                    && !failure::has_reset_stream(&why);
+                    && !failure::is_stream_reset_by_vendor(&why);
                 if !(is_stale && std::mem::take(&mut may_retry)) {
-                    // What is around the error may be the vendor's words, and in them our key.
+                    // Only the type of the error is logged: its context may quote the vendor, and
+                    // so contain our key.
                     let why = why.etype().as_str();
                     let request_id = ctx.id.as_str();
                     log::info!(
@@ -158,14 +164,15 @@ async fn attempt_route(
                     );
                     return Err(AttemptError::retryable(failure::RESET, true));
                 }
-                // Nobody knows whether it was read.
+                // It is unknown whether the vendor read the request.
                 outcome::record_resend(ctx);
             }
         }
     }
 }
 
-/// Notes that no connection could be made; the next one goes to another address, if there is one.
+/// Logs that no connection could be made, and makes the next one use another address of the route,
+/// if there is one.
 fn record_connect_failure(ctx: &mut RequestContext, why: &Error) -> AttemptError {
     let reason = failure::reason_for_connect(why);
     if let Some(route) = &ctx.access_log.route {
@@ -180,8 +187,9 @@ fn record_connect_failure(ctx: &mut RequestContext, why: &Error) -> AttemptError
     AttemptError::retryable(reason, false)
 }
 
-/// Sends a request, and reads the head of its answer. Tells whether all of it was sent: what was
-/// not would be read as the beginning of the next request.
+/// Sends a request, and reads the head of the response. Returns whether the whole request was sent:
+/// otherwise the connection cannot be reused, because the vendor would not know where the next
+/// request begins.
 async fn send_and_read_head(
     gateway: &Gateway,
     up: &mut Upstream,
@@ -191,14 +199,16 @@ async fn send_and_read_head(
     let attempt = ctx.admitted().and_then(|admitted| admitted.attempt.as_ref());
     let body = attempt.map(|attempt| attempt.body.clone()).unwrap_or_default();
     if let Err(why) = write_request(up, head, &body).await {
-        // Some vendors answer before they have read everything, and close.
+        // Some vendors answer before they have read the whole request, and then close the
+        // connection.
         return match tokio::time::timeout(EARLY_RESPONSE_TIMEOUT, read_response_head(up)).await {
             Ok(Ok(())) => Ok(false),
             _ => Err(why),
         };
     }
     drop(body);
-    // As a whole: a vendor that lets its head trickle in has not answered either.
+    // The timeout is for the whole head: a vendor that sends its head byte by byte has not answered
+    // either.
     let reading = async {
         let read = tokio::time::timeout(gateway.timeouts.answer, read_response_head(up)).await;
         read.unwrap_or_else(|_| Error::e_explain(ErrorType::ReadTimedout, "no head in time"))
@@ -210,7 +220,8 @@ async fn send_and_read_head(
     loop {
         match tokio::time::timeout(LARGE_BODY_RETENTION, &mut reading).await {
             Ok(read) => return read.map(|()| true),
-            // It works on it. Another route would need the body again, but others need its room.
+            // The vendor works on the request. Another route would need the body again, but other
+            // uploads wait for its memory.
             Err(_) if gateway.upload_budget.has_waiters() => {
                 ctx.admitted().into_iter().for_each(AdmittedCall::drop_body);
             }
@@ -240,8 +251,9 @@ async fn read_response_head(up: &mut Upstream) -> pingora::Result<()> {
     }
 }
 
-/// Reads a short error, and gives the connection back. Tells whether that is all of it: a vendor
-/// that repeats a client's words may have many.
+/// Reads an error body within the limits of size and time, and returns the connection to the pool
+/// or closes it. Returns the bytes, and whether they are the whole body: an error that quotes the
+/// request may be long.
 async fn read_error_body(
     gateway: &Gateway,
     vendor: Box<UpstreamResponse>,
@@ -268,19 +280,19 @@ async fn read_error_body(
     (body, whole)
 }
 
-/// Every route failed, or there was none to try.
+/// Returns the error for a call for which every route failed, or no route could be tried.
 fn exhausted_error(ctx: &mut RequestContext) -> ApiError {
     let routes = ctx.admitted().map(|admitted| &admitted.routes);
     match routes.map(|routes| (routes.last_failure.clone(), routes.skipped_full_route)) {
-        Some((Some(block), _)) => UpstreamError::AllRoutesFailed(block).into(),
+        Some((Some(failure), _)) => UpstreamError::AllRoutesFailed(failure).into(),
         Some((None, true)) => reject("routes"),
         _ => UpstreamError::NoRoute("no route to the vendor can be used at the moment".to_owned())
             .into(),
     }
 }
 
-/// Reads a status that is no answer: a block, after which the next route is tried, or else what the
-/// client is to hear.
+/// Handles a status that is not a usable answer. Returns the error for the client, or `None` if it
+/// is a failure of the route, after which the next route is tried.
 async fn handle_error_status(
     gateway: &Gateway,
     ctx: &mut RequestContext,
@@ -297,41 +309,44 @@ async fn handle_error_status(
     let body = admitted.attempt.as_ref()?.route.redact(body);
     let rules = &admitted.priced.pricing.model.vendor.failover;
     let error = VendorError::parse(&body);
-    let block = if rules.matches_status(status) {
-        // A server error may come after the work was done; the other blocks come instead of it.
+    let failure = if rules.matches_status(status) {
+        // A server error may come after the work was done; the other statuses mean that it was not.
         let work_begun = matches!(status, 408 | 500..=599) && !matches!(status, 503 | 529);
         AttemptFailure { status: Some(status), retry_after, may_be_billed: work_begun }
     } else if rules.matches_body(status, &body) {
-        // As if it had said so by its status: it does not take our key or our money.
+        // Treated as status 402: the body says that the vendor does not accept our key or payment.
         AttemptFailure { status: Some(402), retry_after: None, may_be_billed: false }
     } else if is_client_error(status, &error, is_cut) {
         if matches!(admitted.priced.body_transform, BodyTransform::Translate { .. }) {
-            // The types of the other format mean nothing to a chat client.
+            // A chat client does not know the error types of the vendor's format.
             let error = VendorError { kind: None, ..error };
             return Some(UpstreamError::Refused { status, error }.into());
         }
         return Some(UpstreamError::Refused { status, error }.into());
     } else if status < 300 {
         outcome::record_lost_answer(ctx, failure::reason_for_status(status));
-        let block = AttemptFailure { status: Some(status), retry_after: None, may_be_billed: true };
-        return Some(UpstreamError::AllRoutesFailed(block).into());
+        let failure =
+            AttemptFailure { status: Some(status), retry_after: None, may_be_billed: true };
+        return Some(UpstreamError::AllRoutesFailed(failure).into());
     } else {
         // A redirect, or the server is not the vendor or does not know the path.
         AttemptFailure { status: Some(status), retry_after, may_be_billed: false }
     };
-    let reason = failure::reason_for_status(block.status.unwrap_or(status));
-    outcome::record_route_failure(ctx, reason, &block);
+    let reason = failure::reason_for_status(failure.status.unwrap_or(status));
+    outcome::record_route_failure(ctx, reason, &failure);
     None
 }
 
-/// Whether a status blames the call, in words of the vendor's: a page says that whoever wrote it
-/// does not know the vendor's interface.
+/// Whether the vendor refused the request itself: by status 413, or by 400, 404 or 422 with an
+/// error in the vendor's format or the beginning of JSON that was cut off. Another body, such as an
+/// HTML page, comes from a server that does not speak the vendor's API.
 fn is_client_error(status: u16, error: &VendorError, is_cut: bool) -> bool {
     let says_why = error.message.is_some() || error.code.is_some() || is_cut;
     status == 413 || (matches!(status, 400 | 404 | 422) && says_why)
 }
 
-/// Why an answer proves that no work was done, if it does.
+/// Returns the reason if a response proves that the vendor did no work, because its body is empty
+/// or an HTML page; otherwise `None`.
 async fn detect_no_work(
     ctx: &mut RequestContext,
     vendor: &mut UpstreamResponse,
@@ -341,8 +356,9 @@ async fn detect_no_work(
     if upstream::is_html_page(head) {
         return Some(failure::HTML);
     }
-    let is_sound = matches!(call.kind, RequestKind::Speech { .. });
-    // A stream begins when its first event does, and its beginning is not waited for here.
+    let is_audio = matches!(call.kind, RequestKind::Speech { .. });
+    // The body of a stream begins with its first event, which may come late, so it is not awaited
+    // here.
     if call.stream {
         return upstream::has_no_body(vendor.connection.response_header()?)
             .then_some(failure::EMPTY);
@@ -351,7 +367,7 @@ async fn detect_no_work(
     match vendor.peek_body().await {
         None => is_framed.then_some(failure::EMPTY),
         Some(start) => {
-            let is_page = !is_sound && start.trim_ascii_start().starts_with(b"<");
+            let is_page = !is_audio && start.trim_ascii_start().starts_with(b"<");
             is_page.then_some(failure::HTML)
         }
     }

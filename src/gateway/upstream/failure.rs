@@ -1,26 +1,26 @@
-//! Why a route failed, in the few words of the log, the metrics and `/readyz`.
+//! The reasons for which a route fails, as short labels for the log, the metrics and `/readyz`.
 
 use pingora::{Error, ErrorType};
 
 use crate::dialect::relay::RelayError;
 
-/// The head of an answer is that of something else, or its body is compressed.
+/// The response has an unexpected content type, or its body is compressed.
 pub(crate) const UNREADABLE: &str = "unreadable";
-/// The vendor took a call and did not answer in time.
+/// The vendor accepted the request and did not answer in time.
 pub(crate) const NO_RESPONSE: &str = "silent";
-/// It broke before the first byte of an answer.
+/// The connection broke before the first byte of a response.
 pub(crate) const RESET: &str = "reset";
-/// An answer without a body.
+/// The response has no body.
 pub(crate) const EMPTY: &str = "empty";
-/// A page for people.
+/// The response is an HTML page.
 pub(crate) const HTML: &str = "html";
-/// Its name has no address.
+/// The host name of the route has no resolved address.
 pub(crate) const DNS: &str = "dns";
 
-/// How vendors name what is wrong with a call.
+/// The kind of a vendor's error that blames the request.
 const INVALID_REQUEST_KIND: &str = "invalid_request_error";
 
-/// Why a status is no answer.
+/// Returns the reason for a status that is not a usable answer.
 #[must_use]
 pub(crate) fn reason_for_status(status: u16) -> &'static str {
     match status {
@@ -33,21 +33,22 @@ pub(crate) fn reason_for_status(status: u16) -> &'static str {
     }
 }
 
-/// Why an answer is lost; `None` where the vendor is not to blame.
+/// Returns why a response was lost after it had begun. `None` if the vendor is not to blame.
 #[must_use]
 pub(crate) fn reason_for_answer(why: &RelayError, is_stream: bool) -> Option<&'static str> {
     match why {
         RelayError::Truncated => Some("cut"),
         RelayError::Malformed => Some("garbage"),
         RelayError::Stalled => Some("stalled"),
-        // What is wrong with a call, be it found late, says nothing of the route.
+        // An error in the request says nothing about the route, even if the vendor reports it only
+        // after the stream has begun.
         RelayError::Vendor(error)
             if is_stream && error.kind.as_deref() == Some(INVALID_REQUEST_KIND) =>
         {
             None
         }
         RelayError::Vendor(_) => Some("error"),
-        // How long an answer is its call decides.
+        // A response that is too long is not the route's fault: the call decides how long it is.
         RelayError::TooLarge
         | RelayError::Abandoned
         | RelayError::SlowReader
@@ -58,7 +59,7 @@ pub(crate) fn reason_for_answer(why: &RelayError, is_stream: bool) -> Option<&'s
     }
 }
 
-/// Why a connection could not be made. Of TLS only the text of an error tells.
+/// Returns why a connection could not be made. TLS errors can only be told apart by their text.
 #[must_use]
 pub(crate) fn reason_for_connect(why: &Error) -> &'static str {
     match why.etype() {
@@ -68,10 +69,11 @@ pub(crate) fn reason_for_connect(why: &Error) -> &'static str {
     }
 }
 
-/// Whether the vendor ended the stream of a call over a connection that goes on: it has read the
-/// call, unless it says that it has not (RFC 9113, section 8.7).
+/// Whether the vendor reset the HTTP/2 stream of a request with another code than `REFUSED_STREAM`.
+/// The connection stays open, and the vendor has read the request; `REFUSED_STREAM` says that it
+/// has not (RFC 9113, section 8.7).
 #[must_use]
-pub(crate) fn has_reset_stream(why: &Error) -> bool {
+pub(crate) fn is_stream_reset_by_vendor(why: &Error) -> bool {
     let reset = why.root_cause().downcast_ref::<h2::Error>();
     reset.is_some_and(|why| {
         why.is_reset() && why.is_remote() && why.reason() != Some(h2::Reason::REFUSED_STREAM)
@@ -79,7 +81,7 @@ pub(crate) fn has_reset_stream(why: &Error) -> bool {
 }
 
 fn reason_for_handshake(text: &str) -> &'static str {
-    // Names of hosts may be any words.
+    // The host name is cut off, because it may contain any of the words below.
     let text = text.rsplit_once(", SNI: ").map_or(text, |(said, _)| said).to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if says(&["not valid for name", "notvalidforname"]) {

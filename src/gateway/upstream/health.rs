@@ -1,10 +1,11 @@
-//! The circuit breaker of a route: what calls and the gateway's own probes say of its health.
+//! The circuit breaker of a route, which calls and the gateway's own probes open and close.
 //!
-//! A tenant can make a vendor fail his own calls, so the failures of one account say little of the
-//! route: they send that account's next calls elsewhere, and have the route probed. The breaker
-//! opens for everybody after failures of two accounts without a success in between (a lost answer
-//! of each, or three failures of which at most two count of one account), or when a probe
-//! fails. A route that fails is tried last and not left out, so the last one is always tried.
+//! A tenant can make a vendor fail the tenant's own calls, so the failures of one account say
+//! little about the route. They make only that account's next calls try other routes first, and
+//! they start probes of the route. The breaker opens for all accounts after failures of two
+//! accounts without a success in between (a lost answer of each, or three failures of which at most
+//! two count of one account), or when a probe fails. A failing route is tried last and not left
+//! out, so it is still tried if all other routes fail.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,53 +13,57 @@ use std::time::Duration;
 
 use crate::ledger::AccountName;
 
-/// This many failures in a row open the breaker.
+/// This many failures without a success in between open the breaker.
 const FAILURE_THRESHOLD: u32 = 3;
-/// Accounts whose failures are remembered for a route; the one that failed longest ago goes first.
+/// The failures of at most this many accounts are kept for a route; the account that failed longest
+/// ago is evicted first.
 const ACCOUNTS_MAX: usize = 64;
-/// The first while that a route is tried last, in ms; it doubles with every further failure.
+/// The shortest time for which a route is tried last, in ms; it doubles with every further failure.
 const OPEN_MS_MIN: i64 = 1_000;
-/// The longest while, in ms.
+/// The longest such time, in ms.
 const OPEN_MS_MAX: i64 = 30_000;
-/// A vendor's `retry-after` is honoured up to so long, in ms.
+/// A vendor's `retry-after` is honoured up to this time, in ms.
 const RETRY_AFTER_MS_MAX: i64 = 300_000;
-/// Failures that are older say nothing any more, in ms.
+/// Failures older than this are ignored, in ms.
 const FAILURE_AGE_MS_MAX: i64 = 60_000;
-/// Between two probes, in ms; it doubles from one to the other.
+/// The time between two probes, in ms; it doubles with every probe from the shortest to the
+/// longest.
 const PROBE_INTERVAL_MS_MIN: i64 = 1_000;
 const PROBE_INTERVAL_MS_MAX: i64 = 30_000;
-/// What a probe may take beyond that, in ms: a breaker that a probe opened stays open so long.
+/// A breaker that a probe opened stays open until this long after the next probe is due, in ms:
+/// that probe may take this time.
 const PROBE_SLACK_MS: i64 = 10_000;
 
 /// A failure of a route, as a call or a probe saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HealthFailure {
-    /// What went wrong, as the log and the metrics name it.
+    /// The reason, as a label for the log and the metrics.
     pub reason: &'static str,
-    /// Whether the call was lost: the vendor may have worked, so no other route was tried. One is
-    /// enough for its account to go elsewhere.
+    /// Whether the call was lost: the vendor may have done the work, so no other route was tried.
+    /// One lost call is enough for its account to try other routes first.
     pub is_lost: bool,
-    /// When the vendor wants to be asked again.
+    /// How long the vendor asks to wait; `None` if it does not say.
     pub retry_after: Option<Duration>,
 }
 
-/// What a probe found.
+/// The result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProbeOutcome {
-    /// The route answered as a vendor does.
+    /// The route answered like the vendor's API.
     Healthy,
-    /// It did not.
+    /// The route did not.
     Failed(HealthFailure),
 }
 
-/// See the module. All times are in unix ms.
+/// The health of one route (see the module). All times are Unix times in ms.
 #[derive(Debug, Default)]
 pub(crate) struct RouteHealth {
-    /// Whether anything is known against the route; ordinary calls look at nothing else.
+    /// Whether the record has anything against the route. While it has not, calls read nothing else
+    /// and take no lock.
     is_suspect: AtomicBool,
-    /// Until when everybody tries it last.
+    /// Until when all accounts try the route last.
     open_until: AtomicI64,
-    /// Until when its vendor asked everybody not to call.
+    /// Until when the vendor's `retry-after` applies to all accounts.
     retry_after_until: AtomicI64,
     record: Mutex<HealthRecord>,
 }
@@ -68,10 +73,10 @@ struct HealthRecord {
     accounts: Vec<AccountHealth>,
     /// When the breaker opened last.
     opened_at: i64,
-    /// How often it opened since a call was answered.
+    /// How often the breaker opened since the last whole response.
     open_count: u32,
     is_open_by_probe: bool,
-    /// Until when calls opened it, whatever probes say.
+    /// Until when failed calls keep the breaker open, regardless of probes.
     calls_open_until: i64,
     reason: &'static str,
     next_probe_at: i64,
@@ -84,8 +89,9 @@ struct AccountHealth {
     account: Option<AccountName>,
     blocked_count: u32,
     lost_count: u32,
-    /// Whether they count for everybody: nobody's call was answered since.
-    counts_for_all: bool,
+    /// Whether these failures count for opening the breaker: since then no account has received a
+    /// whole response, and they have not opened it yet.
+    counts_towards_opening: bool,
     failed_at: i64,
     avoid_until: i64,
     retry_after_until: i64,
@@ -98,14 +104,14 @@ impl AccountHealth {
 }
 
 impl RouteHealth {
-    /// Whether everybody tries the route last.
+    /// Whether all accounts try the route last.
     #[must_use]
     pub(crate) fn is_open(&self, now_ms: i64) -> bool {
         let until = |moment: &AtomicI64| moment.load(Ordering::Relaxed);
         until(&self.open_until).max(until(&self.retry_after_until)) > now_ms
     }
 
-    /// Whether an account's calls try it last.
+    /// Whether an account's calls try the route last.
     #[must_use]
     pub(crate) fn is_avoided_by(&self, account: Option<&AccountName>, now_ms: i64) -> bool {
         if !self.is_suspect.load(Ordering::Relaxed) {
@@ -117,13 +123,13 @@ impl RouteHealth {
         self.is_open(now_ms) || own > now_ms
     }
 
-    /// Why it is tried last.
+    /// Returns the reason of the last failure.
     #[must_use]
     pub(crate) fn reason(&self) -> &'static str {
         self.lock_record().reason
     }
 
-    /// Takes the failure of an account's call.
+    /// Records a failure of an account's call.
     pub(crate) fn record_failure(
         &self,
         account: Option<&AccountName>,
@@ -135,22 +141,30 @@ impl RouteHealth {
         record.reason = failure.reason;
         let known = record.accounts.iter().position(|a| a.account.as_ref() == account);
         let at = known.unwrap_or_else(|| record.insert_account(account, now_ms));
-        let one = &mut record.accounts[at];
-        (one.counts_for_all, one.failed_at) = (true, now_ms);
-        let count = if failure.is_lost { &mut one.lost_count } else { &mut one.blocked_count };
+        let account_health = &mut record.accounts[at];
+        (account_health.counts_towards_opening, account_health.failed_at) = (true, now_ms);
+        let count = if failure.is_lost {
+            &mut account_health.lost_count
+        } else {
+            &mut account_health.blocked_count
+        };
         *count = count.saturating_add(1);
-        if one.reaches_threshold() {
-            let beyond = one.lost_count + one.blocked_count.saturating_sub(FAILURE_THRESHOLD - 1);
-            one.avoid_until = now_ms + backoff_ms(beyond.saturating_sub(1));
+        if account_health.reaches_threshold() {
+            let failures_over_threshold = account_health.lost_count
+                + account_health.blocked_count.saturating_sub(FAILURE_THRESHOLD - 1);
+            account_health.avoid_until =
+                now_ms + backoff_ms(failures_over_threshold.saturating_sub(1));
         }
         if let Some(asked) = failure.retry_after {
-            one.retry_after_until = one.retry_after_until.max(now_ms + retry_after_ms(asked));
+            account_health.retry_after_until =
+                account_health.retry_after_until.max(now_ms + retry_after_ms(asked));
             self.share_retry_after(&record);
         }
-        self.open_if_agreed(&mut record, now_ms);
+        self.open_if_accounts_agree(&mut record, now_ms);
     }
 
-    /// A call that arrived at `began_ms` is being answered, or was to its end.
+    /// Records that the vendor answered a call that arrived at `began_ms`: with the whole response
+    /// if `is_whole`, otherwise with its head.
     pub(crate) fn record_success(
         &self,
         account: Option<&AccountName>,
@@ -161,14 +175,14 @@ impl RouteHealth {
             return;
         }
         let mut record = self.lock_record();
-        // What was begun before it opened says nothing of what is now.
+        // A call that began before the breaker opened says nothing about the present state.
         let is_newer = began_ms >= record.opened_at;
-        for one in record.accounts.iter_mut().filter(|a| began_ms >= a.failed_at) {
-            one.counts_for_all &= !is_whole;
-            if one.account.as_ref() == account {
-                one.blocked_count = 0;
+        for account_health in record.accounts.iter_mut().filter(|a| began_ms >= a.failed_at) {
+            account_health.counts_towards_opening &= !is_whole;
+            if account_health.account.as_ref() == account {
+                account_health.blocked_count = 0;
                 if is_whole {
-                    (one.lost_count, one.avoid_until) = (0, 0);
+                    (account_health.lost_count, account_health.avoid_until) = (0, 0);
                 }
             }
         }
@@ -182,7 +196,7 @@ impl RouteHealth {
         self.update_suspect(&record, began_ms);
     }
 
-    /// Whether the route is to be probed now; the next time is later then.
+    /// Whether the route must be probed now. If so, the next probe becomes due after the interval.
     #[must_use]
     pub(crate) fn try_start_probe(&self, now_ms: i64) -> bool {
         if !self.is_suspect.load(Ordering::Relaxed) {
@@ -201,7 +215,7 @@ impl RouteHealth {
         if now_ms < record.next_probe_at {
             return false;
         }
-        // Who was not probed for long begins anew.
+        // After a long time without a probe, the interval begins again with the shortest.
         let rested = now_ms - record.next_probe_at > FAILURE_AGE_MS_MAX;
         let gap = if rested {
             PROBE_INTERVAL_MS_MIN
@@ -213,7 +227,7 @@ impl RouteHealth {
         true
     }
 
-    /// Takes what a probe found.
+    /// Records the result of a probe.
     pub(crate) fn record_probe(&self, probed: ProbeOutcome, now_ms: i64) {
         let mut record = self.lock_record();
         match probed {
@@ -230,7 +244,7 @@ impl RouteHealth {
                     self.retry_after_until.fetch_max(until, Ordering::Relaxed);
                 }
             }
-            // What calls said stands until its time is over.
+            // A breaker that failed calls opened stays open until its time is over.
             ProbeOutcome::Healthy if record.is_open_by_probe => {
                 record.is_open_by_probe = false;
                 self.open_until.store(record.calls_open_until, Ordering::Relaxed);
@@ -249,11 +263,13 @@ impl RouteHealth {
         }
     }
 
-    fn open_if_agreed(&self, record: &mut HealthRecord, now_ms: i64) {
-        let is_recent =
-            |a: &&mut AccountHealth| a.counts_for_all && now_ms - a.failed_at < FAILURE_AGE_MS_MAX;
+    fn open_if_accounts_agree(&self, record: &mut HealthRecord, now_ms: i64) {
+        let is_recent = |a: &&mut AccountHealth| {
+            a.counts_towards_opening && now_ms - a.failed_at < FAILURE_AGE_MS_MAX
+        };
         let mut recent: Vec<_> = record.accounts.iter_mut().filter(is_recent).collect();
-        // One account can fail as often as it likes: alone it never counts as enough.
+        // The failures of one account are capped, so that one account alone never opens the
+        // breaker.
         let failures =
             |a: &&mut AccountHealth| (a.blocked_count + a.lost_count).min(FAILURE_THRESHOLD - 1);
         let count: u32 = recent.iter().map(failures).sum();
@@ -261,15 +277,15 @@ impl RouteHealth {
         if enough < 2 && count < FAILURE_THRESHOLD {
             return;
         }
-        // The next time two have to agree again.
-        recent.iter_mut().for_each(|a| a.counts_for_all = false);
+        // Two accounts must fail anew to open the breaker again.
+        recent.iter_mut().for_each(|a| a.counts_towards_opening = false);
         record.calls_open_until = now_ms + backoff_ms(record.open_count);
         self.open_until.fetch_max(record.calls_open_until, Ordering::Relaxed);
         record.open_count = record.open_count.saturating_add(1);
         record.opened_at = now_ms;
     }
 
-    /// Goes on to look at the route, as long as there is anything to be looked at.
+    /// Keeps the route suspect as long as failures are on record or the breaker is open.
     fn update_suspect(&self, record: &HealthRecord, now_ms: i64) {
         let is_over = record.accounts.is_empty() && !record.is_open_by_probe;
         self.is_suspect.store(!is_over || self.is_open(now_ms), Ordering::Relaxed);
@@ -295,7 +311,7 @@ impl HealthRecord {
             account: account.cloned(),
             blocked_count: 0,
             lost_count: 0,
-            counts_for_all: true,
+            counts_towards_opening: true,
             failed_at: now_ms,
             avoid_until: 0,
             retry_after_until: 0,
@@ -329,7 +345,7 @@ mod tests {
         HealthFailure { retry_after: Some(Duration::from_secs(seconds)), ..BLOCKED }
     }
 
-    /// A route that these accounts failed on, one after the other.
+    /// Returns the health of a route on which these accounts failed, one after the other.
     fn failed_by(accounts: &[&str], failure: HealthFailure) -> RouteHealth {
         let health = RouteHealth::default();
         accounts.iter().for_each(|name| health.record_failure(account(name).as_ref(), failure, 0));

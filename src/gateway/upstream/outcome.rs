@@ -1,4 +1,4 @@
-//! What came of an attempt: the health of its route, the metrics, the log.
+//! Records the outcome of an attempt in the health of its route, the metrics and the log.
 
 use crate::gateway::api_error::AttemptFailure;
 use crate::gateway::context::{
@@ -9,77 +9,81 @@ use crate::gateway::upstream::health::HealthFailure;
 use crate::gateway::upstream::routes::VendorRoute;
 use crate::metrics::METRICS;
 
-/// Notes that the route being tried failed, so that the next one gets its turn.
+/// Records that the current route failed, so that the next one can be tried.
 pub(crate) fn record_route_failure(
     ctx: &mut RequestContext,
     reason: &'static str,
-    block: &AttemptFailure,
+    failure: &AttemptFailure,
 ) {
     let RequestContext { id, stage, access_log, .. } = ctx;
     let RequestStage::Admitted(admitted) = stage else { return };
     let AdmittedCall { priced, routes, attempt, .. } = &mut **admitted;
     let Some(RouteAttempt { route, .. }) = attempt.take() else { return };
-    // A body that goes as it came may ask for what an account lacks, or have the vendor repeat
-    // words that block; that says nothing of others' calls.
-    let unpaid_or_denied = matches!(block.status, Some(402 | 403));
-    let clients_doing =
+    // A body that is passed through unchanged may ask for something that our account at the vendor
+    // lacks, or make the vendor repeat words that count as a failure of the route. Such a failure
+    // says nothing about the calls of other accounts.
+    let unpaid_or_denied = matches!(failure.status, Some(402 | 403));
+    let is_caused_by_client =
         unpaid_or_denied && matches!(priced.body_transform, BodyTransform::PassThrough);
-    if !clients_doing {
-        let failure = HealthFailure { reason, is_lost: false, retry_after: block.retry_after };
-        route.record_failure(access_log.account.as_ref(), failure);
+    if !is_caused_by_client {
+        let health_failure =
+            HealthFailure { reason, is_lost: false, retry_after: failure.retry_after };
+        route.record_failure(access_log.account.as_ref(), health_failure);
     }
     let labels = [route.vendor.as_str(), route.name.as_str()];
     METRICS.fallbacks.with_label_values(&[labels[0], labels[1], reason]).inc();
-    if block.may_be_billed {
+    if failure.may_be_billed {
         METRICS.lost_attempts.with_label_values(&labels).inc();
     }
     let (vendor, name) = (&route.vendor, &route.name);
     log::warn!(
-        event = "route_blocked", request_id = id.as_str(), vendor, route = name, reason;
+        event = "upstream_attempt_failed", request_id = id.as_str(), vendor, route = name, reason;
         "upstream attempt failed"
     );
     routes.failed.push(route.preference);
-    let before = routes.last_failure.as_ref().is_some_and(|b| b.may_be_billed);
-    routes.last_failure =
-        Some(AttemptFailure { may_be_billed: block.may_be_billed || before, ..block.clone() });
+    let was_billable_before = routes.last_failure.as_ref().is_some_and(|last| last.may_be_billed);
+    routes.last_failure = Some(AttemptFailure {
+        may_be_billed: failure.may_be_billed || was_billable_before,
+        ..failure.clone()
+    });
 }
 
-/// Notes that a route has as many calls as it may, so that the next one gets its turn.
+/// Records that a route is at its limit of calls in flight, so that the next one can be tried.
 pub(crate) fn record_route_full(routes: &mut RouteQueue, route: &VendorRoute) {
     METRICS.fallbacks.with_label_values(&[&route.vendor, &route.name, "full"]).inc();
     routes.failed.push(route.preference);
     routes.skipped_full_route = true;
 }
 
-/// Notes that a route's name has no address, so that the next one gets its turn.
+/// Records that a route's host name has no address, so that the next route can be tried.
 pub(crate) fn record_unresolved(routes: &mut RouteQueue, route: &VendorRoute) {
     METRICS.fallbacks.with_label_values(&[&route.vendor, &route.name, failure::DNS]).inc();
     routes.failed.push(route.preference);
 }
 
-/// Notes that an attempt was given up after the vendor may have begun paid work.
+/// Records that an attempt was given up after the vendor may have begun work that it bills.
 pub(crate) fn record_lost_attempt(ctx: &mut RequestContext) {
     if let Some(route) = &ctx.access_log.route {
         METRICS.lost_attempts.with_label_values(&[&route.vendor, &route.name]).inc();
     }
 }
 
-/// Notes that a kept connection broke after it had taken the call, which goes out once more: the
-/// vendor may do the work twice.
+/// Records that a reused connection broke after the request was sent on it, and that the request is
+/// sent again: the vendor may do the work twice.
 pub(crate) fn record_resend(ctx: &mut RequestContext) {
     record_lost_attempt(ctx);
     let Some(routes) = ctx.admitted().map(|admitted| &mut admitted.routes) else { return };
-    let status = routes.last_failure.as_ref().and_then(|block| block.status);
+    let status = routes.last_failure.as_ref().and_then(|failure| failure.status);
     routes.last_failure = Some(AttemptFailure { status, retry_after: None, may_be_billed: true });
 }
 
-/// Notes that the answer of the route being tried is lost after the vendor may have worked.
-/// Nothing is tried after it in this call, but the next calls may find better routes first.
+/// Records that the response of the current route was lost after the vendor may have done the work.
+/// This call tries no further route, but the next calls may try other routes first.
 pub(crate) fn record_lost_answer(ctx: &mut RequestContext, reason: &'static str) {
     record_lost_attempt(ctx);
     let Some(route) = &ctx.access_log.route else { return };
-    let failure = HealthFailure { reason, is_lost: true, retry_after: None };
-    route.record_failure(ctx.access_log.account.as_ref(), failure);
+    let health_failure = HealthFailure { reason, is_lost: true, retry_after: None };
+    route.record_failure(ctx.access_log.account.as_ref(), health_failure);
     let (vendor, name) = (&route.vendor, &route.name);
     log::warn!(
         event = "upstream_response_lost", request_id = ctx.id, vendor, route = name, reason;
@@ -87,7 +91,8 @@ pub(crate) fn record_lost_answer(ctx: &mut RequestContext, reason: &'static str)
     );
 }
 
-/// Notes that an answer came; `is_whole` tells whether to its end.
+/// Records that the vendor answered: with the whole response if `is_whole`, otherwise with its
+/// head.
 pub(crate) fn record_success(ctx: &RequestContext, is_whole: bool) {
     if let Some(route) = &ctx.access_log.route {
         let account = ctx.access_log.account.as_ref();

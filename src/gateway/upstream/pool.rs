@@ -1,11 +1,12 @@
-//! Connections to vendors: pingora makes them, and they are kept between two calls.
+//! The pool of connections to vendors: pingora makes them, and they stay open between calls.
 //!
-//! Those that carry one call at a time are kept here, with TLS or without. pingora has a task watch
-//! each that lies idle, and sends a head before it has the body; for a short call that is much of
-//! what passing it on costs. Here a caller that takes an idle connection looks whether it is still
-//! open (one that is closed just then costs a second try, see `attempts`), and head and body leave
-//! together. A connection with HTTP/2 carries many calls at a time. pingora knows how to share out
-//! its streams, so these stay with pingora.
+//! HTTP/1 connections, which carry one call at a time, are kept here, with TLS or without.
+//! pingora's own pool watches each idle connection with a task, and sends the request head before
+//! it has the body; for a short call that is a large part of the cost of proxying. This pool checks
+//! whether an idle connection is still open when a call takes it (a connection that closes just
+//! then costs a second attempt, see `attempts`), and sends head and body together. An HTTP/2
+//! connection carries many calls at a time. pingora can share out its streams, so HTTP/2
+//! connections stay in pingora's pool.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -28,7 +29,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::gateway::upstream::wrapped_stream::{IoPolicy, WrappedStream, WriteBuffer};
 
-/// For vendors without TLS: the system's certificates take milliseconds to read.
+/// The CA file for connections without TLS. It is empty, because reading the system's certificates
+/// takes milliseconds.
 pub(crate) const NO_CERTIFICATES: &str = "/dev/null";
 
 pub(crate) struct UpstreamPool {
@@ -36,7 +38,7 @@ pub(crate) struct UpstreamPool {
     http2: Http2Connector,
     /// Makes connections without TLS.
     plain: TransportConnector,
-    /// Idle ones by where they lead to, those that came last at the end.
+    /// Idle HTTP/1 connections by the reuse hash of their peer, the most recently used at the end.
     idle: Mutex<HashMap<u64, VecDeque<IdleConnection>>>,
     idle_per_peer_max: usize,
     idle_timeout: Duration,
@@ -48,7 +50,8 @@ struct IdleConnection {
 }
 
 impl UpstreamPool {
-    /// A pool that keeps idle connections, up to `keepalive_pool_size` of each peer.
+    /// Creates a pool that keeps at most `keepalive_pool_size` idle connections of each peer, each
+    /// for at most `idle_timeout`.
     #[must_use]
     pub(crate) fn new(options: ConnectorOptions, idle_timeout: Duration) -> UpstreamPool {
         let idle_per_peer_max = options.keepalive_pool_size;
@@ -63,10 +66,10 @@ impl UpstreamPool {
         }
     }
 
-    /// A connection, and whether it has served a call before.
+    /// Returns a connection to a peer, and whether it has served a call before.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The connection cannot be made.
     pub(crate) async fn connect(&self, peer: &HttpPeer) -> pingora::Result<(Upstream, bool)> {
         if peer.is_tls()
             && let Some(session) = self.http2.reused_http_session(peer).await?
@@ -77,7 +80,8 @@ impl UpstreamPool {
             return Ok((http1_session(stream, peer), true));
         }
         let connector = if peer.is_tls() { self.http2.transport() } else { &self.plain };
-        // Boxed: making one is far larger than what is around it, and would be moved along with it.
+        // Boxed: the future that connects is far larger than the rest of this one, and would be
+        // moved along with it.
         let stream = Box::pin(connector.new_stream(peer)).await?;
         if stream.selected_alpn_proto() == Some(ALPN::H2) {
             let session = Box::pin(self.first_http2_session(stream, peer)).await?;
@@ -87,7 +91,8 @@ impl UpstreamPool {
         Ok((http1_session(Box::new(stream), peer), false))
     }
 
-    /// The first call of a connection, which others may share from now on.
+    /// Starts HTTP/2 on a new connection and opens its first stream. Other calls may share the
+    /// connection from then on.
     async fn first_http2_session(
         &self,
         stream: Stream,
@@ -113,7 +118,7 @@ impl UpstreamPool {
             Upstream::H2(session) => {
                 return self.http2.release_http_session(session, peer, Some(self.idle_timeout));
             }
-            // No peer of ours asks for another protocol.
+            // The gateway configures no peer with another protocol.
             Upstream::Custom(()) => return,
         };
         session.respect_keepalive();
@@ -132,7 +137,7 @@ impl UpstreamPool {
         }
     }
 
-    /// Closes what has been idle for too long, or was closed at the other end.
+    /// Closes connections that have been idle for `idle_timeout`, or that the vendor has closed.
     pub(crate) fn sweep(&self) {
         self.lock_idle().retain(|_, of_peer| {
             of_peer.retain_mut(|idle| {
@@ -142,7 +147,8 @@ impl UpstreamPool {
         });
     }
 
-    /// The connection that was used last, so that surplus ones stay idle and time out.
+    /// Takes the most recently used connection of a peer, so that surplus ones stay idle and time
+    /// out. `None` if no usable connection is idle.
     fn take_idle(&self, reuse_hash: u64) -> Option<Box<UpstreamStream>> {
         loop {
             let IdleConnection { mut stream, idle_since } =
@@ -163,11 +169,12 @@ fn http1_session(stream: Box<UpstreamStream>, peer: &HttpPeer) -> Upstream {
     Upstream::H1(Http1Session::new_with_options(stream, peer))
 }
 
-/// A connection to a vendor that carries one call at a time.
+/// An HTTP/1 connection to a vendor, which carries one call at a time.
 type UpstreamStream = WrappedStream<CoalesceHead>;
 
 impl UpstreamStream {
-    /// Whether nothing unexpected arrived on it: neither bytes nor its end.
+    /// Whether an idle connection can serve another call: neither unexpected bytes nor the end of
+    /// the stream have arrived on it.
     fn is_reusable(&mut self) -> bool {
         let mut byte = [0];
         let mut cx = Context::from_waker(Waker::noop());
@@ -175,11 +182,13 @@ impl UpstreamStream {
     }
 }
 
-/// Holds the head of a request back, until the body goes out or an answer is waited for.
+/// Holds the request head back until the body is flushed or a response is read, so that head and
+/// body leave together.
 #[derive(Debug, Default)]
 struct CoalesceHead {
     buffer: WriteBuffer,
-    /// Whether the head was flushed, and nothing is held back any more.
+    /// Whether the first flush, which follows the head and sends nothing, has been done. Every
+    /// later flush sends what is held back.
     is_past_head: bool,
 }
 
@@ -311,11 +320,11 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_one_is_taken_first_and_none_that_has_ended_or_spoken() {
-        let dial = pool(Duration::from_secs(60));
+        let pool = pool(Duration::from_secs(60));
         let mut ends = Vec::new();
         for _ in 0..4 {
             let (line, far) = connection_pair();
-            dial.lock_idle()
+            pool.lock_idle()
                 .entry(7)
                 .or_default()
                 .push_back(IdleConnection { stream: line, idle_since: Instant::now() });
@@ -323,25 +332,25 @@ mod tests {
         }
         drop(ends.pop());
         ends[2].write_all(b"?").await.expect("there is room");
-        assert!(dial.take_idle(8).is_none(), "none leads there");
-        let mut line = dial.take_idle(7).expect("the second");
+        assert!(pool.take_idle(8).is_none(), "none leads there");
+        let mut line = pool.take_idle(7).expect("the second");
         line.write_all(b"x").await.and(line.flush().await).expect("it is held back");
         line.flush().await.expect("it is sent");
         assert_eq!(ends[1].read_u8().await.expect("it"), b'x');
-        assert!(dial.take_idle(7).is_some(), "the first");
-        assert!(dial.take_idle(7).is_none());
+        assert!(pool.take_idle(7).is_some(), "the first");
+        assert!(pool.take_idle(7).is_none());
     }
 
     #[tokio::test]
     async fn what_was_idle_for_too_long_is_closed() {
-        let dial = pool(Duration::ZERO);
+        let pool = pool(Duration::ZERO);
         let (line, far) = connection_pair();
-        dial.lock_idle()
+        pool.lock_idle()
             .entry(7)
             .or_default()
             .push_back(IdleConnection { stream: line, idle_since: Instant::now() });
-        dial.sweep();
-        assert!(dial.lock_idle().is_empty());
+        pool.sweep();
+        assert!(pool.lock_idle().is_empty());
         assert_eq!(read_all(far).await, b"");
     }
 }

@@ -1,8 +1,9 @@
 //! Active health check of a suspected route: requests the vendor's model list.
 //!
-//! No vendor takes money for it, and it goes the way that calls go: the name, TLS, the key, the
-//! path and the body are all looked at. What a tenant does cannot make it fail. A vendor need not
-//! have the list: a clean 4xx still counts as healthy.
+//! No vendor bills for the list, and the request takes the same way as calls: it checks the host
+//! name, TLS, the key, the path and the body. Nothing that a tenant does can make it fail. A vendor
+//! need not have the list: a refusal by the vendor's API (such as a 404 with a JSON body) still
+//! counts as healthy.
 
 use std::time::Duration;
 
@@ -26,21 +27,21 @@ use crate::gateway::upstream::routes::{RouteTable, VendorRoute, VendorRouteSet};
 
 /// Timeout of a probe, including the connect.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most bytes read of a vendor's list of models.
+/// At most this many bytes of a vendor's model list are read.
 const MODEL_LIST_BYTES_MAX: usize = 4 << 20;
 /// Keeps connections of probes apart from those of calls (see [`HttpPeer::group_key`]).
 const PROBE_GROUP_BIT: u64 = 1 << 63;
 
-/// What a probe needs.
+/// Probes routes over connections of a pool.
 pub(crate) struct RouteProber<'a> {
-    /// The way to vendors.
-    pub dial: &'a UpstreamPool,
-    /// How long they have.
+    /// Makes the connections to vendors.
+    pub pool: &'a UpstreamPool,
+    /// The timeouts of these connections.
     pub timeouts: &'a Timeouts,
 }
 
 impl RouteProber<'_> {
-    /// Probes every route whose time it is, all at once.
+    /// Probes all suspected routes whose probe is due, concurrently.
     pub(crate) async fn probe_suspected(&self, routes: &RouteTable, catalogue: &Catalogue) {
         let now_ms = unix_ms();
         let due = routes.all().filter(|route| route.health.try_start_probe(now_ms));
@@ -94,7 +95,7 @@ impl RouteProber<'_> {
         let Ok(head) = upstream::build_probe_head(vendor, vendor_routes, route) else {
             return ProbeOutcome::Healthy;
         };
-        let mut up = match self.dial.connect(peer).await {
+        let mut up = match self.pool.connect(peer).await {
             Ok((mut up, _)) => {
                 up.set_read_timeout(Some(self.timeouts.stall.min(PROBE_TIMEOUT)));
                 up
@@ -116,7 +117,7 @@ impl RouteProber<'_> {
     }
 }
 
-/// What a route said to a probe.
+/// The response to a probe.
 struct ProbeAnswer {
     status: u16,
     is_html: bool,
@@ -174,8 +175,8 @@ fn classify_answer(answer: &ProbeAnswer, vendor: &Vendor) -> ProbeOutcome {
         200..=299 if answer.is_html => probe_failed(failure::HTML),
         200..=299 if !answer.is_uncompressed => probe_failed(failure::UNREADABLE),
         200..=299 => classify_model_list(body, answer.is_complete),
-        // The list is not there, or not for this key, or is asked for in another way: the vendor
-        // itself says so, and a page does not.
+        // The vendor has no such list, or not for this key, or expects another request. A JSON or
+        // empty body comes from the vendor's API, but an HTML page does not.
         400 | 403 | 404 | 405 | 501 => {
             let is_ours = vendor.failover.matches_body(*status, body);
             let is_said = body.is_empty() || scan::validate_value(body).is_ok();

@@ -1,4 +1,4 @@
-//! The TLS of one route, read from its files and proved to be usable before anybody connects.
+//! The TLS settings of one route, read from their files and verified before the first connection.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use rustls::{ClientConfig, RootCertStore};
 use crate::catalogue::route_tls::{ClientCertificateFiles, RouteTlsFiles};
 use crate::toml_reader::ConfigError;
 
-/// Whom a route trusts, and what it shows of itself.
+/// The CA certificates that a route trusts, and the client certificate that it presents.
 pub(crate) struct RouteTls {
     ca: Option<Arc<[WrappedX509]>>,
     client_cert: Option<Arc<CertKey>>,
-    /// Names both: connections made with others are not used for this route.
+    /// A hash of both: connections made with other certificates are not reused for this route.
     group_key: u64,
 }
 
@@ -25,7 +25,8 @@ impl RouteTls {
     /// Reads the files of a route.
     ///
     /// # Errors
-    /// A file cannot be read, or is not what it should be: which, and where it is configured.
+    /// A file cannot be read or has the wrong content. The error names the file and its place in
+    /// the configuration.
     pub(crate) fn load(files: &RouteTlsFiles) -> Result<RouteTls, ConfigError> {
         RouteTls::read_files(files).map_err(|why| files.location.error(why))
     }
@@ -56,7 +57,7 @@ impl RouteTls {
         Ok(RouteTls { ca, client_cert: client, group_key: group.finish() })
     }
 
-    /// Has a connection made by it.
+    /// Makes connections to the peer use these certificates.
     pub(crate) fn apply(&self, peer: &mut HttpPeer) {
         peer.options.ca.clone_from(&self.ca);
         peer.client_cert_key.clone_from(&self.client_cert);
@@ -64,7 +65,7 @@ impl RouteTls {
     }
 }
 
-/// The certificates of a file: one at least, each of which can be read.
+/// Reads the certificates of a PEM file. There must be at least one, and each must be valid.
 fn read_certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let cannot = |why: rustls::pki_types::pem::Error| format!("cannot read '{path}': {why}");
     let list: Vec<_> =
@@ -73,7 +74,7 @@ fn read_certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, String>
         return Err(format!("there is no certificate in '{path}'"));
     }
     for der in &list {
-        // What reads them later takes it for granted that this succeeds.
+        // The code that parses the certificates later assumes that this succeeds.
         ParsedCertificate::try_from(der).map_err(|why| format!("'{path}': {why}"))?;
     }
     Ok(list)
@@ -81,7 +82,7 @@ fn read_certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, String>
 
 type ClientCertificate = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// What the vendor is shown. The key has to be that of the certificate.
+/// Reads the client certificate and its key. Fails if the key does not belong to the certificate.
 fn read_client_certificate(
     files: &ClientCertificateFiles,
     roots: &RootCertStore,

@@ -1,4 +1,4 @@
-//! The routes to each vendor as they are now: addresses, keys, and which are blocked.
+//! The runtime state of the routes to each vendor: addresses, keys, health, and calls in flight.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,23 +20,22 @@ use crate::ledger::AccountName;
 use crate::metrics::METRICS;
 use crate::toml_reader::ConfigError;
 
-/// One way to a vendor.
+/// One route to a vendor: its configuration and its runtime state.
 pub(crate) struct VendorRoute {
     pub vendor: String,
-    /// Its name.
     pub name: String,
-    /// Its place in the order of preference, from 0.
+    /// Its position in the order of preference; 0 is the most preferred.
     pub preference: usize,
     pub base: BaseUrl,
-    /// What goes into the `host` header.
+    /// The value of the `host` header.
     pub authority: String,
     /// The vendor's key.
     pub key: VendorKey,
-    /// Whom it trusts and what it shows of itself, where that is not as usual.
+    /// The CA that the route trusts and its client certificate; `None` for the defaults.
     pub tls: Option<RouteTls>,
-    /// Whether it is well.
+    /// Its circuit breaker.
     pub health: RouteHealth,
-    /// Whether the metrics and the log tell that it is in use.
+    /// Whether the route was up when the metrics and the log were last updated.
     was_reported_up: AtomicBool,
     section: RouteSection,
     model_names: VendorModelNames,
@@ -46,19 +45,19 @@ pub(crate) struct VendorRoute {
 }
 
 impl VendorRoute {
-    /// What this route calls a model.
+    /// Returns the name of a model on this route.
     #[must_use]
     pub(crate) fn upstream_model<'a>(&self, id: &'a str) -> Cow<'a, str> {
         self.section.vendor_model_name(&self.model_names, id)
     }
 
-    /// It as configured, with what its vendor calls the models.
+    /// Returns the configuration of the route, and the vendor's names of models.
     #[must_use]
     pub(crate) fn section(&self) -> (&RouteSection, &VendorModelNames) {
         (&self.section, &self.model_names)
     }
 
-    /// What its vendor said, without the key, and without the one before it.
+    /// Removes the vendor key, and the key before the last reload, from bytes that the vendor sent.
     #[must_use]
     pub(crate) fn redact(&self, mut body: Bytes) -> Bytes {
         for key in self.key.secrets() {
@@ -69,7 +68,7 @@ impl VendorRoute {
         body
     }
 
-    /// A place for a call; `None` if as many are under way as may be.
+    /// Takes a slot for a call; `None` if as many calls are in flight as the route's limit allows.
     #[must_use]
     pub(crate) fn acquire_slot(&self) -> Option<RouteSlot> {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -78,7 +77,7 @@ impl VendorRoute {
         (most == 0 || before < most).then_some(slot)
     }
 
-    /// An address to connect to; `None` while the name is not resolved.
+    /// Returns the address to connect to; `None` while the host name is not resolved.
     #[must_use]
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         let addresses = self.addresses.load();
@@ -86,32 +85,34 @@ impl VendorRoute {
         addresses.get(at % addresses.len().max(1)).copied()
     }
 
-    /// Takes new addresses. An empty answer leaves the old ones: better stale than none.
+    /// Replaces the addresses. An empty list keeps the old ones: stale addresses are better than
+    /// none.
     pub(crate) fn set_addresses(&self, addresses: Vec<SocketAddr>) {
         if !addresses.is_empty() {
             self.addresses.store(Arc::new(addresses));
         }
     }
 
-    /// The next connection goes to another address, if there is one.
+    /// Makes the next connection use another address, if there is one.
     pub(crate) fn rotate_address(&self) {
         self.next_address.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether it can be used as any other: it has an address, and its breaker is closed.
+    /// Whether the route is tried in its normal order: it has an address, and its breaker is
+    /// closed.
     #[must_use]
     pub(crate) fn is_up(&self, now_ms: i64) -> bool {
         self.address().is_some() && !self.health.is_open(now_ms)
     }
 
-    /// Takes the failure of an account's call.
+    /// Records a failure of an account's call, and reports the new state.
     pub(crate) fn record_failure(&self, account: Option<&AccountName>, failure: HealthFailure) {
         let now_ms = unix_ms();
         self.health.record_failure(account, failure, now_ms);
         self.report_state(now_ms);
     }
 
-    /// Tells the metrics whether it is in use, and the log when that changes.
+    /// Sets the metric of whether the route is up, and logs when that changes.
     pub(crate) fn report_state(&self, now_ms: i64) {
         let is_up = self.is_up(now_ms);
         METRICS.route_up.with_label_values(&[&self.vendor, &self.name]).set(i64::from(is_up));
@@ -128,7 +129,7 @@ impl VendorRoute {
     }
 }
 
-/// A call's place on a route, until it is dropped.
+/// A call's slot on a route; dropping it frees the slot.
 pub(crate) struct RouteSlot(Arc<AtomicUsize>);
 
 impl Drop for RouteSlot {
@@ -143,7 +144,8 @@ pub(crate) struct RouteTable {
     by_vendor: HashMap<String, VendorRouteSet>,
 }
 
-/// A vendor's routes in order, and its header names.
+/// A vendor's routes in order of preference, and its header names as pairs of neutral and real
+/// name.
 #[derive(Default)]
 pub(crate) struct VendorRouteSet {
     routes: Vec<Arc<VendorRoute>>,
@@ -151,8 +153,8 @@ pub(crate) struct VendorRouteSet {
 }
 
 impl VendorRouteSet {
-    /// The routes for a call of an account to try, in turn: those in use by preference, then those
-    /// that fail.
+    /// Returns the routes in the order in which a call of an account tries them: first those that
+    /// work for the account, by preference, then those that fail, by preference.
     #[must_use]
     pub(crate) fn attempt_order(
         &self,
@@ -166,20 +168,21 @@ impl VendorRouteSet {
         plan
     }
 
-    /// All of its routes, in order of preference.
+    /// Returns all routes of the vendor, in order of preference.
     #[must_use]
     pub(crate) fn routes(&self) -> &[Arc<VendorRoute>] {
         &self.routes
     }
 
-    /// The name that the rules have for a header of a real name.
+    /// Returns the neutral name that the rules use for a header; `real` itself if they have none.
     #[must_use]
     pub(crate) fn neutral_name<'a>(&'a self, real: &'a str) -> &'a str {
         let known = self.header_names.iter().find(|(_, r)| r == real);
         known.map_or(real, |(neutral, _)| neutral)
     }
 
-    /// The real name of a header that the rules name neutrally.
+    /// Returns the real name of a header that has a neutral name in the rules; `neutral` itself if
+    /// no real name is configured.
     #[must_use]
     pub(crate) fn header_name<'a>(&'a self, neutral: &'a str) -> &'a str {
         let known = self.header_names.iter().find(|(n, _)| n == neutral);
@@ -188,11 +191,11 @@ impl VendorRouteSet {
 }
 
 impl RouteTable {
-    /// Makes the routes of a configuration. A route whose key is not to be had is left out, with
-    /// a warning.
+    /// Builds the routes of a configuration. A route whose key is not set is left out, with a
+    /// warning.
     ///
     /// # Errors
-    /// A file of a route's TLS cannot be used.
+    /// A TLS file of a route cannot be used.
     pub(crate) fn new(sections: &[VendorRoutes]) -> Result<RouteTable, ConfigError> {
         let mut routes = RouteTable::default();
         for section in sections {
@@ -222,8 +225,8 @@ impl RouteTable {
         Ok(routes)
     }
 
-    /// Reads the keys of all routes again, from where a configuration says that they are. A key
-    /// that is not to be had any more, or that no header can carry, stays as it was.
+    /// Reads the keys of all routes again, from the sources in `sections`. A route keeps its old
+    /// key if the new one is missing or has characters that no header can carry.
     pub(crate) fn reload_keys(&self, sections: &[VendorRoutes]) {
         for route in self.all() {
             let (vendor, name) = (&route.vendor, &route.name);
@@ -247,20 +250,20 @@ impl RouteTable {
         }
     }
 
-    /// A vendor's routes, if it has any that can be used.
+    /// Returns a vendor's routes; `None` if it has no route with a key.
     #[must_use]
     pub(crate) fn for_vendor(&self, vendor: &str) -> Option<&VendorRouteSet> {
-        self.by_vendor.get(vendor).filter(|line| !line.routes.is_empty())
+        self.by_vendor.get(vendor).filter(|vendor_routes| !vendor_routes.routes.is_empty())
     }
 
-    /// Every vendor that is set up, with routes or without.
+    /// Returns the names of all configured vendors, with or without usable routes.
     pub(crate) fn vendors(&self) -> impl Iterator<Item = &str> {
         self.by_vendor.keys().map(String::as_str)
     }
 
-    /// Every route.
+    /// Returns every route of every vendor.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<VendorRoute>> {
-        self.by_vendor.values().flat_map(|line| &line.routes)
+        self.by_vendor.values().flat_map(|vendor_routes| &vendor_routes.routes)
     }
 }
 

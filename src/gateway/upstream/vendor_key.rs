@@ -1,9 +1,10 @@
-//! Keys of vendors, from where they are configured to be.
+//! Reads the vendors' API keys from their configured sources: the environment, a file or the
+//! configuration itself.
 
 use crate::catalogue::VendorRoutes;
 use crate::catalogue::route::KeySource;
 
-/// A key without the space around it; `None` where there is none.
+/// Reads a key and trims the whitespace around it; `None` if the key is missing or empty.
 #[must_use]
 pub(crate) fn read_key(source: &KeySource) -> Option<String> {
     let found = match source {
@@ -19,8 +20,9 @@ pub(crate) fn is_header_safe(key: &str) -> bool {
     key.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
 }
 
-/// Keys that are there and that no header can carry, each told by its place and without itself. A
-/// route whose key is not there is left out, which is no fault.
+/// Returns a message for each key that is set but has characters that no header can carry. The
+/// message names the source of the key and does not contain the key. A missing key is no error: its
+/// route is left out.
 #[must_use]
 pub(crate) fn find_unusable(vendors: &[VendorRoutes]) -> Vec<String> {
     let mut unusable = Vec::new();

@@ -1,5 +1,5 @@
-//! A connection with something of ours on it. What is not read or written is the connection's own
-//! business, and passed on to it here.
+//! A connection whose reads and writes go through an [`IoPolicy`]. Everything else that pingora
+//! asks of a connection is delegated to the wrapped one.
 
 use std::fmt::Debug;
 use std::io;
@@ -17,7 +17,7 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// A layer between a connection and its reader and writer.
+/// Handles the reads, writes and flushes between a connection and its user.
 pub(crate) trait IoPolicy: Debug + Send + Sync + Unpin {
     fn poll_read(
         &mut self,
@@ -38,27 +38,28 @@ pub(crate) trait IoPolicy: Debug + Send + Sync + Unpin {
     fn poll_shutdown(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// More bytes than these do not wait for others.
+/// A [`WriteBuffer`] holds back at most this many bytes.
 const BUFFERED_BYTES_MAX: usize = 64 << 10;
-/// So much room for them is kept from one time to the next.
+/// After a send, a [`WriteBuffer`] keeps at most this many bytes of capacity.
 const CAPACITY_BYTES_KEPT: usize = 4 << 10;
 
-/// Bytes that wait for others, to leave together: a send costs microseconds, most of them for
-/// waking whoever receives.
+/// Bytes that are held back and sent together with later ones: a send costs microseconds, most of
+/// them for waking the receiver.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBuffer {
     bytes: Vec<u8>,
-    /// How many of them went out.
+    /// How many of the bytes have been sent.
     sent: usize,
 }
 
 impl WriteBuffer {
-    /// How many of them are still to go.
+    /// Returns how many bytes are still to be sent.
     pub(crate) fn unsent_bytes(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
-    /// Takes some in; not if that would be too many, or the first of them are on their way.
+    /// Holds bytes back, and returns whether it did: it does not if they exceed the limit, or if
+    /// the buffer has been sent in part.
     pub(crate) fn try_push(&mut self, bytes: &[u8]) -> bool {
         let fits = self.sent == 0 && self.bytes.len() + bytes.len() <= BUFFERED_BYTES_MAX;
         if fits {
@@ -67,7 +68,7 @@ impl WriteBuffer {
         fits
     }
 
-    /// Sends all. What could not be sent is not tried again.
+    /// Sends all bytes and empties the buffer. After an error the unsent bytes are dropped.
     pub(crate) fn poll_send(
         &mut self,
         stream: &mut Stream,
@@ -129,7 +130,7 @@ impl<M: IoPolicy> AsyncWrite for WrappedStream<M> {
 #[async_trait]
 impl<M: IoPolicy> Shutdown for WrappedStream<M> {
     async fn shutdown(&mut self) {
-        // What fails here has failed for good.
+        // The connection is given up, so an error of its shutdown changes nothing.
         let _ = AsyncWriteExt::shutdown(self).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What a request wants of video jobs, by its method and path.
+//! What a request does with video jobs, by its method and path.
 
 use http::Method;
 use pingora::http::RequestHeader;
@@ -7,38 +7,38 @@ use crate::dialect::Endpoint;
 use crate::gateway::api_error::{ApiError, RequestError};
 use crate::gateway::request::target::{percent_decode, query_value, require_method};
 
-/// What a request wants of video jobs.
+/// What a request does with video jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum VideoAction {
-    /// A new job.
+    /// Creates a job.
     Create,
-    /// A page of them, as this query says.
+    /// Lists a page of the account's jobs; the value is the query string.
     List(String),
-    /// One, as it is.
+    /// Returns the job with this id.
     Get(String),
-    /// One less.
+    /// Deletes the job with this id.
     Delete(String),
-    /// The way to the file of one.
+    /// Redirects to the file of a job.
     Content {
-        /// The job.
+        /// The id of the job.
         id: String,
-        /// What of it, if that is said.
+        /// The kind of file that the query asks for, if it names one.
         variant: Option<String>,
     },
-    /// The file itself, for the bearer of a signed address.
+    /// Sends the file itself to the bearer of a signed URL.
     File {
-        /// The job.
+        /// The id of the job.
         id: String,
-        /// What makes the address good.
+        /// The token that authorises the download.
         token: String,
     },
 }
 
 impl VideoAction {
-    /// Reads the method and the path below `/v1/videos`; `None` if there is no such path.
+    /// Parses the method and the path below `/v1/videos`; `None` if there is no such path.
     ///
     /// # Errors
-    /// Another method.
+    /// The path exists, but not with this method.
     pub(in crate::gateway) fn from_request(
         head: &RequestHeader,
     ) -> Result<Option<VideoAction>, ApiError> {

@@ -1,5 +1,5 @@
-//! What a video's vendor is to be sent, where that has an image: it waits in the object store, not
-//! in the ledger's.
+//! Keeps the body for a video's vendor until the job is submitted. A large one, with an image in
+//! it, is kept in the object store instead of the ledger's store.
 
 use bytes::Bytes;
 
@@ -8,11 +8,11 @@ use crate::gateway::state::Gateway;
 use crate::idempotency::INLINE_BYTES_MAX;
 use crate::jobs::{Job, VendorBody};
 
-/// Puts a long body where such are. Gives the job, which then says so, and what is left to be kept
-/// with it.
+/// Writes a large body to the object store. Returns the job, with a note where the body is, and the
+/// body that remains to be stored with the job: empty if it was written, else the whole.
 ///
 /// # Errors
-/// It cannot be put there. Nothing was promised or paid for yet.
+/// The body cannot be written. No job was created and no money was held yet.
 pub(super) async fn store_body(
     gateway: &Gateway,
     mut job: Job,
@@ -25,7 +25,7 @@ pub(super) async fn store_body(
     let created_ms = job.created_ms.unsigned_abs();
     let expires_s =
         created_ms.saturating_add(gateway.videos.schedule.hold_lease_ms()).div_ceil(1_000);
-    job.body_apart = Some(VendorBody { bytes, expires_s });
+    job.external_body = Some(VendorBody { bytes, expires_s });
     let Some((name, _)) = job.external_body() else { return Err(ServerError::Internal.into()) };
     if let Err(why) = gateway.body_files.write(&name, body).await {
         log::warn!(
@@ -37,7 +37,7 @@ pub(super) async fn store_body(
     Ok((job, Bytes::new()))
 }
 
-/// Deletes the body of a job that was not placed.
+/// Deletes the stored body of a job that was not created after all.
 pub(super) async fn delete_body(gateway: &Gateway, job: &Job) {
     let Some((name, bytes)) = job.external_body() else { return };
     if let Err(why) = gateway.body_files.delete(&name, bytes).await {

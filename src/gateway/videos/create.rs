@@ -1,4 +1,5 @@
-//! A new video job: it is admitted like any other call, and its hold is placed with it.
+//! Creates a video job: the call is accepted like any other, and its hold is placed together with
+//! the job.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +27,15 @@ use crate::gateway::state::Gateway;
 use crate::jobs::{Job, JobQueue, JobStage, NewJob, PlaceResult};
 use crate::ledger::{AccountName, Unavailable};
 
-/// An embedded store waits for its disk before a job counts, and cannot be away.
+/// How long an embedded store may take to create a job. It answers only after the job is synced to
+/// disk, and cannot be unreachable as a remote store can.
 pub(in crate::gateway) const EMBEDDED_STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Takes a new job in: afterwards it is in the queue, and its money held.
+/// Creates a job: afterwards it is in the queue, and its money is held.
 ///
 /// # Errors
-/// Everything that can be wrong with it.
+/// The call or its idempotency key is refused, the account cannot pay, it has too many open jobs,
+/// or a store does not answer.
 pub(in crate::gateway) async fn create_job(
     gateway: &Gateway,
     session: &Session,
@@ -42,7 +45,7 @@ pub(in crate::gateway) async fn create_job(
 ) -> Result<LocalResponse, ApiError> {
     let accepted = admission::accept_call(gateway, ctx, request_body.parsed, Endpoint::Videos)?;
     let AcceptedCall { call, model, price_version, priced_at, .. } = accepted;
-    let RequestKind::Video { ask, file } = &call.kind else {
+    let RequestKind::Video { request, file } = &call.kind else {
         return Err(ServerError::Internal.into());
     };
     let quote = holds::quote_call(&model, &call, 0, priced_at)?.ok_or(ServerError::Internal)?;
@@ -54,18 +57,18 @@ pub(in crate::gateway) async fn create_job(
         key_prefix: caller.key.prefix.clone(),
         model: model.id.clone(),
         vendor: model.vendor.name.clone(),
-        seconds: ask.seconds,
-        resolution: ask.resolution,
-        size: ask.size.clone(),
+        seconds: request.seconds,
+        resolution: request.resolution,
+        size: request.size.clone(),
         created_ms: ctx.arrived_ms,
         held: quote.wanted,
         price_version: price_version.to_string(),
-        body_apart: None,
+        external_body: None,
         progress: 0,
         stage: JobStage::Queued { refused: 0 },
     };
-    let whole = rewrite_body(&model, videos::build_body(&call.document, ask, file.as_ref()))?;
-    // While nothing can be placed nothing is kept for it.
+    let whole = rewrite_body(&model, videos::build_body(&call.document, request, file.as_ref()))?;
+    // Checked first, so that no body is written while no hold can be placed.
     let admitting =
         gateway.with_ledger_timeout("video_place", gateway.ledger.accepts_holds()).await;
     admitting.map_err(|_| ServerError::LedgerUnavailable)?;
@@ -101,16 +104,17 @@ pub(in crate::gateway) async fn create_job(
     Ok(LocalResponse::ok(view))
 }
 
-/// The body for the vendor, as the rules want it.
+/// Applies the rules' rewrites for the model to the body for the vendor.
 pub(in crate::gateway) fn rewrite_body(model: &Model, body: Bytes) -> Result<Bytes, ApiError> {
     let document = JsonDocument::parse(body).map_err(|_| ServerError::Internal)?;
-    let mut draft = JsonPatch::new(&document);
-    model.rewrite(Endpoint::Videos, &mut draft);
-    Ok(draft.finish().concat().into())
+    let mut patch = JsonPatch::new(&document);
+    model.rewrite(Endpoint::Videos, &mut patch);
+    Ok(patch.finish().concat().into())
 }
 
-/// Places an order, within the ledger's deadline. If that passes, the job may be there all the
-/// same: unless the client can ask for it again, it is taken back.
+/// Places a job in the queue, within the ledger's timeout. After a timeout the job may exist all
+/// the same: unless the client has an idempotency key with which it can repeat the call, the job is
+/// then deleted.
 pub(in crate::gateway) async fn place_job(
     gateway: &Gateway,
     new_job: NewJob,
@@ -137,8 +141,8 @@ pub(in crate::gateway) async fn place_job(
     placed
 }
 
-/// Deletes a job of which nobody knows whether it is there, and once more when whatever was on its
-/// way has arrived or been refused.
+/// Deletes a job of which it is unknown whether the store has it, and deletes it once more after 35
+/// s, when a late write has arrived or been refused.
 pub(in crate::gateway) fn delete_unconfirmed(
     queue: Arc<dyn JobQueue>,
     account: AccountName,

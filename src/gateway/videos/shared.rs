@@ -1,4 +1,4 @@
-//! What requests for videos share: the queue, the files, the signer of URLs.
+//! The shared state of video requests: the queue, the files, the signer of URLs.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::ledger::{AccountName, Unavailable};
 /// How the id of a job begins.
 pub(in crate::gateway) const ID_PREFIX: &str = "video_";
 
-/// Everything about video jobs that a request needs.
+/// The shared state of video requests.
 pub(crate) struct VideoService {
-    /// Where jobs wait.
+    /// The queue of jobs.
     pub queue: Arc<dyn JobQueue>,
-    /// Where finished videos are kept.
+    /// The store of finished videos.
     pub files: Arc<VideoFiles>,
-    /// The address under which clients reach the gateway, where that is set.
+    /// The base URL under which clients reach the gateway; `None` if it is not configured.
     pub public_base: Option<String>,
-    /// When what happens.
+    /// The intervals and time limits of jobs.
     pub schedule: JobSchedule,
-    /// Tells this process' worker that there is something new.
+    /// Wakes the worker of this process after a job has changed.
     pub worker_wakeup: Arc<Notify>,
-    /// The secrets of addresses; `None` where only the store has it.
+    /// The secrets that sign URLs, newest first; `None` where the secret is kept in the store.
     url_secrets: Vec<Option<[u8; 32]>>,
     url_signer: OnceCell<UrlSigner>,
 }
@@ -44,7 +44,7 @@ impl VideoService {
         VideoService { queue, files, public_base, schedule, worker_wakeup, url_secrets, url_signer }
     }
 
-    /// What seals addresses. The fleet shares its secrets.
+    /// Returns the signer of URLs, made on first use. All nodes of the fleet share its secrets.
     pub(super) async fn url_signer(&self) -> Result<&UrlSigner, Unavailable> {
         let found = self.url_signer.get_or_try_init(|| async {
             let newest = self.url_secret(0).await?;
@@ -57,7 +57,8 @@ impl VideoService {
         found.await
     }
 
-    /// A secret of addresses: as it is configured, else the store's.
+    /// Returns the secret of this rank: the configured one, or else the one in the store, which is
+    /// created if it does not exist.
     async fn url_secret(&self, rank: usize) -> Result<[u8; 32], Unavailable> {
         if let Some(Some(secret)) = self.url_secrets.get(rank) {
             return Ok(*secret);
@@ -67,7 +68,7 @@ impl VideoService {
         self.queue.get_or_set_secret(candidate).await
     }
 
-    /// The job, if it is there and its time has not come.
+    /// Returns the job, if it exists and has not expired.
     pub(super) async fn find_job(
         &self,
         account: &AccountName,
@@ -81,12 +82,12 @@ impl VideoService {
     }
 }
 
-/// The id of the job that a request asks for.
+/// Makes the id of a job from the id of the request that creates it.
 pub(in crate::gateway) fn job_id(request_id: &str) -> String {
     format!("{ID_PREFIX}{request_id}")
 }
 
-/// Whether a text is an id of a job: no other is looked up anywhere.
+/// Whether the text is a well-formed job id. No other text is looked up in the store.
 pub(in crate::gateway) fn is_job_id(text: &str) -> bool {
     let uuid = text.strip_prefix(ID_PREFIX).and_then(|rest| uuid::Uuid::try_parse(rest).ok());
     uuid.is_some_and(|uuid| text[ID_PREFIX.len()..] == uuid.to_string())

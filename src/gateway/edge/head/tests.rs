@@ -1,11 +1,11 @@
-//! Which heads are taken, and why the others are not.
+//! Tests which heads are accepted, and for which reasons others are refused.
 
 use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
 
-/// What the edge makes of these bytes: the length of a sound head, or why it is refused.
+/// Returns the length of a valid head, `None` if the head is incomplete, or why it is refused.
 fn read(head: &[u8]) -> Result<Option<usize>, HeadError> {
     let Some(end) = find_end(head, 0)? else { return Ok(None) };
     check_head(&head[..end]).map(|()| Some(end))
@@ -40,7 +40,7 @@ fn what_is_sound_is_taken(#[case] head: &str) {
     assert_eq!(read(more.as_bytes()), Ok(Some(head.len())));
 }
 
-/// A head of which the second line is this.
+/// Returns a head with this line after its `host` field.
 fn with(line: &str) -> String {
     format!("POST / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n")
 }
@@ -173,7 +173,7 @@ fn the_path_is_found_in_whatever_there_is(#[case] head: &str, #[case] found: &st
     assert_eq!(request_path(head.as_bytes()), found);
 }
 
-/// Heads that are nearly sound, and some that are.
+/// Generates heads that are almost valid, and some that are valid.
 fn heads() -> impl Strategy<Value = Vec<u8>> {
     let line = prop_oneof![
         "[A-Za-z-]{1,12}:[ \t]{0,2}[ -~]{0,12}",
@@ -219,7 +219,8 @@ proptest! {
         }
         match (found, find_end(&head, 0)) {
             (Ok(pieces), Ok(whole)) => prop_assert_eq!(pieces, whole),
-            // In pieces some faults are found that a later one hides, or the other way round.
+            // A head that is read in pieces may be refused for another fault than the whole head. A
+            // fault that `find_end` skips in the whole head must be found by `check_head`.
             (Err(_), Ok(Some(end))) => prop_assert!(check_head(&head[..end]).is_err()),
             (pieces, whole) => prop_assert_eq!(pieces.is_err(), whole.is_err()),
         }
