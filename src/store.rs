@@ -29,24 +29,25 @@ use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog};
 use redis::{RedisStore, RunGate};
 use sqlite::SqliteStore;
 
-/// A store as a process that serves has it.
+/// The store of a process that serves requests, opened once for each part of the process.
 pub struct ServingStore {
-    /// For requests.
+    /// The store that requests use.
     pub requests: OpenStore,
-    /// For what goes on beside them.
+    /// The store that background tasks use.
     pub background: OpenStore,
-    /// For video jobs.
+    /// The store that the worker of video jobs uses.
     pub worker: OpenStore,
-    /// What keeps it.
+    /// The background task that has to run while the store is used.
     pub maintenance: Maintenance,
 }
 
-/// Opens a store for a process that serves. An embedded one is shared; to a server, each part has
-/// connections on its own runtime, made when it is first asked. No hold is made before the upkeep
-/// runs; `leases` are what it keeps alive, each for so long.
+/// Opens a store for a process that serves requests. All parts share an embedded store. To a
+/// server, each part has its own connections on its own runtime, which are made when they are first
+/// used. A server accepts no hold before [`ServingStore::maintenance`] runs. `leases` are the
+/// leases that it renews, each for the time `lease`.
 ///
 /// # Errors
-/// [`Unavailable`] if a file is not there or cannot be opened.
+/// [`Unavailable`] if a file does not exist or cannot be opened.
 pub fn open_for_serving(
     section: &StoreSection,
     leases: Leases,
@@ -81,7 +82,7 @@ pub fn open_for_serving(
     Ok(ServingStore { requests, background, worker, maintenance })
 }
 
-/// Opens a store that is used on one runtime: a shared one connects when it is first asked.
+/// Opens a store that is used on one runtime. A shared store connects when it is first used.
 ///
 /// # Errors
 /// [`Unavailable`] if a file cannot be opened.
@@ -94,22 +95,23 @@ pub fn open_lazily(section: &StoreSection) -> Result<OpenStore, Unavailable> {
     }
 }
 
-/// What became of a store that was to be made.
+/// The result of [`create`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreCreation {
-    /// It is new.
+    /// The store was created.
     New,
-    /// It was there before, and nothing of it changed.
+    /// The store existed before, and nothing in it was changed.
     AlreadyExists,
-    /// A server needs none to be made; this one is set up as it has to be.
+    /// The store is a server, in which nothing has to be created. It can be reached and its
+    /// settings are safe.
     NotNeeded,
 }
 
-/// Makes a new store, unless there is one. Nothing else ever does: a file that is missing was
-/// deleted, or is elsewhere, and an empty one in its place would hide that.
+/// Creates a store, unless it exists. No other function creates one: a missing file was deleted or
+/// is elsewhere, and an empty one in its place would hide that.
 ///
 /// # Errors
-/// As with [`open`], and where a file is something else.
+/// The same as [`open`], and [`Unavailable`] if the file is not a store.
 pub async fn create(section: &StoreSection) -> Result<StoreCreation, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
         Some(path) if SqliteStore::create(path.as_ref())? => Ok(StoreCreation::New),
@@ -118,11 +120,11 @@ pub async fn create(section: &StoreSection) -> Result<StoreCreation, Unavailable
     }
 }
 
-/// Opens a store.
+/// Opens a store. The settings of a server are checked first.
 ///
 /// # Errors
-/// [`Unavailable`] if a file is not there or cannot be opened, an address cannot be read, or a
-/// Redis is set up in a way that would lose money.
+/// [`Unavailable`] if a file does not exist or cannot be opened, an address cannot be parsed, or a
+/// Redis is configured in a way that would lose money.
 pub async fn open(section: &StoreSection) -> Result<OpenStore, Unavailable> {
     match section.url.strip_prefix("sqlite:") {
         Some(path) => {
@@ -136,7 +138,8 @@ fn open_embedded(section: &StoreSection, path: &Path) -> Result<SqliteStore, Una
     Ok(SqliteStore::open(path)?.with_kept_bytes_max(section.kept_bytes_max))
 }
 
-/// A server for a command: it serves no calls, so it needs no recovery after a restart.
+/// Opens a server for a command: a command serves no calls, so it needs no recovery after a restart
+/// of the server.
 fn open_ungated(ledger: RedisStore) -> OpenStore {
     let ledger = Arc::new(ledger);
     let [queue, reply_store] = [(); 2].map(|()| Arc::new(ledger.separate_connection()));

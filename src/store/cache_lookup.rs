@@ -1,4 +1,5 @@
-//! How entries are looked up: each once, a few at a time, and not more than one answer may have.
+//! The lookup of cache entries by name: each name once, a few names per command, and until the size
+//! limit of the result is reached.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,15 +8,18 @@ use bytes::Bytes;
 use crate::kv_cache::{ENTRY_BYTES_MAX, LOOKUP_BYTES_MAX, NAME_BYTES_MAX};
 use crate::ledger::Unavailable;
 
-/// At most this many entries are read in one command. Other commands run in between: on one
-/// connection a hold would wait behind a long reply.
+/// At most this many entries are read in one command. Other commands run in between: a hold on the
+/// same connection would wait behind a long response.
 const BATCH_SIZE: usize = 4;
 
-// Within one step the bound of an answer is not looked at.
+// The limit of the result is checked only between commands, so one command must be small against
+// it.
 const _: () = assert!(BATCH_SIZE * ENTRY_BYTES_MAX <= LOOKUP_BYTES_MAX / 8);
 
-/// Looks names up by way of `look`, which is given a few of them and answers in the same order.
-pub(super) async fn find_notes<F, L>(
+/// Looks names up with `look`, which gets at most `BATCH_SIZE` names at a time and returns their
+/// entries in the same order. Names that are too long are not found. After `LOOKUP_BYTES_MAX` bytes
+/// the rest counts as not found.
+pub(super) async fn find_entries<F, L>(
     names: &[String],
     mut look: F,
 ) -> Result<Vec<Option<Bytes>>, Unavailable>
@@ -23,9 +27,9 @@ where
     F: FnMut(Vec<String>) -> L,
     L: Future<Output = Result<Vec<Option<Bytes>>, Unavailable>>,
 {
-    let mut asked = HashSet::new();
+    let mut seen = HashSet::new();
     let askable = names.iter().map(String::as_str);
-    let askable = askable.filter(|name| name.len() <= NAME_BYTES_MAX && asked.insert(*name));
+    let askable = askable.filter(|name| name.len() <= NAME_BYTES_MAX && seen.insert(*name));
     let askable: Vec<&str> = askable.collect();
     let mut found: HashMap<&str, Bytes> = HashMap::new();
     let mut bytes = 0;
@@ -47,20 +51,21 @@ where
 mod tests {
     use bytes::Bytes;
 
-    use super::{BATCH_SIZE, find_notes};
+    use super::{BATCH_SIZE, find_entries};
     use crate::kv_cache::{ENTRY_BYTES_MAX, LOOKUP_BYTES_MAX, NAME_BYTES_MAX};
 
-    /// Looks for names where every entry is there; tells how many are found, and what was asked.
-    async fn asked(names: &[String]) -> (usize, Vec<Vec<String>>) {
-        let mut asked = Vec::new();
+    /// Looks names up in a store that has an entry for each. Returns the number of entries found,
+    /// and the names of each command.
+    async fn look_up(names: &[String]) -> (usize, Vec<Vec<String>>) {
+        let mut batches = Vec::new();
         let entry = Bytes::from(vec![0; ENTRY_BYTES_MAX]);
-        let found = find_notes(names, |few| {
+        let found = find_entries(names, |few| {
             let entries = few.iter().map(|_| Some(entry.clone())).collect();
-            asked.push(few);
+            batches.push(few);
             async { Ok(entries) }
         });
         let found = found.await.expect("an answer");
-        (found.iter().filter(|entry| entry.is_some()).count(), asked)
+        (found.iter().filter(|entry| entry.is_some()).count(), batches)
     }
 
     fn names(count: usize) -> Vec<String> {
@@ -69,9 +74,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_few_names_at_a_time_in_their_order() {
-        assert_eq!(asked(&[]).await, (0, vec![]));
-        assert_eq!(asked(&names(2)).await, (2, vec![names(2)]));
-        let (found, steps) = asked(&names(BATCH_SIZE + 1)).await;
+        assert_eq!(look_up(&[]).await, (0, vec![]));
+        assert_eq!(look_up(&names(2)).await, (2, vec![names(2)]));
+        let (found, steps) = look_up(&names(BATCH_SIZE + 1)).await;
         assert_eq!(
             (found, steps.len(), steps.concat()),
             (BATCH_SIZE + 1, 2, names(BATCH_SIZE + 1))
@@ -83,14 +88,14 @@ mod tests {
         let (longest, longer) = ("n".repeat(NAME_BYTES_MAX), "n".repeat(NAME_BYTES_MAX + 1));
         let repeated = [vec!["a".to_owned(); 999], vec![longer, longest.clone()]].concat();
         let once = vec![vec!["a".to_owned(), longest]];
-        assert_eq!(asked(&repeated).await, (1_000, once));
+        assert_eq!(look_up(&repeated).await, (1_000, once));
     }
 
     #[tokio::test]
     async fn an_answer_ends_at_its_bound() {
-        let most = LOOKUP_BYTES_MAX / ENTRY_BYTES_MAX;
-        assert_eq!(asked(&names(most)).await.0, most);
-        let (found, steps) = asked(&names(10 * most)).await;
-        assert_eq!((found, steps.len()), (most, most / BATCH_SIZE));
+        let max = LOOKUP_BYTES_MAX / ENTRY_BYTES_MAX;
+        assert_eq!(look_up(&names(max)).await.0, max);
+        let (found, steps) = look_up(&names(10 * max)).await;
+        assert_eq!((found, steps.len()), (max, max / BATCH_SIZE));
     }
 }

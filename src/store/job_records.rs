@@ -3,19 +3,19 @@
 use crate::jobs::{Job, NewJob};
 use crate::ledger::Unavailable;
 
-/// A job as it is kept.
+/// Encodes a job as JSON, as both stores keep it.
 pub(super) fn serialize_job(job: &Job) -> Result<String, Unavailable> {
     serde_json::to_string(job)
         .map_err(|why| Unavailable(format!("{} cannot be kept: {why}", job.id)))
 }
 
-/// A job that was kept.
+/// Parses the JSON of a job that a store has kept.
 pub(super) fn parse_job(text: &str) -> Result<Job, Unavailable> {
     serde_json::from_str(text).map_err(|why| Unavailable(format!("a job cannot be read: {why}")))
 }
 
-/// The job of a claim. One that cannot be parsed does not block the others; it is skipped until its
-/// lease runs out.
+/// Parses the job of a claim. A job that cannot be parsed does not stop the others: it is logged,
+/// and no worker gets it until its lease expires.
 pub(super) fn parse_claimed_job(text: &str) -> Option<Job> {
     let job = parse_job(text);
     if let Err(why) = &job {
@@ -24,10 +24,11 @@ pub(super) fn parse_claimed_job(text: &str) -> Option<Job> {
     job.ok()
 }
 
-/// Whether an order is the one that a job came from, however far the job is by now.
+/// Checks that an order is the one that created `job`, whose progress and stage may have changed
+/// since. `key` is the key that the store has with the job.
 ///
 /// # Errors
-/// [`Unavailable`] if it is another: no two jobs have the same id.
+/// [`Unavailable`] if it is another order: no two jobs may have the same id.
 pub(super) fn check_same_order(
     order: &NewJob,
     job: Job,
@@ -40,7 +41,7 @@ pub(super) fn check_same_order(
     Err(id_already_used(&order.job.id))
 }
 
-/// An id that cannot be had.
+/// Returns the error for an id that is taken by another job or hold.
 pub(super) fn id_already_used(id: &str) -> Unavailable {
     Unavailable(format!("{id} was used before, for something else"))
 }

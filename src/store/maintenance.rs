@@ -1,5 +1,5 @@
-//! Maintenance of a store while a process serves: leases are renewed, the store is probed, and what
-//! a shared store may have lost is restored.
+//! Maintenance of a store while a process serves requests: it renews leases, probes the store, and
+//! restores what a shared store may have lost.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,10 +27,10 @@ use lease_batches::{LEASES_BATCH, duration_ms};
 use shared::SharedMaintenance;
 use uptime::Uptime;
 
-/// Leases that could not be renewed are tried again after so long.
+/// After a failure, all leases are renewed again after this time.
 const RENEW_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The background task that maintains a store, with what it has found out about the store.
 pub struct Maintenance {
     ledger: Arc<dyn Ledger>,
     reply_store: Arc<dyn ReplyStore>,
@@ -42,7 +42,7 @@ pub struct Maintenance {
     kind: MaintenanceKind,
 }
 
-/// Who else may use the store.
+/// The part of the maintenance that depends on the kind of the store.
 enum MaintenanceKind {
     Embedded(EmbeddedMaintenance),
     Shared(SharedMaintenance),
@@ -71,8 +71,8 @@ impl Maintenance {
         lease: Duration,
     ) -> Maintenance {
         let reply_store = store.reply_store.clone();
-        let fleet = SharedMaintenance::new(outbox, run_gate, leases.clone(), reply_store, lease);
-        Maintenance::new(MaintenanceKind::Shared(fleet), store, leases, lease)
+        let shared = SharedMaintenance::new(outbox, run_gate, leases.clone(), reply_store, lease);
+        Maintenance::new(MaintenanceKind::Shared(shared), store, leases, lease)
     }
 
     fn new(
@@ -86,16 +86,16 @@ impl Maintenance {
         Maintenance { ledger, reply_store, leases, lease, uptime, last_renewed, kind }
     }
 
-    /// Keeps the store for as long as this is polled.
+    /// Maintains the store. It never returns; the maintenance stops when the future is dropped.
     pub async fn run(&self) {
         match &self.kind {
-            MaintenanceKind::Embedded(alone) => {
-                tokio::join!(alone.run(&self.uptime), self.renew_leases()).1;
+            MaintenanceKind::Embedded(embedded) => {
+                tokio::join!(embedded.run(&self.uptime), self.renew_leases()).1;
             }
-            MaintenanceKind::Shared(fleet) => {
+            MaintenanceKind::Shared(shared) => {
                 tokio::join!(
-                    fleet.watch_server(&self.uptime),
-                    fleet.maintain_outbox(),
+                    shared.watch_server(&self.uptime),
+                    shared.maintain_outbox(),
                     self.renew_leases()
                 )
                 .2;
@@ -108,44 +108,45 @@ impl Maintenance {
     #[must_use]
     pub(crate) fn may_sweep(&self) -> bool {
         let is_settled = match &self.kind {
-            MaintenanceKind::Embedded(alone) => alone.is_stable_for(self.lease),
-            MaintenanceKind::Shared(fleet) => fleet.is_stable_for(self.lease),
+            MaintenanceKind::Embedded(embedded) => embedded.is_stable_for(self.lease),
+            MaintenanceKind::Shared(shared) => shared.is_stable_for(self.lease),
         };
-        // Whoever slept has to renew its own first.
+        // A process that was suspended has to renew its own leases before it may sweep.
         let renewed = *self.last_renewed.lock().unwrap_or_else(PoisonError::into_inner);
         let has_renewed = renewed.is_some_and(|renewed| renewed.elapsed() < self.lease / 2);
         is_settled && has_renewed && self.uptime.is_at_least(self.lease)
     }
 
-    /// Whether anything can be bought: a shared store is made up for first.
+    /// Checks whether paid calls can be admitted: a shared store must be recovered first.
     ///
     /// # Errors
-    /// [`Unavailable`] says why it cannot.
+    /// [`Unavailable`] with the reason why they cannot.
     pub(crate) fn check_open(&self) -> Result<(), Unavailable> {
         match &self.kind {
             MaintenanceKind::Embedded(_) => Ok(()),
-            MaintenanceKind::Shared(fleet) => fleet.check_open(),
+            MaintenanceKind::Shared(shared) => shared.check_open(),
         }
     }
 
-    /// Whether the end of a hold is safe on this machine before the store has acknowledged it.
+    /// Whether the outbox can be written, so that the end of a hold is safe on this machine before
+    /// the store has acknowledged it.
     #[must_use]
     pub(crate) fn can_write_outbox(&self) -> bool {
         match &self.kind {
-            MaintenanceKind::Embedded(alone) => alone.can_write_outbox(),
-            MaintenanceKind::Shared(fleet) => fleet.can_write_outbox(),
+            MaintenanceKind::Embedded(embedded) => embedded.can_write_outbox(),
+            MaintenanceKind::Shared(shared) => shared.can_write_outbox(),
         }
     }
 
-    /// Writes what there is to write before the process leaves.
+    /// Writes what the outbox still has in memory, before the process exits.
     pub fn flush(&self) {
         match &self.kind {
-            MaintenanceKind::Embedded(alone) => alone.flush(),
-            MaintenanceKind::Shared(fleet) => fleet.flush(),
+            MaintenanceKind::Embedded(embedded) => embedded.flush(),
+            MaintenanceKind::Shared(shared) => shared.flush(),
         }
     }
 
-    /// Renews what is kept alive, four times in each lease.
+    /// Renews all leases of this process, four times in each lease.
     async fn renew_leases(&self) {
         let every = self.lease / 4;
         let mut wait = every;
@@ -164,7 +165,8 @@ impl Maintenance {
         }
     }
 
-    /// Renews what it can, holds first; one that cannot be renewed keeps no other from it.
+    /// Renews all leases, those of holds before those of idempotency keys. A lease that cannot be
+    /// renewed does not stop the others; its error is returned at the end.
     async fn renew_all(&self) -> Result<(), Unavailable> {
         let (began, mut all, mut done) = (Instant::now(), self.leases.entries(), Ok(()));
         all.sort_by_key(|entry| matches!(entry.item, LeasedItem::Name { .. }));
@@ -179,7 +181,7 @@ impl Maintenance {
         done
     }
 
-    /// Renews a lease. What is not there any more is nobody's concern here.
+    /// Renews a lease. A hold or a key that no longer exists is not an error.
     async fn renew_one(
         &self,
         LeaseEntry { account, id, item }: &LeaseEntry,

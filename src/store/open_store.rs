@@ -1,4 +1,5 @@
-//! A store that is open: the money, the notes, the jobs and the replies, wherever they live.
+//! The interfaces of an open store: ledger, account cache, job queue and replies, for every kind of
+//! store.
 
 use std::sync::Arc;
 
@@ -10,42 +11,42 @@ use crate::jobs::JobQueue;
 use crate::kv_cache::AccountCache;
 use crate::ledger::{Ledger, Unavailable};
 
-/// A store that is open.
+/// An open store.
 #[derive(Clone)]
 pub struct OpenStore {
-    /// The money.
+    /// The accounts, holds and charges.
     pub ledger: Arc<dyn Ledger>,
-    /// Cached entries with a lifetime. On a server they use a connection of their own, so money
-    /// never waits behind a long entry.
+    /// Cached entries with a time to live. On a server they use a separate connection, so that
+    /// operations on money never wait behind a long entry.
     pub account_cache: Arc<dyn AccountCache>,
-    /// The queue of video jobs. On a server it uses a connection of its own too, since a job's body
-    /// is even longer.
+    /// The queue of video jobs. On a server it uses a separate connection too, since the body of a
+    /// job is even longer.
     pub queue: Arc<dyn JobQueue>,
-    /// Idempotency keys and replies. They use a connection of their own as well: a key is looked up
-    /// before money is held, and must not wait behind a cache entry.
+    /// Idempotency keys and replies. On a server they use a separate connection as well: a key is
+    /// looked up before money is held, and must not wait behind a cache entry.
     pub reply_store: Arc<dyn ReplyStore>,
     /// Waits until an acknowledged write is durable.
     pub durability: DurabilityScope,
-    /// The connections to a server; none for an embedded store.
+    /// The connections to a server; empty for an embedded store.
     pub(super) connections: Vec<Arc<RedisStore>>,
 }
 
-/// Makes a write durable that the caller could not repeat.
+/// Waits until a write is durable, for writes that their caller could not repeat later.
 #[derive(Clone)]
 pub struct DurabilityScope(Option<Arc<RedisStore>>);
 
 impl DurabilityScope {
-    /// Writes, and waits until the write is durable. It may run `write` more than once, so the
-    /// write must be idempotent.
+    /// Runs `write`, and waits until it is durable. It may run `write` more than once, so the write
+    /// must be idempotent.
     ///
     /// # Errors
-    /// Those of the write; [`Unavailable`] if it is not known to be kept.
+    /// Those of the write; [`Unavailable`] if it is unknown whether the write is durable.
     pub(crate) async fn write<T, E: From<Unavailable>>(
         &self,
         write: impl AsyncFn() -> Result<T, E>,
     ) -> Result<T, E> {
         match &self.0 {
-            // An embedded store has written when it says so.
+            // An embedded store acknowledges these writes only when they are on disk.
             None => write().await,
             Some(redis) => redis.write_durably(write).await,
         }
@@ -66,7 +67,8 @@ impl OpenStore {
         }
     }
 
-    /// A server, of which money and jobs are asked through these connections.
+    /// Returns a server's store. `money`, `queue` and `reply_store` are connections to it; the
+    /// account cache gets another one.
     pub(super) fn from_server(
         ledger: Arc<dyn Ledger>,
         money: Arc<RedisStore>,
@@ -84,8 +86,8 @@ impl OpenStore {
         }
     }
 
-    /// Connects, so that the first caller need not wait for it. A connection that fails is made
-    /// again by the next caller that needs it.
+    /// Connects to a server now, so that the first caller need not wait for that. A connection that
+    /// fails is made again by the next caller that needs it.
     pub async fn connect(&self) {
         for failed in join_all(self.connections.iter().map(|c| c.connect())).await {
             if let Err(why) = failed {

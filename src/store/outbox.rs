@@ -1,13 +1,14 @@
 //! The outbox: every settlement and void is written to this machine's disk before it is sent to the
 //! store, sent again until the store acknowledges it, and replayed when the store may have lost it.
 //!
-//! So neither an outage of the store, nor its fall back to an older state, nor the death of this
-//! process loses a charge: the next process on the machine adopts what this one left. Telling
-//! something twice changes nothing, since every operation carries its hold's id.
+//! No charge is lost when the store is unavailable, when it falls back to an older state, or when
+//! this process dies: the next process on the machine adopts the segments that a dead process left.
+//! An operation that the store gets twice changes nothing the second time, since every operation
+//! carries the id of its hold.
 //!
-//! A shared store has one, since it may be unavailable or lose writes. An embedded store has one
-//! too, since it commits a moment later: if the process dies in between, the charge for a delivered
-//! reply must not be lost.
+//! A shared store has an outbox, since it may be unavailable or lose writes. An embedded store has
+//! one too, since it commits a moment later: if the process dies in between, the charge for a
+//! delivered response must not be lost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -55,12 +56,13 @@ use settlement_log::HoldEndKey;
 pub(super) use settlement_log::SettlementLog;
 pub(super) use target::{OutboxTarget, ServerRun};
 
-/// An entry that the store has not acknowledged for this long is sent again, at most this many at a
-/// time.
+/// An entry that the store has not acknowledged for this long is sent again. At most
+/// `REDELIVERY_BATCH_MAX` entries are sent again at a time.
 const REDELIVERY_INTERVAL: Duration = Duration::from_secs(5);
 const REDELIVERY_BATCH_MAX: usize = 256;
 
-/// A store with an outbox before it.
+/// A store with an outbox: settlements and voids are written to the outbox first, and then sent to
+/// the store.
 pub(super) struct Outbox<B> {
     pub(super) store: Arc<B>,
     pub(super) log: Arc<SettlementLog>,
@@ -71,28 +73,29 @@ impl<B: OutboxTarget> Outbox<B> {
         Outbox { store, log }
     }
 
-    /// Sends again what nobody has acknowledged for a while: whoever sent it first may be gone.
+    /// Sends again the entries that the store has not acknowledged for `REDELIVERY_INTERVAL`: the
+    /// call that sent such an entry first may have been cancelled.
     pub(super) async fn redeliver(&self) {
         let again =
             self.log.take_unacked(REDELIVERY_INTERVAL, REDELIVERY_BATCH_MAX).into_iter().map(
                 |(key, op)| async move {
-                    // It is tried again if that fails.
+                    // A failed delivery is repeated after the next interval.
                     let _ = self.deliver_entry(&key, &op).await;
                 },
             );
         join_all(again).await;
     }
 
-    /// Sends what was entered.
+    /// Sends an entry to the store, and records the acknowledgement or the refusal in the log.
     async fn deliver_entry(
         &self,
         key: &HoldEndKey,
         op: &Operation,
     ) -> Result<Outcome, Unavailable> {
         let delivered = self.store.deliver(key.account(), op).await;
-        let (answer, by) = delivered.inspect_err(|_| self.log.record_refusal())?;
-        if let Some(by) = by {
-            self.log.record_ack(key, by.as_ref());
+        let (answer, run_id) = delivered.inspect_err(|_| self.log.record_refusal())?;
+        if let Some(run_id) = run_id {
+            self.log.record_ack(key, run_id.as_ref());
         }
         Ok(answer)
     }
@@ -104,22 +107,23 @@ impl SettlementLog {
         self.is_writable().then_some(()).ok_or_else(unsound)
     }
 
-    /// The outbox before a shared store. What is left of another store stays apart, since its holds
-    /// are not this one's.
+    /// Opens the outbox of a shared store, in a folder that is named after the address of the
+    /// store. Entries for another address stay in their own folders, since their holds belong to
+    /// another store.
     pub(super) fn open_for_shared(
         section: &StoreSection,
         writable: Arc<AtomicBool>,
     ) -> Result<SettlementLog, Unavailable> {
         let all = Path::new(&section.outbox);
-        let cannot = |why: std::io::Error| Unavailable(format!("the outbox: {why}"));
-        permissions::make_folder(all).map_err(cannot)?;
+        let to_unavailable = |why: std::io::Error| Unavailable(format!("the outbox: {why}"));
+        permissions::make_folder(all).map_err(to_unavailable)?;
         let root = all.join(folder_name_for(&section.url));
         let log = SettlementLog::open(&root, Retention::FOR_SERVER, writable)?;
         warn_foreign_segments(all, &root);
         Ok(log)
     }
 
-    /// The outbox before an embedded store, beside its file.
+    /// Opens the outbox of an embedded store, in the folder `<path>-outbox` beside its file.
     pub(super) fn open_for_embedded(path: &Path) -> Result<SettlementLog, Unavailable> {
         let mut root = path.as_os_str().to_owned();
         root.push("-outbox");
@@ -127,8 +131,8 @@ impl SettlementLog {
     }
 }
 
-/// The name of the folder of a store's outbox: the store's address without users and passwords, its
-/// hosts in a fixed order.
+/// Returns the name of the folder of a store's outbox: a digest of the store's address without
+/// users and passwords, with its hosts in a fixed order.
 fn folder_name_for(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
@@ -144,7 +148,8 @@ fn folder_name_for(url: &str) -> String {
 }
 
 fn with_default_port(host: &str, port: u16) -> String {
-    // The digits after the last colon, unless that is inside of an address in brackets.
+    // The port is the text after the last colon, unless that colon is inside an address in
+    // brackets.
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
     if has_port { host.to_owned() } else { format!("{host}:{port}") }
 }
@@ -172,36 +177,36 @@ fn warn_foreign_segments(all: &Path, own: &Path) {
     }
 }
 
-/// The run of a server (`RunScripts::run_id`) that has applied an operation.
-pub(super) struct RunTarget(Arc<RunScripts>);
+/// The run of a Redis server (`RunScripts::run_id`) that has applied an operation.
+pub(super) struct RedisRunId(Arc<RunScripts>);
 
-impl AsRef<str> for RunTarget {
+impl AsRef<str> for RedisRunId {
     fn as_ref(&self) -> &str {
         &self.0.run_id
     }
 }
 
 impl OutboxTarget for RedisStore {
-    type RunId = RunTarget;
+    type RunId = RedisRunId;
 
     async fn deliver(
         &self,
         account: &AccountName,
         op: &Operation,
-    ) -> Result<(Outcome, Option<RunTarget>), Unavailable> {
+    ) -> Result<(Outcome, Option<RedisRunId>), Unavailable> {
         let (answer, run) = self.apply_gated(account, op).await?;
-        Ok((answer, run.map(RunTarget)))
+        Ok((answer, run.map(RedisRunId)))
     }
 }
 
-/// A run of a server.
-pub(super) struct RunStore {
+/// A run of a Redis server, to which missing entries are replayed.
+pub(super) struct RedisRun {
     pub(super) redis: Arc<RedisStore>,
     pub(super) run: Arc<RunScripts>,
     pub(super) store_id: Option<Arc<str>>,
 }
 
-impl ServerRun for RunStore {
+impl ServerRun for RedisRun {
     fn name(&self) -> &str {
         &self.run.run_id
     }
@@ -226,10 +231,11 @@ impl ServerRun for RunStore {
         self.redis.check_holds_ended(&self.run, account, ids).await
     }
 
-    async fn restore_job(&self, noted: OrderRecord) -> Result<bool, Unavailable> {
-        match noted {
+    async fn replay_job_record(&self, record: OrderRecord) -> Result<bool, Unavailable> {
+        match record {
             OrderRecord::Placed(order) => self.redis.restore_job(&order).await,
-            // If somebody has claimed it since, that one has decided what becomes of it.
+            // If a worker has claimed the job since, its revision is higher and this save is
+            // refused: that worker has decided how the job goes on.
             OrderRecord::Accepted(mut claim, next) => self.redis.save_claim(&mut claim, next).await,
             OrderRecord::Deleted(account, id) => {
                 Ok(self.redis.delete_job(&account, &id).await?.is_some())
@@ -239,7 +245,8 @@ impl ServerRun for RunStore {
 }
 
 impl OutboxTarget for SqliteStore {
-    /// The file: it never forgets what it has, but what is at its path may be another.
+    /// The identity of the database file takes the place of a run: a file never loses what it has
+    /// committed, but another file may be at its path by now.
     type RunId = Arc<str>;
 
     async fn deliver(
@@ -268,13 +275,14 @@ impl ServerRun for Arc<SqliteStore> {
         self.submit(account, op.clone()).await
     }
 
-    /// It is told once, and little, so to ask first would spare nothing.
+    /// Returns `false` for every hold: a file gets few entries by replay, and each only once, so a
+    /// lookup before that would save nothing.
     async fn which_ended(&self, _: &AccountName, ids: &[&str]) -> Result<Vec<bool>, Unavailable> {
         Ok(vec![false; ids.len()])
     }
 
-    /// Jobs are in the file when their clients hear of them.
-    async fn restore_job(&self, _: OrderRecord) -> Result<bool, Unavailable> {
+    /// Restores nothing: a job is in the file before its client gets the response.
+    async fn replay_job_record(&self, _: OrderRecord) -> Result<bool, Unavailable> {
         Ok(false)
     }
 }

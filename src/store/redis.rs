@@ -1,8 +1,10 @@
-//! The shared store: one Redis (or Sentinel, or Cluster) for a fleet of gateways.
+//! The store that a fleet of gateways shares: one Redis server, a master behind Sentinels, or a
+//! cluster.
 //!
-//! Each operation is one fixed server-side script: the storage engine's transaction, O(1), on keys
-//! of one account under one hash tag. Time is the server's own. Operations travel on one
-//! connection in the order they were made.
+//! Each operation is one fixed server-side script, which the server runs as one transaction. A
+//! script is O(1) and uses only keys of one account, which share one hash tag. The time is always
+//! that of the server's own clock. Operations travel on one connection, in the order in which they
+//! were submitted.
 
 use async_trait::async_trait;
 use redis::Value;
@@ -49,7 +51,7 @@ use operations::{operation_call, parse_outcome, reply_strings};
 use run_gate::Requirement;
 
 impl RedisStore {
-    /// Does an operation in whatever run the server is.
+    /// Applies an operation in whatever run the server is in, without asking the run gate.
     async fn apply_ungated(
         &self,
         account: &AccountName,
@@ -79,8 +81,8 @@ impl RedisStore {
         }))
     }
 
-    /// About `about` accounts from a cursor of the server on, and the next cursor, which is 0 after
-    /// the last. An account may be returned twice.
+    /// Returns about `about` accounts, beginning at the SSCAN cursor `cursor`, and the next cursor,
+    /// which is 0 after the last account. An account may be returned twice.
     async fn scan_accounts(
         &self,
         cursor: u64,
@@ -106,7 +108,8 @@ impl Ledger for RedisStore {
         made.arg(keys.account()).arg("credit").arg(0);
         fields.add_command(made);
         let (new,): (bool,) = self.connection().await?.query_pipeline(&fields).await?;
-        // After the account, so that a name in the set always is one.
+        // The name is added to the set after the account exists, so that every name in the set has
+        // an account.
         let added = redis::cmd("SADD").arg(ACCOUNTS_KEY).arg(account.as_str()).to_owned();
         let _: i64 = self.connection().await?.query(&added).await?;
         Ok(new)
@@ -147,7 +150,8 @@ impl Ledger for RedisStore {
 
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
         let swept = self.sweep().await?;
-        // Holds come first; what is not counted now is counted by the next sweep.
+        // The sweep of holds is more important, so a failed recount is only logged. The next sweep
+        // recounts.
         if let Err(why) = self.recount_kept_bytes().await {
             log::warn!(
                 event = "kept_bytes_update_failed", why:% = why;

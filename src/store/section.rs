@@ -7,14 +7,15 @@ use super::tls::StoreTls;
 pub struct StoreSection {
     /// `sqlite:PATH`, `redis://…`, `rediss://…`, `redis-cluster://…` or `redis-sentinel://…/NAME`.
     pub url: String,
-    /// Run even on a Redis that may lose or drop what was acknowledged.
+    /// Whether the gateway runs even on a Redis that may lose or evict what it has acknowledged.
     pub allow_volatile: bool,
-    /// The folder where a gateway writes down how holds end before it tells a shared store.
+    /// The folder of the outbox of a shared store, where a gateway records settlements and voids
+    /// before it sends them to the store.
     pub outbox: String,
-    /// Bytes of replies, cache entries and bodies for vendors that the store keeps, at most, of all
-    /// accounts together.
+    /// The most bytes of replies, cache entries and bodies for vendors that the store keeps, for
+    /// all accounts together.
     pub kept_bytes_max: u64,
-    /// With what a `rediss…://` is spoken to.
+    /// The certificates for the TLS connection of a `rediss…://` address.
     pub tls: StoreTls,
 }
 
@@ -30,7 +31,7 @@ impl Default for StoreSection {
     }
 }
 
-/// The schemes a store's address may have.
+/// The schemes that the address of a store may have.
 pub(crate) const URL_SCHEMES: [&str; 7] = [
     "sqlite:",
     "redis://",
@@ -42,14 +43,14 @@ pub(crate) const URL_SCHEMES: [&str; 7] = [
 ];
 
 impl StoreSection {
-    /// Whether the store is a part of this process, and no server.
+    /// Whether the store is embedded in this process, and not a server.
     #[must_use]
     pub(crate) fn is_embedded(&self) -> bool {
         self.url.starts_with("sqlite:")
     }
 }
 
-/// The name of a store in metrics.
+/// Returns the name of the kind of store in metrics.
 #[must_use]
 pub(crate) fn kind_label(section: &StoreSection) -> &'static str {
     if section.is_embedded() { "sqlite" } else { "redis" }

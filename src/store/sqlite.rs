@@ -1,10 +1,10 @@
-//! The embedded store: SQLite on disk, written by one at a time.
+//! The embedded store: SQLite on disk, with one writer at a time.
 //!
-//! Operations queue up, and whoever asks for a hold does all that are waiting in one transaction;
-//! what takes long is left to a thread. A commit does not wait for the disk, so a hold costs no
-//! disk wait; payments and charges are acknowledged by a second thread once the log that holds them
-//! is on disk. That is what `synchronous = FULL` promises, without making holds wait for the
-//! charges of others.
+//! Operations are queued. A caller that places a hold commits everything that is queued in one
+//! transaction; long operations are left to a thread. A commit does not wait for the disk, so a
+//! hold does not either. Payments and charges are acknowledged by a second thread when the
+//! write-ahead log that contains them is on disk. That is what `synchronous = FULL` promises,
+//! without making holds wait for the charges of other calls.
 
 use async_trait::async_trait;
 
@@ -36,11 +36,11 @@ mod writer;
 pub use embedded_store::SqliteStore;
 use writer::Priority;
 
-/// Steps in which one sweep forgets holds that ended long ago, at most.
+/// One sweep deletes holds that ended long ago in at most this many steps.
 const HOLD_PURGE_STEPS_MAX: u32 = 40;
-/// The same for cache entries whose time has come. They are large, so the steps are smaller.
+/// The same for expired cache entries. They are large, so each step deletes fewer of them.
 const ENTRY_PURGE_STEPS_MAX: u32 = 400;
-/// The same for names of calls, and for replies.
+/// The same for idempotency keys and for replies.
 const REPLY_PURGE_STEPS_MAX: u32 = 100;
 
 #[async_trait]
@@ -93,7 +93,7 @@ impl Ledger for SqliteStore {
 
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
         let swept = self.scheduler.run(Priority::ThreadDurable, holds::expire_due).await?;
-        // In small steps, so that no call waits long for the writer.
+        // The steps are small, so that no call waits long for the writer.
         for _ in 0..HOLD_PURGE_STEPS_MAX {
             if self.scheduler.run(Priority::Thread, |txn| holds::purge_ended(txn.conn)).await? == 0
             {
@@ -120,11 +120,11 @@ impl Ledger for SqliteStore {
                 break;
             }
         }
-        let most = self.kept_bytes_max;
+        let bytes_max = self.kept_bytes_max;
         for _ in 0..REPLY_PURGE_STEPS_MAX {
             if self
                 .scheduler
-                .run(Priority::Thread, move |txn| kept_bytes::evict_excess(txn.conn, most))
+                .run(Priority::Thread, move |txn| kept_bytes::evict_excess(txn.conn, bytes_max))
                 .await?
                 == 0
             {

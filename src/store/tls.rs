@@ -8,26 +8,28 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-/// The files of the `[store]` section, as they are named there.
+/// The paths of the TLS files, as the `[store]` section has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreTlsFiles {
-    /// The authorities that may vouch for the server.
+    /// The certificates of the authorities that may have signed the server's certificate; `None`
+    /// for the public authorities.
     pub ca: Option<String>,
-    /// The certificate that the server is shown, with what leads from it to its authority.
+    /// The client certificate that is sent to the server, with the intermediate certificates up to
+    /// its authority.
     pub cert: Option<String>,
-    /// Its key.
+    /// The private key of the client certificate.
     pub key: Option<String>,
 }
 
-/// What was in them.
+/// The contents of the TLS files, which were checked.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct StoreTls {
     ca: Option<PemFile>,
-    /// The chain and its key.
+    /// The certificate chain of the client and its private key.
     client: Option<(PemFile, PemFile)>,
 }
 
-/// What is in a file.
+/// The content of a PEM file.
 type PemFile = Arc<[u8]>;
 
 impl fmt::Debug for StoreTls {
@@ -38,10 +40,10 @@ impl fmt::Debug for StoreTls {
 }
 
 impl StoreTls {
-    /// Reads the files, and looks whether they can be used.
+    /// Reads the files, and checks that they can be used.
     ///
     /// # Errors
-    /// What is wrong, with the setting that it is about.
+    /// The name of the setting at fault, and what is wrong with it.
     pub fn load(files: &StoreTlsFiles) -> Result<StoreTls, (&'static str, String)> {
         let ca = files.ca.as_deref().map(|path| {
             let pem = read_pem("ca", path)?;
@@ -64,8 +66,8 @@ impl StoreTls {
         Ok(StoreTls { ca: ca.transpose()?, client })
     }
 
-    /// In the form that the Redis client takes; `None` for public authorities and no client
-    /// certificate.
+    /// Returns the certificates in the form that the Redis client takes; `None` for public
+    /// authorities and no client certificate.
     pub(super) fn tls_certificates(&self) -> Option<TlsCertificates> {
         if self.ca.is_none() && self.client.is_none() {
             return None;
@@ -100,7 +102,7 @@ fn parse_chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(chain)
 }
 
-/// Whether a certificate and a key belong together.
+/// Checks that a certificate chain and a private key can be parsed and belong together.
 fn check_key_pair(
     cert: &str,
     pem: &[u8],

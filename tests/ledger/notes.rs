@@ -7,7 +7,7 @@ use bytes::Bytes;
 use rusqlite::Connection;
 use tollgate::kv_cache::{
     AccountCache, CacheRefusal, ENTRY_BYTES_MAX, ID_PREFIX, IDS_MAX, LOOKUP_BYTES_MAX,
-    NAME_BYTES_MAX, NOTES_MAX,
+    NAME_BYTES_MAX, OTHER_ENTRIES_MAX,
 };
 use tollgate::ledger::{AccountName, Ledger, Operation, Outcome, Unavailable};
 use tollgate::money::Money;
@@ -395,7 +395,7 @@ async fn an_account_has_so_many_notes_and_the_first_to_expire_go() {
     let (notes, full, other) = (&*store.account_cache, name("full"), name("other"));
     // Sooner gone than all others, but not in their account.
     notes.put(&other, &["n7".to_owned()], bytes("other"), HOUR_MS / 2).await.expect("it is kept");
-    let most = u64::try_from(NOTES_MAX).expect("a small number");
+    let most = u64::try_from(OTHER_ENTRIES_MAX).expect("a small number");
     // The later, the sooner they expire: what goes is not what came first.
     for n in 0..most {
         let kept = notes.put(&full, &[format!("n{n}")], bytes("x"), HOUR_MS - n * 1_000).await;
@@ -412,22 +412,22 @@ async fn an_account_has_so_many_notes_and_the_first_to_expire_go() {
     let there = notes.get_many(&full, &names).await.expect("an answer");
     let left = there.iter().take_while(|note| note.is_some()).count();
     // A few go at once, and always those that expire first.
-    assert!((NOTES_MAX - 50..=NOTES_MAX - 3).contains(&left), "{left} are left");
+    assert!((OTHER_ENTRIES_MAX - 50..=OTHER_ENTRIES_MAX - 3).contains(&left), "{left} are left");
     assert!(there[left..].iter().all(Option::is_none), "not those that expire first went");
     assert_eq!(found(notes, &full, &["more-1", "more-2", "more-3"]).await, "m m m");
     assert_eq!(found(notes, &other, &["n7"]).await, "other");
     assert_eq!(rows(folder.path()), left + 3 + 1);
     // Replacing one and the same takes no room either, however often.
-    for _ in 0..2 * NOTES_MAX {
+    for _ in 0..2 * OTHER_ENTRIES_MAX {
         keep(notes, &full, "n5", "z").await;
     }
     assert_eq!(rows(folder.path()), left + 3 + 1);
-    for n in 0..2 * NOTES_MAX {
+    for n in 0..2 * OTHER_ENTRIES_MAX {
         keep(notes, &full, &format!("later-{n}"), "l").await;
         assert_eq!(found(notes, &full, &[&format!("later-{n}")]).await, "l");
     }
     let all = rows(folder.path()) - 1;
-    assert!((NOTES_MAX - 50..=NOTES_MAX).contains(&all), "{all} notes");
+    assert!((OTHER_ENTRIES_MAX - 50..=OTHER_ENTRIES_MAX).contains(&all), "{all} notes");
 }
 
 /// Ids are many and small, and live long: what a model thought must not make room for them.
@@ -444,7 +444,7 @@ async fn ids_and_other_notes_do_not_make_room_for_each_other() {
     assert_eq!(rows(folder.path()), IDS_MAX + 1);
     keep(notes, &account, "given:new", "2").await;
     assert!((IDS_MAX - 50..IDS_MAX).contains(&rows(folder.path())));
-    for n in 0..NOTES_MAX {
+    for n in 0..OTHER_ENTRIES_MAX {
         keep(notes, &account, &format!("thinking:{n}"), "x").await;
     }
     let last = ids[IDS_MAX - 1].as_str();
@@ -469,7 +469,7 @@ async fn a_new_note_is_found_however_full_the_account_is() {
     for n in 0..200 {
         keep(notes, &together, &format!("soon-{n}"), "s").await;
         assert_eq!(found(notes, &together, &[&format!("soon-{n}")]).await, "s");
-        assert!(rows(folder.path()) <= NOTES_MAX);
+        assert!(rows(folder.path()) <= OTHER_ENTRIES_MAX);
     }
 }
 
@@ -480,13 +480,13 @@ async fn an_account_has_no_more_notes_for_several_that_write() {
     let (url, account) = (sqlite_url(folder.path()), name("several"));
     let stores = [opened(&url).await, opened(&url).await];
     // In turns, and each for a while.
-    for (n, store) in (0..NOTES_MAX).zip(stores.iter().cycle()) {
+    for (n, store) in (0..OTHER_ENTRIES_MAX).zip(stores.iter().cycle()) {
         keep(&*store.account_cache, &account, &format!("turn-{n}"), "x").await;
     }
     for (s, store) in stores.iter().enumerate() {
         for n in 0..100 {
             keep(&*store.account_cache, &account, &format!("while-{s}-{n}"), "x").await;
-            assert!(rows(folder.path()) <= NOTES_MAX);
+            assert!(rows(folder.path()) <= OTHER_ENTRIES_MAX);
         }
     }
 }

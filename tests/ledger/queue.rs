@@ -76,7 +76,7 @@ fn job(account: &AccountName, id: &str) -> Job {
         created_ms: 1_800_000_000_123,
         held: nano(COST),
         price_version: "1".to_owned(),
-        body_apart: None,
+        external_body: None,
         progress: 0,
         stage: JobStage::Queued { refused: 0 },
     }
@@ -118,10 +118,10 @@ fn stage(status: JobStatus) -> JobStage {
             route,
             depth: 1,
             vendor_id,
-            made_ms: None,
-            silent: 0,
-            lost: 0,
-            uncopied: 2,
+            finished_ms: None,
+            unanswered_polls: 0,
+            not_found_polls: 0,
+            copy_failures: 2,
         }),
         JobStatus::Completed => {
             let usage =

@@ -1,4 +1,5 @@
-//! The upkeep of an embedded store: what processes left that ended in the middle of a call.
+//! Maintenance of an embedded store: probes it, maintains its outbox, and adopts the outbox folders
+//! of processes that ended in the middle of a call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,16 +15,16 @@ use crate::ledger::Ledger;
 use crate::store::outbox::{Outbox, SegmentReplay};
 use crate::store::sqlite::SqliteStore;
 
-/// An embedded store is asked how it is so often.
+/// An embedded store is probed this often.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The maintenance of an embedded store and of its outbox.
 pub(super) struct EmbeddedMaintenance {
     outbox: Outbox<SqliteStore>,
     replay: Mutex<SegmentReplay>,
     adopted: AtomicBool,
-    /// Whether the store answered when it was asked last. One whose file is gone has forgotten what
-    /// it took, so nothing of the outbox goes then.
+    /// Whether the store answered the last probe. A store whose file was deleted or replaced has
+    /// lost what it committed, so no file of the outbox is removed while this is `false`.
     is_store_up: AtomicBool,
 }
 
@@ -37,8 +38,8 @@ impl EmbeddedMaintenance {
         EmbeddedMaintenance { outbox, replay, adopted, is_store_up }
     }
 
-    /// Whether the store has heard of all that processes before this one left, and has taken what
-    /// it was told for so long.
+    /// Whether the store has all entries that earlier processes left, and has accepted every write
+    /// for `span`, or at least for the time in which callers retry.
     pub(super) fn is_stable_for(&self, span: Duration) -> bool {
         self.has_adopted() && self.outbox.log.is_quiescent(span)
     }

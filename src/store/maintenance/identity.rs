@@ -1,7 +1,8 @@
-//! Whether a shared store is the one that this process knows. One that was emptied under a running
-//! gateway is sold nothing from, and knows no key: whoever has one must not be told that it is
-//! wrong. What ended is kept in the outbox until the store is back, or until somebody says, by
-//! starting a gateway anew, that what is gone is gone.
+//! Checks by its id whether a shared store is the one that this process knows. If the store was
+//! emptied or replaced under a running gateway, no paid call is admitted, and a missing API key
+//! proves nothing: a client with a valid key must not be told that it is wrong. Settlements stay in
+//! the outbox until the known store is back, or until the operator restarts a gateway, which gives
+//! up what the store had.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,33 +12,35 @@ use tokio::time::Instant;
 use crate::ledger::Unavailable;
 use crate::store::redis::{RedisStore, StoredIds, derive_next_id};
 
-/// In one run of the store it is looked at so often.
+/// Within one run of the store, its id is checked this often.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// For this long, a store with its id in some places only is taken as being named by a peer.
+/// A store that has an id in some places only is taken for this long as a store to which another
+/// gateway is assigning an id.
 const NAMING_TIMEOUT: Duration = Duration::from_secs(2);
-/// A name that is younger than this may be lost with the run of the store that has it.
+/// An id that this process assigned less than this long ago may be lost together with the run of
+/// the store that has it.
 const NEW_ID_AGE_MAX: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// The id by which this process knows the store, and what the last checks found.
 #[derive(Default)]
 pub(super) struct StoreIdentity {
     known: Option<Box<str>>,
-    /// When this process named it.
+    /// When this process assigned the id; `None` if it found an id.
     named_at: Option<Instant>,
-    /// Since when it has a name in some places only.
+    /// Since when the store has an id in some places only.
     partial_since: Option<Instant>,
-    /// The run that was looked at last, and when.
+    /// The run in which the id was last checked, and when that was.
     last_check: Option<(Box<str>, Instant)>,
-    /// The run that had its name.
+    /// The run in which the id was last found.
     identified_run: Option<Box<str>>,
 }
 
-/// Why a store is not to be used.
+/// Why a store must not be used.
 #[derive(Debug)]
 pub(super) enum IdentityError {
-    /// It could not be asked, or has no name yet.
+    /// The store did not answer, or has no id yet.
     Unavailable(Unavailable),
-    /// It is not the one that is known.
+    /// The store is not the one that this process knows.
     Replaced,
 }
 
@@ -47,21 +50,27 @@ impl From<Unavailable> for IdentityError {
     }
 }
 
-/// What follows from what was found.
+/// What to do after the ids in the store were read.
 #[derive(Debug, PartialEq, Eq)]
 enum IdentityStep {
     Known(Box<str>),
-    /// It has no name: this process gives it one, or again the one that it had.
+    /// The store has no id: this process assigns this one, which it had before, or a new one for
+    /// `None`.
     AssignId(Option<Box<str>>),
-    /// Somebody else may be about it.
+    /// Another gateway may be assigning an id at the moment.
     Wait,
-    /// A part of it is gone, and this process has just begun.
+    /// A part of the store was emptied or replaced, and this process knows no id yet. It writes an
+    /// id that follows from these over all of them.
     OverwriteId(BTreeSet<String>),
     Replaced,
 }
 
 impl StoreIdentity {
-    /// Looks whether it is the known one, if it is time to; what it is called.
+    /// Checks that the store is the known one, unless that was checked shortly before in the same
+    /// run. Returns the id of the store.
+    ///
+    /// # Errors
+    /// [`IdentityError`] if the store must not be used.
     pub(super) async fn check(
         &mut self,
         store: &RedisStore,
@@ -108,8 +117,8 @@ impl StoreIdentity {
     }
 
     fn next_step(&mut self, found: &StoredIds, run: &str) -> IdentityStep {
-        let has_had = self.identified_run.as_deref() == Some(run);
-        let is_young = |at: &Instant| !has_had && at.elapsed() < NEW_ID_AGE_MAX;
+        let had_id_in_this_run = self.identified_run.as_deref() == Some(run);
+        let is_young = |at: &Instant| !had_id_in_this_run && at.elapsed() < NEW_ID_AGE_MAX;
         match (&self.known, found) {
             (None, StoredIds::Consistent(id)) => IdentityStep::Known(id.clone()),
             (None, StoredIds::Missing) => IdentityStep::AssignId(None),
@@ -124,8 +133,8 @@ impl StoreIdentity {
             (Some(known), StoredIds::Consistent(id)) if known == id => {
                 IdentityStep::Known(id.clone())
             }
-            // Acknowledged a moment before that run ended, and so it may be lost with it; in a
-            // cluster it is lost with the run of one master.
+            // This process assigned the id shortly before that run ended, so the id may be lost
+            // with the run. In a cluster it is lost with the run of one master.
             (Some(known), found)
                 if found.lacks_only(known) && self.named_at.as_ref().is_some_and(is_young) =>
             {

@@ -1,11 +1,11 @@
-//! In which portions leases are dealt with, and how a store counts their time.
+//! How many leases are processed at a time, and how a duration is given to a store.
 
 use std::time::Duration;
 
-/// So many leases are renewed at a time.
+/// At most this many leases are renewed at the same time.
 pub(super) const LEASES_BATCH: usize = 128;
 
-/// As a store counts it, in ms.
+/// Returns a duration in ms, as the operations of a store take it.
 pub(super) fn duration_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

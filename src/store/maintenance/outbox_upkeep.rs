@@ -1,4 +1,4 @@
-//! The upkeep of an outbox, whichever store it stands before.
+//! Maintenance of an outbox, for any kind of store.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use tokio::time::{Instant, sleep};
 
 use super::super::outbox::{Outbox, OutboxTarget, SegmentReplay, ServerRun};
 
-/// The outbox is put in order so often.
+/// The files of the outbox are maintained, and unacknowledged entries sent again, this often.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
-/// What ended processes left is looked for so often.
+/// The folders of ended processes are looked for this often.
 const ADOPT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Keeps an outbox in order, and takes over what ended processes left of theirs. `run` is the run
-/// of the store that lacks nothing, and when it last answered.
+/// Maintains an outbox, and adopts the folders of ended processes. `run` returns the run of the
+/// store that lacks nothing, and when the store last answered; `None` if there is no such run.
 pub(super) async fn maintain_outbox<R: ServerRun>(
     outbox: &Outbox<impl OutboxTarget>,
     replay: &tokio::sync::Mutex<SegmentReplay>,
@@ -22,9 +22,9 @@ pub(super) async fn maintain_outbox<R: ServerRun>(
     loop {
         sleep(MAINTENANCE_INTERVAL).await;
         let (log, run) = (outbox.log.clone(), run());
-        let alive = run.as_ref().map(|(_, alive)| alive.into_std());
-        // Only a panic of it fails; the next does the same.
-        let _ = tokio::task::spawn_blocking(move || log.maintain(alive)).await;
+        let last_answer = run.as_ref().map(|(_, last_answer)| last_answer.into_std());
+        // This fails only if `maintain` panics; the next round does the same work.
+        let _ = tokio::task::spawn_blocking(move || log.maintain(last_answer)).await;
         let Some((run, _)) = run else { continue };
         outbox.redeliver().await;
         let mut replay = replay.lock().await;
@@ -32,7 +32,7 @@ pub(super) async fn maintain_outbox<R: ServerRun>(
             continue;
         }
         adopted = Instant::now();
-        if let Err(why) = replay.adopt_orphans(&run, alive).await {
+        if let Err(why) = replay.adopt_orphans(&run, last_answer).await {
             log::warn!(
                 event = "outbox_adoption_failed", why:% = why;
                 "orphaned outbox segments pending"

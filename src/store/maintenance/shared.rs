@@ -1,4 +1,5 @@
-//! The upkeep of a shared store: which run of the server answers, and what it may lack.
+//! Maintenance of a shared store: finds out which run of the server answers, and restores what that
+//! run may lack.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,21 +14,21 @@ use super::uptime::{PROBE_TIMEOUT, Uptime};
 use crate::idempotency::{ClaimMode, IdempotencyKey, ReplyStore};
 use crate::ledger::lease::LeaseEntry;
 use crate::ledger::{Leases, Unavailable};
-use crate::store::outbox::{Outbox, RunStore, SegmentReplay};
+use crate::store::outbox::{Outbox, RedisRun, SegmentReplay};
 use crate::store::redis::{RedisStore, RunGate, RunScripts, ServerInfo};
 
-/// The server is asked which run it is so often.
+/// The server is asked for its run this often.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// After a new run was noticed, paid calls are refused for at least this long, while other nodes
 /// notice it too and replay their settlements.
 const PEERS_WAIT: Duration = Duration::from_millis(1_500);
-/// At the start of this process, a run that is older than this needs no wait for the peers.
+/// When this process starts, a run that is older than this needs no wait for the other nodes.
 const FRESH_START_MAX: Duration = Duration::from_secs(2);
-/// The server's settings are looked at so often.
+/// The server's settings are checked this often.
 const SETTINGS_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const STORE_REPLACED: &str = "the store is not the one that is known: it was emptied, or replaced";
 
-/// See the module.
+/// The maintenance of a shared store and of its outbox.
 pub(super) struct SharedMaintenance {
     outbox: Outbox<RedisStore>,
     gate: Arc<RunGate>,
@@ -35,29 +36,30 @@ pub(super) struct SharedMaintenance {
     reply_store: Arc<dyn ReplyStore>,
     lease: Duration,
     replay: tokio::sync::Mutex<SegmentReplay>,
-    /// How long the run lasts, as far as is known, and since when that is.
+    /// How long the run had lasted when the server last answered, and when that was.
     run_uptime: Mutex<Option<(Duration, Instant)>>,
 }
 
-/// How far this process is with the runs of the server.
+/// How far this process has recovered the runs of the server.
 #[derive(Default)]
 struct RecoveryProgress {
-    /// The run that lacks nothing.
+    /// The last run that was recovered; empty if the store was replaced since.
     recovered_run: Option<String>,
-    /// The run that may, and when it was noticed.
+    /// A run that is not recovered yet, and when it was noticed.
     new_run: Option<(String, Instant)>,
-    /// Whether the store is away, so that this is told once.
+    /// Whether the store did not answer the last probe, so that this is logged only once.
     is_away: bool,
     identity: StoreIdentity,
     settings: SettingsCheck,
 }
 
-/// Whether the server keeps what it acknowledges, as its settings are now.
+/// Whether the settings of the server make it keep what it acknowledges, as of the last check.
 #[derive(Default)]
 struct SettingsCheck {
     checked_at: Option<Instant>,
     fault: Option<String>,
-    /// Whether there was no log, and what there was then is not in one yet.
+    /// Whether the server ran without an append-only file, and the data of that time is not yet in
+    /// one.
     is_aof_incomplete: bool,
 }
 
@@ -104,12 +106,13 @@ impl SharedMaintenance {
         self.outbox.log.flush();
     }
 
-    /// Asks the server which run it is, now and whenever it refuses the scripts of the last.
+    /// Asks the server for its run, at every `PROBE_INTERVAL` and whenever the server refuses the
+    /// scripts of the last run.
     pub(super) async fn watch_server(&self, uptime: &Uptime) {
         let mut progress = RecoveryProgress::default();
         loop {
-            let asked = timeout(PROBE_TIMEOUT, self.probe(&mut progress)).await;
-            match asked.unwrap_or_else(|_| Err(probe_timeout_error().into())) {
+            let probed = timeout(PROBE_TIMEOUT, self.probe(&mut progress)).await;
+            match probed.unwrap_or_else(|_| Err(probe_timeout_error().into())) {
                 Ok(seen) => {
                     if std::mem::take(&mut progress.is_away) {
                         self.outbox.store.topology.force_reconnect();
@@ -136,7 +139,7 @@ impl SharedMaintenance {
         }
     }
 
-    /// Asks which run of which store it is, and how it keeps what it has.
+    /// Asks the server for its run, and checks the id of the store and the server's settings.
     async fn probe(&self, progress: &mut RecoveryProgress) -> Result<ServerInfo, IdentityError> {
         let store = &self.outbox.store;
         let seen = store.query_server_info().await?;
@@ -156,7 +159,8 @@ impl SharedMaintenance {
         Ok(seen)
     }
 
-    /// It is a store that nobody here knows. Should the known one come back, it may lack anything.
+    /// Handles a store that is not the known one: paid calls are refused. If the known store comes
+    /// back, it may lack any writes, so it has to be recovered.
     fn on_replaced(&self, progress: &mut RecoveryProgress, uptime: &Uptime) {
         uptime.reset();
         self.gate.forget_run();
@@ -191,8 +195,9 @@ impl SharedMaintenance {
         }
     }
 
-    /// Recovers a run and admits calls again: at once if the server only lost its scripts, else
-    /// when it has everything that this process and its predecessors know of.
+    /// Recovers a run and admits calls again. If the server only lost its scripts, calls are
+    /// admitted at once, else when the run has everything that this process and its predecessors
+    /// know of.
     async fn recover(
         &self,
         seen: &ServerInfo,
@@ -223,10 +228,10 @@ impl SharedMaintenance {
         gate.set_known_run(&run);
         self.restore_holds(&run).await?;
         self.replay.lock().await.replay_recent(&self.in_run(&run)).await?;
-        // Of a store without accounts nobody can have known anything.
-        let is_news =
+        // No other gateway can know of anything that a store without accounts lacks.
+        let must_wait_for_peers =
             !is_first || seen.uptime < FRESH_START_MAX && self.outbox.store.has_accounts().await?;
-        if is_news {
+        if must_wait_for_peers {
             sleep_until(noticed + PEERS_WAIT).await;
         }
         progress.recovered_run = Some(seen.run_id.clone());
@@ -239,8 +244,9 @@ impl SharedMaintenance {
         Ok(())
     }
 
-    /// Makes the holds of calls that run again, and their names, where the server lost them. What
-    /// has ended meanwhile cannot be opened again, whichever of both comes first.
+    /// Restores the holds and the idempotency keys of running calls, where the server lost them. A
+    /// hold that ends meanwhile is not opened again, whichever of the two operations the server
+    /// gets first.
     async fn restore_holds(&self, run: &RunScripts) -> Result<(), Unavailable> {
         for few in self.leases.entries().chunks(LEASES_BATCH) {
             for held in join_all(few.iter().map(|entry| self.restore_hold(run, entry))).await {
@@ -251,9 +257,9 @@ impl SharedMaintenance {
     }
 
     async fn restore_hold(&self, run: &RunScripts, entry: &LeaseEntry) -> Result<(), Unavailable> {
-        if let Some(naming) = IdempotencyKey::from_lease(entry) {
+        if let Some(key) = IdempotencyKey::from_lease(entry) {
             let (lease_ms, free) = (duration_ms(self.lease), &ClaimMode::IfFree);
-            self.reply_store.claim_key(&entry.account, &naming, free, lease_ms).await?;
+            self.reply_store.claim_key(&entry.account, &key, free, lease_ms).await?;
         }
         for op in entry.restore_operations(duration_ms(self.lease)) {
             self.outbox.store.apply_in_run(run, &entry.account, &op).await?;
@@ -261,7 +267,7 @@ impl SharedMaintenance {
         Ok(())
     }
 
-    /// Keeps the outbox in order.
+    /// Maintains the outbox. Its entries are sent only to a run that is recovered.
     pub(super) async fn maintain_outbox(&self) {
         let opened = || {
             let run = self.gate.open_run().map(|run| self.in_run(&run))?;
@@ -270,14 +276,14 @@ impl SharedMaintenance {
         maintain_outbox(&self.outbox, &self.replay, opened).await;
     }
 
-    fn in_run(&self, run: &Arc<RunScripts>) -> RunStore {
+    fn in_run(&self, run: &Arc<RunScripts>) -> RedisRun {
         let (redis, run) = (self.outbox.store.clone(), run.clone());
-        RunStore { redis, run, store_id: self.gate.store_id() }
+        RedisRun { redis, run, store_id: self.gate.store_id() }
     }
 }
 
 impl SettingsCheck {
-    /// What is wrong, if anything is.
+    /// Returns what is wrong with the settings; `None` if they are safe.
     async fn check(
         &mut self,
         store: &RedisStore,

@@ -1,17 +1,19 @@
-//! Since when a store has answered, by probes of it.
+//! Measures how long a store has answered every probe.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A store that does not answer within this is away. That is longer than a connection waits before
-/// it takes its server for dead.
+/// A store that does not answer a probe within this time counts as unavailable. That is longer than
+/// a connection waits before it takes its server for dead.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_millis(3_500);
-/// After a longer gap between two probes, the uptime in between is not known.
+/// After a longer gap between two probes, the uptime begins anew, since it is unknown whether the
+/// store was available in between.
 const PROBE_GAP_MAX: Duration = Duration::from_secs(10);
 
-/// Since when the store has answered each time it was asked, and when it last did.
+/// The time since which the store has answered every probe, and the time of the last answer; `None`
+/// if the last probe failed.
 #[derive(Default)]
 pub(super) struct Uptime(Mutex<Option<(Instant, Instant)>>);
 

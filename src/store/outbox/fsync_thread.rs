@@ -1,4 +1,5 @@
-//! A thread that brings what was written to the disk, and what many wrote together.
+//! A thread that syncs the files of the outbox to disk, with one fsync for the writes of many
+//! callers.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +14,7 @@ use crate::metrics::METRICS;
 /// much as a whole call.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
 
-/// See the module.
+/// The thread's queue of files, through which it is also stopped.
 #[derive(Default)]
 pub(super) struct FsyncThread {
     queue: Mutex<FsyncQueue>,
@@ -27,7 +28,7 @@ struct FsyncQueue {
 }
 
 impl FsyncThread {
-    /// Starts the thread. It tells through `sound` if the disk fails.
+    /// Starts the thread. If an fsync fails, it sets `writable` to `false`.
     pub(super) fn start(writable: Arc<AtomicBool>) -> io::Result<Arc<FsyncThread>> {
         let syncer = Arc::new(FsyncThread::default());
         let own = syncer.clone();
@@ -36,7 +37,7 @@ impl FsyncThread {
         Ok(syncer)
     }
 
-    /// Has a file synced soon.
+    /// Requests an fsync of a file, which the thread does within about `BATCH_DELAY`.
     pub(super) fn request_sync(&self, file: &Arc<File>) {
         let mut waiting = self.lock_queue();
         if waiting.files.iter().any(|known| Arc::ptr_eq(known, file)) {
@@ -50,7 +51,7 @@ impl FsyncThread {
         }
     }
 
-    /// Ends the thread.
+    /// Ends the thread, after the fsyncs that were requested before.
     pub(super) fn stop(&self) {
         self.lock_queue().is_stopping = true;
         self.wakeup.notify_one();

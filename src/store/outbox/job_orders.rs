@@ -1,9 +1,9 @@
-//! Video jobs, written down before a server that may forget them: each when it was placed, before
-//! its client hears of that, and once more when a vendor has it, before the server does. A run of
-//! the server that lacks a job gets it again.
+//! Records of video jobs in the outbox of a server that may lose writes. A job is recorded when it
+//! is placed, before its client gets the response, and again when a vendor has accepted it, before
+//! the server is told. A run of the server that lacks a job gets it again from these records.
 //!
-//! What a client waits for is synced as the ends of holds are, a moment later; that a vendor has a
-//! job, before anything else is done.
+//! A record for which a client waits is synced a moment later, as hold ends are. The record that a
+//! vendor has accepted a job is synced before anything else is done.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -23,28 +23,28 @@ use crate::ledger::AccountName;
 use crate::money::Money;
 use crate::money::price::Quote;
 
-/// See the module.
+/// The records of video jobs that this process has written.
 pub(super) struct JobOrders(Mutex<JobOrdersState>);
 
 struct JobOrdersState {
     writer: SegmentWriter,
-    /// Claims of jobs that vendors have and of which the server does not know that yet, by their
-    /// ids: their revisions, and the files that they are in.
+    /// Claims of jobs that a vendor has accepted, while the server has not saved that yet. By job
+    /// id: the revision of the claim, and the number of the file that has its record.
     unsaved: HashMap<String, (u64, u64)>,
 }
 
-/// What a line says.
+/// A record of a video job, which is the content of one line.
 #[derive(Debug, Clone)]
 pub(in crate::store) enum OrderRecord {
     /// A job was placed.
     Placed(Box<NewJob>),
-    /// A vendor has it, which is to be saved.
+    /// A vendor has accepted the job, and the claim is to be saved in the server.
     Accepted(Box<JobClaim>, ClaimUpdate),
-    /// Its client has deleted it.
+    /// The client has deleted the job: the account and the id of the job.
     Deleted(AccountName, String),
 }
 
-/// The same as JSON has it.
+/// The JSON form of an [`OrderRecord`].
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 enum OrderLine<'a> {
@@ -57,7 +57,8 @@ enum OrderLine<'a> {
         least: Money,
         lease_ms: u64,
     },
-    Taken {
+    #[serde(rename = "taken")]
+    Accepted {
         job: Cow<'a, Job>,
         deleted: bool,
         revision: u64,
@@ -77,10 +78,10 @@ impl Default for JobOrders {
 }
 
 impl JobOrders {
-    /// Writes down that a job was placed; gives the file, which is to be synced.
+    /// Records that a job was placed. Returns the file, which the caller has to have synced.
     ///
     /// # Errors
-    /// It could not be written.
+    /// The record could not be written.
     pub(super) fn record_placed(
         &self,
         order: &NewJob,
@@ -98,11 +99,11 @@ impl JobOrders {
         self.lock_state().writer.write(&line, dir).map(|(_, file)| file)
     }
 
-    /// Writes down that a vendor has a job; blocks until it is on disk. The same again is not
-    /// written again.
+    /// Records that a vendor has accepted a job, and blocks until the record is on disk. The same
+    /// claim is recorded only once.
     ///
     /// # Errors
-    /// It could not be written.
+    /// The record could not be written or synced.
     pub(super) fn record_accepted(
         &self,
         claim: &JobClaim,
@@ -115,17 +116,18 @@ impl JobOrders {
             return Ok(());
         }
         let (deleted, revision, due_ms) = (*deleted, *revision, next.due_ms);
-        let written = OrderLine::Taken { job: Cow::Borrowed(job), deleted, revision, due_ms };
+        let written = OrderLine::Accepted { job: Cow::Borrowed(job), deleted, revision, due_ms };
         let (number, file) = state.writer.write(&record::encode_line(&written, None), dir)?;
         state.unsaved.insert(job.id.clone(), (revision, number));
         drop(state);
         file.sync_data()
     }
 
-    /// Writes down that a client has deleted a job; gives the file, which is to be synced.
+    /// Records that a client has deleted a job. Returns the file, which the caller has to have
+    /// synced.
     ///
     /// # Errors
-    /// It could not be written.
+    /// The record could not be written.
     pub(super) fn record_deleted(
         &self,
         account: &AccountName,
@@ -137,35 +139,38 @@ impl JobOrders {
         self.lock_state().writer.write(&line, dir).map(|(_, file)| file)
     }
 
-    /// The server has saved that a vendor accepted the job, or another worker has claimed it.
+    /// Forgets the unsaved claim of a job: the server has saved that a vendor accepted the job, or
+    /// another worker has claimed it. The file with the record is then no longer needed for it.
     pub(super) fn mark_saved(&self, job: &str) {
         self.lock_state().unsaved.remove(job);
     }
 
-    /// What is to be done now and then: a file ends, old ones go. Files are made and removed beside
-    /// the lock.
-    pub(super) fn maintain(&self, dir: &SegmentDir, is_over: impl Fn(Instant) -> bool) {
+    /// Does the periodic work: ends a file that is old enough and removes expired ones. Files are
+    /// created and removed outside the lock.
+    pub(super) fn maintain(&self, dir: &SegmentDir, is_retention_over: impl Fn(Instant) -> bool) {
         let spare_number = self.lock_state().writer.missing_spare_number();
         let spare = spare_number
             .map(|number| segment_files::create_segment(dir, SegmentKind::Jobs, number, None));
         let mut state = self.lock_state();
         let needed: HashSet<u64> = state.unsaved.values().map(|(_, number)| *number).collect();
-        let rest = state.writer.plan_cleanup(spare.and_then(Result::ok), &needed, is_over);
+        let rest =
+            state.writer.plan_cleanup(spare.and_then(Result::ok), &needed, is_retention_over);
         drop(state);
         rest.finish(dir);
     }
 
-    /// What is written may be needed again from now on, since the server may forget again.
+    /// Starts the retention of all records anew, since the new run of the server may lose the jobs
+    /// again.
     pub(super) fn restart_retention(&self) {
         self.lock_state().writer.restart_retention();
     }
 
-    /// Goes on in new files, since the folder is gone.
+    /// Continues in new files, since the folder was deleted.
     pub(super) fn reset_files(&self) {
         self.lock_state().writer.reset();
     }
 
-    /// Cuts the file that is written to what was written, since no more will be.
+    /// Truncates the current file to the bytes that were written, since nothing more will be.
     pub(super) fn trim(&self) {
         self.lock_state().writer.trim();
     }
@@ -175,21 +180,21 @@ impl JobOrders {
     }
 }
 
-/// What a file says of jobs, in the order in which it happened. That a job is known is for whoever
-/// asks to find out.
+/// Reads the records of a file, in the order in which they were written. The caller has to find out
+/// whether the store has the job already.
 pub(super) fn read_orders(file: &Path) -> io::Result<Vec<OrderRecord>> {
-    let said = segment_files::read_written(file)?;
-    let noted = record::checked_lines(&said).flatten().filter_map(|said| {
-        Some(match serde_json::from_slice(said).ok()? {
+    let content = segment_files::read_written(file)?;
+    let records = record::checked_lines(&content).flatten().filter_map(|line| {
+        Some(match serde_json::from_slice(line).ok()? {
             OrderLine::Placed { job, body, key, wanted, least, lease_ms } => {
                 let (job, key) = (job.into_owned(), key.map(Cow::into_owned));
                 let (body, quote) = (body.into_owned().into(), Quote { wanted, least });
-                // It was accepted, however many there are by now.
+                // The order was accepted before, so the number of open jobs no longer matters.
                 let open_max = u32::MAX;
                 let order = NewJob { job, body, key, quote, lease_ms, open_max };
                 OrderRecord::Placed(Box::new(order))
             }
-            OrderLine::Taken { job, deleted, revision, due_ms } => {
+            OrderLine::Accepted { job, deleted, revision, due_ms } => {
                 let claim = JobClaim { job: job.into_owned(), deleted, revision };
                 OrderRecord::Accepted(Box::new(claim), ClaimUpdate { due_ms, forget_body: true })
             }
@@ -198,7 +203,7 @@ pub(super) fn read_orders(file: &Path) -> io::Result<Vec<OrderRecord>> {
             }
         })
     });
-    Ok(noted.collect())
+    Ok(records.collect())
 }
 
 #[cfg(test)]
@@ -221,7 +226,7 @@ mod tests {
             created_ms: 1_000,
             held,
             price_version: "p".to_owned(),
-            body_apart: None,
+            external_body: None,
             progress: 0,
             stage,
         }
@@ -247,10 +252,10 @@ mod tests {
             route: "r0".to_owned(),
             depth: 0,
             vendor_id: "v1".to_owned(),
-            made_ms: None,
-            silent: 0,
-            lost: 0,
-            uncopied: 0,
+            finished_ms: None,
+            unanswered_polls: 0,
+            not_found_polls: 0,
+            copy_failures: 0,
         };
         let claim = JobClaim { job: job(JobStage::Running(running)), deleted: false, revision: 3 };
         let next = ClaimUpdate { due_ms: Some(50), forget_body: true };
@@ -258,14 +263,14 @@ mod tests {
             orders.record_accepted(&claim, next, || dir.clone()).expect("a write");
         }
         orders.record_deleted(&placed.account, "video_x", || dir.clone()).expect("a write");
-        let noted = read_orders(&dir.segment_path(SegmentKind::Jobs, 1)).expect("a file");
+        let records = read_orders(&dir.segment_path(SegmentKind::Jobs, 1)).expect("a file");
         let [
             OrderRecord::Placed(first),
             OrderRecord::Accepted(second, then),
             OrderRecord::Deleted(_, id),
-        ] = &noted[..]
+        ] = &records[..]
         else {
-            panic!("{noted:?}");
+            panic!("{records:?}");
         };
         assert_eq!((&first.job, &first.body[..]), (&placed, body.as_bytes()));
         assert_eq!((first.key.as_deref(), first.lease_ms), (Some("k"), 7));

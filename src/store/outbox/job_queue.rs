@@ -1,4 +1,5 @@
-//! The queue of video jobs, with an outbox before it.
+//! The queue of video jobs with an outbox: what must not be lost is recorded on this machine's disk
+//! as well.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,11 +18,11 @@ use crate::jobs::{
 use crate::ledger::{AccountName, Unavailable};
 use crate::store::redis::RedisStore;
 
-/// See the module.
+/// The job queue of a Redis server, with the outbox in which jobs are recorded.
 pub(in crate::store) struct OutboxQueue {
     store: Arc<RedisStore>,
     log: Arc<SettlementLog>,
-    /// When the last wait for the server's disk began that came to a good end.
+    /// When the last successful wait for the server's disk began; `None` before the first.
     last_persist: Mutex<Option<Instant>>,
 }
 
@@ -30,7 +31,8 @@ impl OutboxQueue {
         OutboxQueue { store, log, last_persist: Mutex::default() }
     }
 
-    /// Writes something down.
+    /// Writes a record of a job to the outbox, on a thread that may block. A failure marks the
+    /// outbox as not writable.
     async fn write_record(
         &self,
         job: &str,
@@ -40,7 +42,8 @@ impl OutboxQueue {
         let writing = tokio::task::spawn_blocking(move || write(&log.orders, &log));
         let written = writing.await.unwrap_or_else(|why| Err(why.into()));
         if let Err(why) = written {
-            // The server has it, or is told in a moment; nobody new is let in.
+            // The operation goes on, since the server has the job or gets it next. New calls are
+            // refused.
             log::error!(
                 event = "outbox_write_failed", job, why:% = why;
                 "video job not written to the outbox"
@@ -56,11 +59,12 @@ fn current_dir(log: &SettlementLog) -> impl FnOnce() -> Arc<SegmentDir> {
 
 #[async_trait]
 impl JobQueue for OutboxQueue {
-    /// Only what was placed is written down: of an order that was refused nothing may come back.
     fn is_embedded(&self) -> bool {
         self.store.is_embedded()
     }
 
+    /// Records a job only after the server has placed it: a replay must not restore an order that
+    /// was refused.
     async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         let placed = self.store.place_job(order.clone()).await?;
         if placed == PlaceResult::New {
@@ -115,7 +119,8 @@ impl JobQueue for OutboxQueue {
         self.store.read_body(claim).await
     }
 
-    /// That a vendor has a job nobody else can tell, so it is written down first.
+    /// Records first that a vendor has accepted the job, since this process is the only one that
+    /// has this information.
     async fn save_claim(
         &self,
         claim: &mut JobClaim,
@@ -140,11 +145,11 @@ impl JobQueue for OutboxQueue {
         self.store.remove_job(claim).await
     }
 
-    /// Many wait together: a wait that began after somebody asked serves that one too.
+    /// Waits are shared: a wait that began after a caller asked serves that caller too.
     async fn await_durable(&self) -> Result<(), Unavailable> {
-        let asked = Instant::now();
+        let called_at = Instant::now();
         let mut persisted = self.last_persist.lock().await;
-        if persisted.is_some_and(|began| began >= asked) {
+        if persisted.is_some_and(|began| began >= called_at) {
             return Ok(());
         }
         let began = Instant::now();

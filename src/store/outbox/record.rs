@@ -1,7 +1,9 @@
-//! What a line of the outbox says, and how it is read again after whatever happened to the file.
+//! The lines of the outbox: how a record is encoded as a line, and how lines are parsed from a file
+//! that may be truncated or damaged.
 //!
-//! A line is the CRC-32 of the rest in eight digits, a space, and JSON; and the line of a journal,
-//! if there is one, after a tab: inside of the JSON each of its quotes would have to be escaped.
+//! A line is the CRC-32 of the rest in eight hex digits, a space, and JSON. If the record has a
+//! line of the journal, that follows after a tab: inside the JSON, each of its quotes would have to
+//! be escaped.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
@@ -15,38 +17,38 @@ use crate::money::Money;
 /// The end of a hold, on its way to the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SettlementEntry {
-    /// Its number in its folder.
+    /// The number of the entry in its folder.
     pub(super) seq: u64,
     /// When it was written, in unix ms.
     pub(super) at: i64,
-    /// Whose hold it is.
+    /// The account of the hold.
     pub(super) account: AccountName,
     /// A settlement or a void.
     pub(super) op: Operation,
 }
 
-/// What a line says.
+/// A record, which is the content of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LogRecord {
-    /// A hold is to end.
+    /// The end of a hold, which the store has to apply.
     Entry(SettlementEntry),
     /// A run of the store has acknowledged the entry with this number.
     Acked {
-        /// The run.
-        by: String,
-        /// The entry.
+        /// The id of the run.
+        run_id: String,
+        /// The number of the entry.
         seq: u64,
     },
     /// A run of the store has acknowledged all entries up to this number.
     AllAcked {
-        /// The run.
-        by: String,
-        /// The last of them.
+        /// The id of the run.
+        run_id: String,
+        /// The number of the last of these entries.
         seq: u64,
     },
 }
 
-/// The same as JSON has it.
+/// The JSON form of a [`LogRecord`].
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 enum LogRecordLine<'a> {
@@ -56,7 +58,7 @@ enum LogRecordLine<'a> {
         account: Cow<'a, str>,
         id: Cow<'a, str>,
         charge: Money,
-        /// Where it cannot stand behind.
+        /// The line of the journal, if it cannot follow after the tab.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         line: Option<Cow<'a, str>>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,25 +71,27 @@ enum LogRecordLine<'a> {
         id: Cow<'a, str>,
     },
     Acked {
-        by: Cow<'a, str>,
+        #[serde(rename = "by")]
+        run_id: Cow<'a, str>,
         seq: u64,
     },
     AllAcked {
-        by: Cow<'a, str>,
+        #[serde(rename = "by")]
+        run_id: Cow<'a, str>,
         seq: u64,
     },
 }
 
 impl LogRecord {
-    /// Reads what a line says; `None` if that is nothing that is known.
-    fn parse(said: &[u8]) -> Option<LogRecord> {
-        let (json, behind) = match memchr::memchr(TAB, said) {
-            Some(at) => (&said[..at], Some(std::str::from_utf8(&said[at + 1..]).ok()?)),
-            None => (said, None),
+    /// Parses the content of a line; `None` if it is no known record.
+    fn parse(content: &[u8]) -> Option<LogRecord> {
+        let (json, journal_line) = match memchr::memchr(TAB, content) {
+            Some(at) => (&content[..at], Some(std::str::from_utf8(&content[at + 1..]).ok()?)),
+            None => (content, None),
         };
         Some(match serde_json::from_slice(json).ok()? {
             LogRecordLine::Settle { seq, at, account, id, charge, line, origin } => {
-                let line = behind.map(Cow::Borrowed).or(line)?;
+                let line = journal_line.map(Cow::Borrowed).or(line)?;
                 let (id, line) = (id.into_owned(), line.into_owned());
                 let op = Operation::Settle { id, charge, line, origin };
                 LogRecord::Entry(SettlementEntry {
@@ -106,13 +110,18 @@ impl LogRecord {
                     op,
                 })
             }
-            LogRecordLine::Acked { by, seq } => LogRecord::Acked { by: by.into_owned(), seq },
-            LogRecordLine::AllAcked { by, seq } => LogRecord::AllAcked { by: by.into_owned(), seq },
+            LogRecordLine::Acked { run_id, seq } => {
+                LogRecord::Acked { run_id: run_id.into_owned(), seq }
+            }
+            LogRecordLine::AllAcked { run_id, seq } => {
+                LogRecord::AllAcked { run_id: run_id.into_owned(), seq }
+            }
         })
     }
 }
 
-/// What of a folder was acknowledged: by one run of the store, and by any.
+/// The acknowledgements that were read from a folder: those of one run of the store, and those of
+/// any run.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledgements {
     run: AckNumbers,
@@ -140,26 +149,28 @@ impl AckNumbers {
 }
 
 impl Acknowledgements {
-    /// Takes note of what a file says. Files are read from the last to the first, since what
-    /// acknowledges an entry comes after it.
+    /// Adds the acknowledgements of a file. Files are read from the last to the first, since the
+    /// acknowledgement of an entry comes after the entry.
     pub(super) fn add_all(&mut self, records: &[LogRecord], run: &str) {
         for record in records {
             self.any.add(record);
-            if let LogRecord::Acked { by, .. } | LogRecord::AllAcked { by, .. } = record
-                && by == run
+            if let LogRecord::Acked { run_id, .. } | LogRecord::AllAcked { run_id, .. } = record
+                && run_id == run
             {
                 self.run.add(record);
             }
         }
     }
 
-    /// Whether the run has whatever files may say that were not read yet.
+    /// Whether the run has acknowledged all entries of the folder, also those in files that were
+    /// not read yet.
     pub(super) fn has_all(&self) -> bool {
         self.run.up_to == u64::MAX
     }
 
-    /// The entries of a file that the run may lack: first those that no run has acknowledged or
-    /// that were written at that moment (unix ms) or later, then the others.
+    /// Returns the entries of a file that the run may lack. The first list has those that no run
+    /// has acknowledged and those that were written at `since` (unix ms) or later, the second list
+    /// the others.
     pub(super) fn missing_entries(
         &self,
         records: Vec<LogRecord>,
@@ -174,7 +185,7 @@ impl Acknowledgements {
     }
 }
 
-/// When the last entry of a file was written, in unix ms.
+/// Returns when the last entry of a file was written, in unix ms; `None` if there is no entry.
 pub(super) fn last_entry_ms(records: &[LogRecord]) -> Option<i64> {
     let at = |record: &LogRecord| match record {
         LogRecord::Entry(entry) => Some(entry.at),
@@ -183,7 +194,7 @@ pub(super) fn last_entry_ms(records: &[LogRecord]) -> Option<i64> {
     records.iter().filter_map(at).max()
 }
 
-/// The line of an entry; `None` for an operation that ends no hold.
+/// Encodes an entry as a line; `None` for an operation that does not end a hold.
 pub(super) fn entry_line(
     seq: u64,
     at: i64,
@@ -193,12 +204,12 @@ pub(super) fn entry_line(
     let account = Cow::Borrowed(account.as_str());
     Some(match op {
         Operation::Settle { id, charge, line, origin } => {
-            let behind = Some(line.as_str()).filter(|line| fits_after_tab(line.as_bytes()));
-            let inside = if behind.is_some() { None } else { Some(line.into()) };
+            let journal_line = Some(line.as_str()).filter(|line| fits_after_tab(line.as_bytes()));
+            let inside = if journal_line.is_some() { None } else { Some(line.into()) };
             let (id, charge, origin) = (id.into(), *charge, *origin);
             let settle =
                 LogRecordLine::Settle { seq, at, account, id, charge, line: inside, origin };
-            self::encode_line(&settle, behind)
+            self::encode_line(&settle, journal_line)
         }
         Operation::Void { id } => {
             encode_line(&LogRecordLine::Void { seq, at, account, id: id.into() }, None)
@@ -207,32 +218,34 @@ pub(super) fn entry_line(
     })
 }
 
-/// Whether a line of the journal is read again as it was written: not one that would end a line, or
-/// look like the room behind the last.
+/// Whether a line of the journal can follow after the tab and is read back unchanged. It must not
+/// contain a line break or a tab, nor end like the preallocated zeros of a file.
 fn fits_after_tab(line: &[u8]) -> bool {
     memchr::memchr3(b'\n', b'\r', TAB, line).is_none() && !line.ends_with(b"\0")
 }
 
-/// The line that says that a run of the store acknowledged an entry.
-pub(super) fn ack_line(by: &str, seq: u64) -> Vec<u8> {
-    encode_line(&LogRecordLine::Acked { by: by.into(), seq }, None)
+/// Encodes the line which says that the run `run_id` of the store has acknowledged an entry.
+pub(super) fn ack_line(run_id: &str, seq: u64) -> Vec<u8> {
+    encode_line(&LogRecordLine::Acked { run_id: run_id.into(), seq }, None)
 }
 
-/// The line that says that a run of the store acknowledged all entries up to one.
-pub(super) fn all_acked_line(by: &str, seq: u64) -> Vec<u8> {
-    encode_line(&LogRecordLine::AllAcked { by: by.into(), seq }, None)
+/// Encodes the line which says that the run `run_id` of the store has acknowledged all entries up
+/// to `seq`.
+pub(super) fn all_acked_line(run_id: &str, seq: u64) -> Vec<u8> {
+    encode_line(&LogRecordLine::AllAcked { run_id: run_id.into(), seq }, None)
 }
 
-/// A line of the outbox, which says this.
-pub(super) fn encode_line(written: &impl Serialize, behind: Option<&str>) -> Vec<u8> {
+/// Encodes a line of the outbox: `written` as JSON and, if there is one, `journal_line` after a
+/// tab.
+pub(super) fn encode_line(written: &impl Serialize, journal_line: Option<&str>) -> Vec<u8> {
     const CRC: &[u8; 9] = b"00000000 ";
-    let mut line = Vec::with_capacity(256 + behind.map_or(0, str::len));
+    let mut line = Vec::with_capacity(256 + journal_line.map_or(0, str::len));
     line.extend_from_slice(CRC);
-    // A value of these types can always be written.
+    // Serialization of these types cannot fail.
     let _ = serde_json::to_writer(&mut line, written);
-    if let Some(behind) = behind {
+    if let Some(journal_line) = journal_line {
         line.push(TAB);
-        line.extend_from_slice(behind.as_bytes());
+        line.extend_from_slice(journal_line.as_bytes());
     }
     let sum = format!("{:08x}", crc32fast::hash(&line[CRC.len()..]));
     line[..8].copy_from_slice(sum.as_bytes());
@@ -240,16 +253,17 @@ pub(super) fn encode_line(written: &impl Serialize, behind: Option<&str>) -> Vec
     line
 }
 
-/// Stands between the JSON and what comes behind it: JSON has none but as white space, and here it
-/// has no white space.
+/// Separates the JSON from the line of the journal. In JSON a tab occurs only as white space, and
+/// this JSON has no white space.
 const TAB: u8 = b'\t';
 
-/// Reads a file: what is sound of it, and how many lines are not. One at the end was being written
-/// when the process or the machine ended; any other is told apart from its neighbours all the same.
+/// Parses a file. Returns the records of the intact lines, and the number of the other lines. A
+/// damaged last line was being written when the process or the machine ended; a damaged line
+/// elsewhere does not affect its neighbours.
 pub(super) fn parse_segment(file: &[u8]) -> (Vec<LogRecord>, usize) {
     let mut torn = 0;
-    let sound = checked_lines(file).filter_map(|said| {
-        let record = said.and_then(LogRecord::parse);
+    let sound = checked_lines(file).filter_map(|content| {
+        let record = content.and_then(LogRecord::parse);
         torn += usize::from(record.is_none());
         record
     });
@@ -257,22 +271,23 @@ pub(super) fn parse_segment(file: &[u8]) -> (Vec<LogRecord>, usize) {
     (sound, torn)
 }
 
-/// What each line of a file says; `None` of those that are not as they were written.
+/// Returns the content of each line of a file after its checksum; `None` for a line whose checksum
+/// is wrong.
 pub(super) fn checked_lines(file: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     let lines = file[..used_length(file)].split(|byte| *byte == b'\n');
     lines.filter(|line| !line.is_empty()).map(check_line)
 }
 
-/// How long a file is without what nothing was written into.
+/// Returns the length of a file without the preallocated zeros at its end.
 pub(super) fn used_length(file: &[u8]) -> usize {
     file.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
-/// What a line says, if that is what was written.
+/// Returns the content of a line; `None` if the checksum is wrong.
 fn check_line(line: &[u8]) -> Option<&[u8]> {
-    let (sum, said) = line.split_at_checked(9)?;
+    let (sum, content) = line.split_at_checked(9)?;
     let digits = std::str::from_utf8(sum.strip_suffix(b" ")?).ok()?;
-    (u32::from_str_radix(digits, 16).ok()? == crc32fast::hash(said)).then_some(said)
+    (u32::from_str_radix(digits, 16).ok()? == crc32fast::hash(content)).then_some(content)
 }
 
 #[cfg(test)]
@@ -304,8 +319,8 @@ mod tests {
         let acked = ("[0-9a-f]{32}", any::<u64>());
         prop_oneof![
             3 => entry,
-            1 => acked.prop_map(|(by, seq)| LogRecord::Acked { by, seq }),
-            1 => acked.prop_map(|(by, seq)| LogRecord::AllAcked { by, seq }),
+            1 => acked.prop_map(|(run_id, seq)| LogRecord::Acked { run_id, seq }),
+            1 => acked.prop_map(|(run_id, seq)| LogRecord::AllAcked { run_id, seq }),
         ]
     }
 
@@ -314,8 +329,8 @@ mod tests {
             LogRecord::Entry(e) => {
                 entry_line(e.seq, e.at, &e.account, &e.op).expect("it ends a hold")
             }
-            LogRecord::Acked { by, seq } => ack_line(by, *seq),
-            LogRecord::AllAcked { by, seq } => all_acked_line(by, *seq),
+            LogRecord::Acked { run_id, seq } => ack_line(run_id, *seq),
+            LogRecord::AllAcked { run_id, seq } => all_acked_line(run_id, *seq),
         }
     }
 
@@ -341,7 +356,7 @@ mod tests {
                 *end += written(r).len();
                 Some(*end)
             });
-            // Without its newline a line is whole all the same.
+            // A line is intact even without its newline.
             let whole = ends.by_ref().take_while(|end| end - 1 <= cut).count();
             prop_assert_eq!(&sound[..], &records[..whole]);
             prop_assert!(torn <= 1);
@@ -396,9 +411,9 @@ mod tests {
         };
         let by = |run: &str| run.to_owned();
         let mut records: Vec<_> = (1..=6).map(entry).collect();
-        records.push(LogRecord::AllAcked { by: by("one"), seq: 3 });
-        records.push(LogRecord::Acked { by: by("one"), seq: 5 });
-        records.push(LogRecord::Acked { by: by("two"), seq: 6 });
+        records.push(LogRecord::AllAcked { run_id: by("one"), seq: 3 });
+        records.push(LogRecord::Acked { run_id: by("one"), seq: 5 });
+        records.push(LogRecord::Acked { run_id: by("two"), seq: 6 });
         let lacking = |run: &str| {
             let mut acks = Acknowledgements::default();
             acks.add_all(&records, run);

@@ -1,5 +1,5 @@
-//! Replay of what a run of the store may lack: all entries in this process' own files, and in the
-//! files that ended processes left.
+//! Replay: sends to a run of the store the entries that it may lack, from this process' own files
+//! and from the files that ended processes left.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -20,57 +20,59 @@ use crate::idempotency::{ClaimMode, ReplyStore};
 use crate::ledger::{AccountName, Outcome, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
 
-/// What a run of the store acknowledged so long before its end, in ms, the next one has: servers
-/// sync every second, and replicas lag by less.
+/// In ms. What a run of the store acknowledged longer than this before its end, the next run has:
+/// servers sync every second, and replicas lag by less.
 const RECENT_MS: i64 = 15_000;
-/// So many are under way at a time.
+/// At most this many operations are sent at the same time.
 const CONCURRENCY_MAX: usize = 128;
 /// Entries per lookup of what the run already has. A run that lost nothing has all of them, and a
 /// lookup costs a twentieth of sending an entry again.
 const LOOKUP_BATCH: usize = 1_024;
 
-/// See the module.
+/// Replays the entries of this process' own log and of the folders that it has adopted.
 pub(in crate::store) struct SegmentReplay {
     log: Arc<SettlementLog>,
     reply_store: Arc<dyn ReplyStore>,
     adopted: Vec<AdoptedSegments>,
-    /// What was left for another store.
+    /// Folders with entries for another store. They stay locked and are not sent.
     foreign: Vec<SegmentDir>,
-    /// Whether some of the own files could not be read when all were sent.
+    /// Whether entries of the own log are still to be sent: they were not urgent, a file could not
+    /// be read, or the store did not take them.
     is_own_pending: bool,
-    /// Whether what is not urgent of adopted files was left for later.
+    /// Whether entries of adopted folders that were not urgent are still to be sent.
     is_adopted_pending: bool,
 }
 
 /// A folder of segments whose owner has ended.
 struct AdoptedSegments {
     dir: SegmentDir,
-    /// The run of the store that has all of it, and since when.
-    complete_run: Option<(Box<str>, Instant)>,
+    /// The run of the store that has all entries of the folder, and since when; `None` if no run is
+    /// known to have them.
+    fully_replayed_into: Option<(Box<str>, Instant)>,
 }
 
-/// What is sent of what a run may lack.
+/// Which of the entries that a run may lack are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReplayPart {
-    /// What is urgent.
+    /// Only the urgent ones: entries that no run has acknowledged, and the most recent ones.
     Recent,
     All,
 }
 
-/// What came of it.
+/// The counts of a replay.
 #[derive(Debug, Default)]
 struct ReplayOutcome {
     entries: u64,
-    /// Of these, those that the store had to be told.
+    /// Of these, the ones that had to be sent to the store.
     delivered: u64,
     /// Of these, charges that the store did not have.
     charged: u64,
     last: u64,
-    /// Lines that were not written whole.
+    /// Lines that are damaged or cannot be parsed.
     torn: usize,
     /// Files that could not be read.
     unread: usize,
-    /// What can wait.
+    /// Entries that are not urgent and were left for later.
     deferred: usize,
 }
 
@@ -81,7 +83,8 @@ impl ReplayOutcome {
 }
 
 impl SegmentReplay {
-    /// What is sent goes to a run; names are those of `reply_store`.
+    /// Creates a replay of `log`. The idempotency keys of calls that died with their process are
+    /// expired in `reply_store`.
     pub(in crate::store) fn new(
         log: Arc<SettlementLog>,
         reply_store: Arc<dyn ReplyStore>,
@@ -97,28 +100,29 @@ impl SegmentReplay {
         }
     }
 
-    /// Sends what a run may lack that has just begun: whatever no run has acknowledged, and what
-    /// was acknowledged last before the one before it ended. The rest, which it most likely has, is
-    /// left to [`SegmentReplay::adopt_orphans`].
+    /// Sends the urgent entries to a run that has just begun: those that no run has acknowledged,
+    /// and those that were written shortly before the last run ended, which that run may have lost.
+    /// The new run most likely has the rest, so the rest is left to
+    /// [`SegmentReplay::adopt_orphans`].
     ///
     /// # Errors
-    /// The store did not take all of it. The same again sends the rest.
+    /// [`Unavailable`] if the store did not take all entries. Another call sends the rest.
     pub(in crate::store) async fn replay_recent(
         &mut self,
         run: &impl ServerRun,
     ) -> Result<(), Unavailable> {
         self.replay_own(run, ReplayPart::Recent).await?;
-        let own = self.log.segment_dir();
+        let own_dir = self.log.segment_dir();
         self.log.orders.restart_retention();
-        self.restore_jobs(run, &own).await?;
+        self.restore_jobs(run, &own_dir).await?;
         self.find_orphans(run);
-        for place in 0..self.adopted.len() {
-            self.replay_adopted(place, run, ReplayPart::Recent).await?;
+        for index in 0..self.adopted.len() {
+            self.replay_adopted(index, run, ReplayPart::Recent).await?;
         }
         Ok(())
     }
 
-    /// Whether there is more to send than was sent when the run began.
+    /// Whether entries are left that were not sent when the run began.
     pub(in crate::store) fn is_behind(&self) -> bool {
         self.is_own_pending || self.is_adopted_pending
     }
@@ -139,19 +143,24 @@ impl SegmentReplay {
         Ok(())
     }
 
-    /// Takes what processes left that have ended. What they left for a store that had this address
-    /// before is kept, and told to nobody.
+    /// Takes over the folders of processes that have ended. Entries for another store, which had
+    /// this address before, are kept and not sent to any store.
     fn find_orphans(&mut self, run: &impl ServerRun) {
         let mut orphans = or_log_error(&self.log.root, SegmentDir::lock_orphans(&self.log.root));
-        // Where it cannot be read whose one is, it is left for the next time.
+        // A folder whose store id cannot be read is left for the next time.
         orphans.retain(|dir| or_log_error(&dir.path, dir.store_id().map(|_| true)));
         let is_foreign = |dir: &SegmentDir| {
-            let theirs = dir.store_id().unwrap_or_default();
-            theirs.is_some() && run.store_id().is_some() && theirs.as_deref() != run.store_id()
+            let dir_store_id = dir.store_id().unwrap_or_default();
+            dir_store_id.is_some()
+                && run.store_id().is_some()
+                && dir_store_id.as_deref() != run.store_id()
         };
-        let (foreign, own): (Vec<_>, Vec<_>) = orphans.into_iter().partition(is_foreign);
-        self.adopted.extend(own.into_iter().map(|dir| AdoptedSegments { dir, complete_run: None }));
-        for dir in foreign {
+        let (other_stores, same_store): (Vec<_>, Vec<_>) =
+            orphans.into_iter().partition(is_foreign);
+        self.adopted.extend(
+            same_store.into_iter().map(|dir| AdoptedSegments { dir, fully_replayed_into: None }),
+        );
+        for dir in other_stores {
             log::error!(
                 event = "outbox_store_mismatch", place:? = dir.path;
                 "outbox has settlements for another store id; they are kept"
@@ -161,37 +170,38 @@ impl SegmentReplay {
         }
     }
 
-    /// Takes over what processes left that have ended, sends what the run may lack of it, and
-    /// removes what is no longer needed, if the store last answered at that moment and lacks
-    /// nothing. A file that cannot be read does not stop the others, and is tried again.
+    /// Takes over the folders of processes that have ended, sends their entries that the run may
+    /// lack, and removes files that are no longer needed. `last_answer` is when the store last
+    /// answered; `None` if it may lack entries, and then nothing is removed. A file that cannot be
+    /// read does not stop the others, and is tried again.
     ///
     /// # Errors
-    /// As with [`SegmentReplay::replay_recent`].
+    /// The same as [`SegmentReplay::replay_recent`].
     pub(in crate::store) async fn adopt_orphans(
         &mut self,
         run: &impl ServerRun,
-        alive: Option<Instant>,
+        last_answer: Option<Instant>,
     ) -> Result<(), Unavailable> {
         if self.is_own_pending {
             self.replay_own(run, ReplayPart::All).await?;
         }
         self.is_adopted_pending = false;
         self.find_orphans(run);
-        for place in 0..self.adopted.len() {
-            self.replay_adopted(place, run, ReplayPart::All).await?;
+        for index in 0..self.adopted.len() {
+            self.replay_adopted(index, run, ReplayPart::All).await?;
         }
-        self.remove_finished(alive);
+        self.remove_finished(last_answer);
         Ok(())
     }
 
     async fn replay_adopted(
         &mut self,
-        place: usize,
+        index: usize,
         run: &impl ServerRun,
         part: ReplayPart,
     ) -> Result<(), Unavailable> {
-        let AdoptedSegments { dir, complete_run } = &self.adopted[place];
-        if complete_run.as_ref().is_some_and(|(by, _)| **by == *run.name()) {
+        let AdoptedSegments { dir, fully_replayed_into } = &self.adopted[index];
+        if fully_replayed_into.as_ref().is_some_and(|(run_id, _)| **run_id == *run.name()) {
             return Ok(());
         }
         let files = or_log_error(&dir.path, dir.list_segments(SegmentKind::HoldEnds).map(Some));
@@ -199,57 +209,61 @@ impl SegmentReplay {
         files.iter().for_each(|file| trim_segment(file));
         let sent = self.replay_files(run, files, Vec::new(), part).await?;
         log_replay(&sent, "adopted");
-        self.restore_jobs(run, &self.adopted[place].dir).await?;
+        self.restore_jobs(run, &self.adopted[index].dir).await?;
         self.is_adopted_pending |= sent.deferred > 0;
         if sent.is_complete() {
-            self.release_keys(place).await?;
-            let AdoptedSegments { dir, complete_run } = &mut self.adopted[place];
+            self.release_keys(index).await?;
+            let AdoptedSegments { dir, fully_replayed_into } = &mut self.adopted[index];
             if sent.entries > 0 {
-                // Only spares the next owner something.
+                // The note only saves the next owner of the folder some work, so a failure is
+                // ignored.
                 let _ =
                     fs::write(dir.ack_note_path(), record::all_acked_line(run.name(), sent.last));
             }
-            *complete_run = Some((run.name().into(), Instant::now()));
+            *fully_replayed_into = Some((run.name().into(), Instant::now()));
         }
         Ok(())
     }
 
-    /// Makes the video jobs again that a run lacks of those that a folder of segments knows. Jobs
-    /// that it has cost a look each; they are those of the last minutes.
+    /// Restores the video jobs that are recorded in a folder of segments and that the run lacks.
+    /// Each job that the run has costs one lookup; the folder only contains the jobs of the last
+    /// minutes.
     async fn restore_jobs(
         &self,
         run: &impl ServerRun,
-        place: &SegmentDir,
+        dir: &SegmentDir,
     ) -> Result<(), Unavailable> {
-        let mut made = 0_u64;
-        for file in or_log_error(&place.path, place.list_segments(SegmentKind::Jobs)) {
-            let own = file.clone();
-            let reading = tokio::task::spawn_blocking(move || job_orders::read_orders(&own));
+        let mut applied = 0_u64;
+        for file in or_log_error(&dir.path, dir.list_segments(SegmentKind::Jobs)) {
+            let path = file.clone();
+            let reading = tokio::task::spawn_blocking(move || job_orders::read_orders(&path));
             let read = reading.await.unwrap_or_else(|why| Err(why.into()));
-            // One after the other: a job is placed before a vendor has it.
-            for noted in or_log_error(&file, read) {
-                made += u64::from(run.restore_job(noted).await?);
+            // One after another, in their order: a job must be placed before its acceptance by a
+            // vendor is saved.
+            for record in or_log_error(&file, read) {
+                applied += u64::from(run.replay_job_record(record).await?);
             }
         }
-        if made > 0 {
+        if applied > 0 {
             log::warn!(
-                event = "video_jobs_restored", made;
-                "lost video jobs restored"
+                event = "video_jobs_replayed", applied;
+                "video jobs replayed into the store"
             );
         }
         Ok(())
     }
 
-    /// Expires the idempotency keys of calls that died with their process: a repeat then asks the
-    /// ledger for the outcome. All settlements of the process are in the ledger before this. It
-    /// runs once only, since a key may belong to another call afterwards.
-    async fn release_keys(&self, place: usize) -> Result<(), Unavailable> {
-        let known = &self.adopted[place].dir;
+    /// Expires the idempotency keys of calls that died with their process, so that a repeat asks
+    /// the ledger for the outcome. The ledger has all settlements of the process by now. This is
+    /// done only once, since a key may belong to another call afterwards.
+    async fn release_keys(&self, index: usize) -> Result<(), Unavailable> {
+        let known = &self.adopted[index].dir;
         let calls = or_log_error(&known.path, started_calls::read_unfinished(known));
         for few in calls.chunks(CONCURRENCY_MAX) {
-            let lapsing = few.iter().map(|(account, naming)| {
-                // It is made again, where the store has lost it.
-                self.reply_store.claim_key(account, naming, &ClaimMode::IfFree, 0)
+            let lapsing = few.iter().map(|(account, key)| {
+                // A lease of 0 ms expires at once. If the store has lost the key, this creates it
+                // again.
+                self.reply_store.claim_key(account, key, &ClaimMode::IfFree, 0)
             });
             for lapsed in join_all(lapsing).await {
                 lapsed?;
@@ -268,18 +282,22 @@ impl SegmentReplay {
     }
 
     /// Removes the files of ended processes that are no longer needed.
-    fn remove_finished(&mut self, alive: Option<Instant>) {
-        let (done, mut left): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.adopted).into_iter().partition(|a| a.complete_run.is_some());
+    fn remove_finished(&mut self, last_answer: Option<Instant>) {
+        let (done, mut left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.adopted)
+            .into_iter()
+            .partition(|a| a.fully_replayed_into.is_some());
         for adopted in done {
-            let since = adopted.complete_run.as_ref().map(|(_, since)| *since);
-            let is_over = since.is_some_and(|since| self.log.retention.is_over(since, alive));
+            let since = adopted.fully_replayed_into.as_ref().map(|(_, since)| *since);
+            let is_retention_over =
+                since.is_some_and(|since| self.log.retention.is_over(since, last_answer));
             let is_empty = |file: &Path| fs::metadata(file).is_ok_and(|about| about.len() == 0);
-            let is_gone =
-                |file: &PathBuf| (is_over || is_empty(file)) && fs::remove_file(file).is_ok();
+            let is_gone = |file: &PathBuf| {
+                (is_retention_over || is_empty(file)) && fs::remove_file(file).is_ok()
+            };
             match adopted.dir.list_segments(SegmentKind::HoldEnds) {
                 Ok(files) if files.iter().filter(|file| !is_gone(file)).count() == 0 => {
-                    // With the ends of their holds, what is noted of jobs is no longer needed.
+                    // Without entries of hold ends, the records of jobs are no longer needed
+                    // either.
                     let jobs = adopted.dir.list_segments(SegmentKind::Jobs).unwrap_or_default();
                     jobs.iter().for_each(|file| drop(fs::remove_file(file)));
                     adopted.dir.remove();
@@ -290,8 +308,8 @@ impl SegmentReplay {
         self.adopted = left;
     }
 
-    /// Sends what a run may lack of some files, and of lines that are in none: the last first,
-    /// since those are what a store forgets.
+    /// Sends the entries that a run may lack, from `unwritten` lines and from files. The newest
+    /// file comes first, since a store loses its newest writes.
     async fn replay_files(
         &self,
         run: &impl ServerRun,
@@ -323,8 +341,8 @@ impl SegmentReplay {
         entries: Vec<SettlementEntry>,
         sent: &mut ReplayOutcome,
     ) -> Result<(), Unavailable> {
-        for asked in entries.rchunks(LOOKUP_BATCH) {
-            let lacking = self.filter_unknown(run, asked, sent).await?;
+        for batch in entries.rchunks(LOOKUP_BATCH) {
+            let lacking = self.filter_unknown(run, batch, sent).await?;
             for few in lacking.rchunks(CONCURRENCY_MAX) {
                 let sending = few.iter().map(|entry| run.apply_in(&entry.account, &entry.op));
                 for (entry, answer) in few.iter().zip(join_all(sending).await) {
@@ -335,7 +353,8 @@ impl SegmentReplay {
         Ok(())
     }
 
-    /// Those of which the run does not know that their holds ended.
+    /// Returns the entries whose holds have not ended in this run. The others are recorded as
+    /// acknowledged.
     async fn filter_unknown<'a>(
         &self,
         run: &impl ServerRun,
@@ -361,7 +380,7 @@ impl SegmentReplay {
         Ok(unknown)
     }
 
-    /// Notes that the run has an entry.
+    /// Records that the run has an entry.
     fn record_known(
         &self,
         run: &impl ServerRun,
@@ -399,11 +418,12 @@ impl SegmentReplay {
     }
 }
 
-/// What a file says. One that cannot be read keeps nobody from the others.
+/// Reads the records of a file. A file that cannot be read is counted and does not stop the replay
+/// of the others.
 async fn read_segment(file: &Path, sent: &mut ReplayOutcome) -> Vec<LogRecord> {
-    let own = file.to_owned();
+    let path = file.to_owned();
     let reading = tokio::task::spawn_blocking(move || {
-        segment_files::read_written(&own).map(|f| record::parse_segment(&f))
+        segment_files::read_written(&path).map(|f| record::parse_segment(&f))
     });
     let read = match reading.await.unwrap_or_else(|why| Err(why.into())) {
         // Another task has replayed and removed it meanwhile.
@@ -416,11 +436,11 @@ async fn read_segment(file: &Path, sent: &mut ReplayOutcome) -> Vec<LogRecord> {
     records
 }
 
-/// What was read of a place, nothing if it could not be.
-fn or_log_error<T: Default>(place: &Path, read: io::Result<T>) -> T {
+/// Returns what was read; if that failed, logs the error and returns an empty value.
+fn or_log_error<T: Default>(path: &Path, read: io::Result<T>) -> T {
     read.unwrap_or_else(|why| {
         log::error!(
-            event = "outbox_read_failed", place:? = place, why:% = why;
+            event = "outbox_read_failed", place:? = path, why:% = why;
             "outbox read failed"
         );
         METRICS.outbox_errors.inc();
@@ -428,7 +448,7 @@ fn or_log_error<T: Default>(place: &Path, read: io::Result<T>) -> T {
     })
 }
 
-/// Takes off a file what its owner has written nothing into.
+/// Cuts the preallocated zeros, into which the owner of the file has written nothing, off its end.
 fn trim_segment(file: &Path) {
     let trimmed = fs::File::options().read(true).write(true).open(file).and_then(|file| {
         let length = segment_files::written_length(&file)?;
@@ -437,11 +457,11 @@ fn trim_segment(file: &Path) {
     or_log_error(file, trimmed);
 }
 
-fn log_replay(sent: &ReplayOutcome, whose: &str) {
-    let ReplayOutcome { entries, delivered: told, charged, torn, .. } = *sent;
+fn log_replay(sent: &ReplayOutcome, source: &str) {
+    let ReplayOutcome { entries, delivered, charged, torn, .. } = *sent;
     if entries > 0 {
         log::info!(
-            event = "store_replay_finished", whose, entries, told, charged, torn;
+            event = "outbox_replay_finished", source, entries, delivered, charged, torn;
             "outbox replay finished"
         );
     }

@@ -1,5 +1,6 @@
-//! The names of calls, with an outbox before them: whoever takes over from a process that died
-//! lets the names lapse that it had, at once.
+//! The store of idempotency keys and replies with an outbox: each call is recorded before it claims
+//! its key, so that the process which adopts the outbox of a dead process can expire its keys at
+//! once.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::settlement_log::SettlementLog;
 use crate::idempotency::{ClaimMode, ClaimResult, IdempotencyKey, ReplyParts, ReplyStore};
 use crate::ledger::{AccountName, Unavailable};
 
-/// See the module.
+/// A reply store with an outbox in which the calls that claim keys are recorded.
 pub(in crate::store) struct OutboxReplies {
     store: Arc<dyn ReplyStore>,
     log: Arc<SettlementLog>,
@@ -31,22 +32,23 @@ impl ReplyStore for OutboxReplies {
         self.store.is_durable_at_once()
     }
 
-    /// What takes a name whoever has it is an ordinary call: it asks for no more than that a try
-    /// after it finds it, and is not written down.
+    /// Records the call before it claims its key, except with `ClaimMode::Replace`: that is an
+    /// ordinary call, which only needs a later retry to find its key.
     async fn claim_key(
         &self,
         account: &AccountName,
-        naming: &IdempotencyKey,
-        taking: &ClaimMode,
+        key: &IdempotencyKey,
+        mode: &ClaimMode,
         lease_ms: u64,
     ) -> Result<ClaimResult, Unavailable> {
-        if *taking != ClaimMode::Replace {
-            self.log.record_call_start(account, naming);
+        if *mode != ClaimMode::Replace {
+            self.log.record_call_start(account, key);
         }
-        let taken = self.store.claim_key(account, naming, taking, lease_ms).await;
-        // Without an answer it may have been taken; then it is given back.
+        let taken = self.store.claim_key(account, key, mode, lease_ms).await;
+        // After an error the key may have been claimed all the same. The record then stays until
+        // the key is released.
         if taken.as_ref().is_ok_and(|taken| *taken != ClaimResult::Claimed) {
-            self.log.calls.record_end(account, &naming.name, &naming.owner);
+            self.log.calls.record_end(account, &key.name, &key.owner);
         }
         taken
     }
@@ -64,11 +66,11 @@ impl ReplyStore for OutboxReplies {
     async fn complete(
         &self,
         account: &AccountName,
-        naming: &IdempotencyKey,
+        key: &IdempotencyKey,
         reply: Option<ReplyParts>,
     ) -> Result<bool, Unavailable> {
-        let done = self.store.complete(account, naming, reply).await?;
-        self.log.calls.record_end(account, &naming.name, &naming.owner);
+        let done = self.store.complete(account, key, reply).await?;
+        self.log.calls.record_end(account, &key.name, &key.owner);
         Ok(done)
     }
 

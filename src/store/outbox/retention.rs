@@ -1,32 +1,34 @@
-//! How long what is written in an outbox is kept.
+//! How long the records of an outbox are kept after the store has acknowledged them.
 
 use std::time::{Duration, Instant};
 
-/// What the lines of a log have to outlive.
+/// The retention of the records of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retention {
-    /// What was acknowledged is kept for so long while the store answers, in case it falls back to
-    /// an older state.
+    /// An acknowledged record is kept until the store has answered for this long since, in case the
+    /// store falls back to an older state.
     pub(super) keep: Duration,
-    /// Whether what is written has to outlive the machine's power.
+    /// Whether the records have to survive a power cut, so that they are synced to disk.
     pub(super) synced: bool,
 }
 
 impl Retention {
-    /// Before a server, which may lose what it acknowledged, and is away now and then.
+    /// For the hold ends of a server, which may lose what it acknowledged, and is unavailable now
+    /// and then.
     pub(super) const FOR_SERVER: Retention =
         Retention { keep: Duration::from_secs(15 * 60), synced: true };
-    /// Before a file on this machine, which is synced itself a moment later.
+    /// For the hold ends of an embedded store, whose file is synced itself a moment later.
     pub(super) const FOR_EMBEDDED: Retention = Retention { keep: Duration::ZERO, synced: false };
 
-    /// Of jobs, which a server that comes back lacks only where they are new.
+    /// For video jobs of a server. When it comes back, it lacks only the newest ones.
     pub(super) const FOR_JOBS: Retention =
         Retention { keep: Duration::from_secs(60), synced: true };
 
-    /// Whether what was acknowledged then can go: the store has answered for long enough since,
-    /// as it last did at a moment.
-    pub(super) fn is_over(self, acked: Instant, alive: Option<Instant>) -> bool {
-        let answered = |alive: Instant| alive.saturating_duration_since(acked);
-        alive.is_some_and(|alive| answered(alive) >= self.keep)
+    /// Whether records that were acknowledged at `acked` may be deleted: the store last answered at
+    /// `last_answer`, and that is at least `keep` later. With `None` the store may lack records, so
+    /// they stay.
+    pub(super) fn is_over(self, acked: Instant, last_answer: Option<Instant>) -> bool {
+        let answered = |last_answer: Instant| last_answer.saturating_duration_since(acked);
+        last_answer.is_some_and(|last_answer| answered(last_answer) >= self.keep)
     }
 }

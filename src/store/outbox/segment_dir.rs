@@ -1,4 +1,5 @@
-//! A process' folder in the outbox: files of lines, and a lock that it has for as long as it lives.
+//! The folder of a process in the outbox: its segments, and a lock that the process holds as long
+//! as it lives.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -9,20 +10,21 @@ use std::time::Duration;
 use super::segment_files::SegmentFiles;
 use crate::permissions;
 
-/// A folder that was begun and has no owner after this time never gets one.
+/// A folder whose creation was begun and is older than this will never get an owner, and is
+/// deleted.
 const UNFINISHED_AGE_MAX: Duration = Duration::from_secs(60);
-/// The prefix of the name of a folder that is not ready.
+/// The prefix of the name of a folder whose creation has not finished.
 const UNFINISHED_PREFIX: &str = ".begun-";
 const LOCK_FILE: &str = "lock";
 const STORE_ID_FILE: &str = "store";
 
-/// What the lines of a file are about. Versions that know only the ends of holds pass the other
-/// files over.
+/// What the records in a segment are about. Versions of this program that only know hold ends
+/// ignore the files of the other kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SegmentKind {
-    /// How holds end.
+    /// Settlements and voids.
     HoldEnds,
-    /// Calls that run under a name.
+    /// Calls that run under an idempotency key.
     Calls,
     /// Video jobs.
     Jobs,
@@ -38,14 +40,15 @@ impl SegmentKind {
     }
 }
 
-/// A folder that is ours.
+/// A folder whose lock this process holds.
 pub(super) struct SegmentDir {
     pub(super) path: PathBuf,
     lock: File,
 }
 
 impl SegmentDir {
-    /// Creates and locks a folder, and renames it last, so that no other process adopts it before.
+    /// Creates and locks a folder. It gets its final name last, so that no other process adopts it
+    /// before it is locked.
     pub(super) fn create(root: &Path) -> io::Result<SegmentDir> {
         let name = uuid::Uuid::now_v7().to_string();
         let begun = root.join(format!("{UNFINISHED_PREFIX}{name}"));
@@ -78,7 +81,7 @@ impl SegmentDir {
                 }
                 Ok(Some(lock)) => orphans.push(SegmentDir { path: folder, lock }),
                 Ok(None) => {}
-                // Whoever had it before has removed it just now.
+                // Its last owner has removed the folder meanwhile.
                 Err(why) if why.kind() == io::ErrorKind::NotFound => {}
                 Err(why) => return Err(why),
             }
@@ -86,10 +89,11 @@ impl SegmentDir {
         Ok(orphans)
     }
 
-    /// Whether the folder has its lock, and the file that is written into it, where they belong.
+    /// Checks that the lock file and the current segment of hold ends are still at their paths, and
+    /// were not replaced.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Says which file is missing or was replaced.
     pub(super) fn check_intact(&self, files: &SegmentFiles) -> io::Result<()> {
         let written = self.segment_path(SegmentKind::HoldEnds, files.number());
         for (path, open) in [(self.path.join(LOCK_FILE), &self.lock), (written, files.file())] {
@@ -101,7 +105,9 @@ impl SegmentDir {
         Ok(())
     }
 
-    /// Its files of such lines, oldest first.
+    /// Returns the paths of the segments of a kind, oldest first. The note of
+    /// [`SegmentDir::ack_note_path`] counts as the last segment of hold ends. A missing folder has
+    /// no segments.
     pub(super) fn list_segments(&self, kind: SegmentKind) -> io::Result<Vec<PathBuf>> {
         let found = match fs::read_dir(&self.path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -118,20 +124,22 @@ impl SegmentDir {
         Ok(files)
     }
 
-    /// Where its file of that number is.
+    /// Returns the path of the segment with this number.
     pub(super) fn segment_path(&self, kind: SegmentKind, number: u64) -> PathBuf {
         self.path.join(format!("{number:08}.{}", kind.extension()))
     }
 
-    /// Where it is noted what of it the store has; the last of its files, by name.
+    /// Returns the path of the note which says what the store has acknowledged. Its name sorts
+    /// after all segments of hold ends, so a replay, which begins with the last file, reads it
+    /// first.
     pub(super) fn ack_note_path(&self) -> PathBuf {
         self.path.join("noted.log")
     }
 
-    /// Which store its entries are for, if that was noted.
+    /// Returns the id of the store that the entries are for; `None` if no id was written.
     ///
     /// # Errors
-    /// It cannot be read, so nobody knows.
+    /// The id cannot be read, so it is unknown which store the entries are for.
     pub(super) fn store_id(&self) -> io::Result<Option<String>> {
         match fs::read_to_string(self.path.join(STORE_ID_FILE)) {
             Ok(id) => Ok(Some(id)),
@@ -140,14 +148,14 @@ impl SegmentDir {
         }
     }
 
-    /// Notes which store its entries are for, for good.
+    /// Writes the id of the store that the entries are for, and syncs it to disk.
     pub(super) fn write_store_id(&self, id: &str) -> io::Result<()> {
         fs::write(self.path.join(STORE_ID_FILE), id)?;
         File::open(self.path.join(STORE_ID_FILE))?.sync_all()?;
         File::open(&self.path)?.sync_all()
     }
 
-    /// Takes back what was noted, for good.
+    /// Removes the note of [`SegmentDir::ack_note_path`], and syncs the folder to disk.
     pub(super) fn remove_ack_note(&self) -> io::Result<()> {
         match fs::remove_file(self.ack_note_path()) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
@@ -156,16 +164,16 @@ impl SegmentDir {
         File::open(&self.path)?.sync_all()
     }
 
-    /// Removes it; its files are gone.
+    /// Removes the folder, after its segments were removed.
     pub(super) fn remove(self) {
-        // Whatever is still in there keeps the folder, and somebody finds it again.
+        // If there are other files in the folder, it stays and is adopted again later.
         let _ = fs::remove_file(self.path.join(STORE_ID_FILE));
         let _ = fs::remove_file(self.path.join(LOCK_FILE));
         let _ = fs::remove_dir(&self.path);
     }
 }
 
-/// The lock of a folder; `None` if somebody has it.
+/// Locks a folder; `None` if another process has the lock.
 fn try_lock_dir(dir: &Path) -> io::Result<Option<File>> {
     let lock =
         OpenOptions::new().write(true).create(true).truncate(false).open(dir.join(LOCK_FILE))?;

@@ -1,7 +1,8 @@
-//! The files that a process writes its outbox into, one after the other.
+//! The segment files that a process writes its outbox into, one after another.
 //!
-//! They have their length from the beginning, with nothing in it: a write that makes one longer
-//! would wait whenever a sync is under way. The next one is made before it is needed.
+//! A segment is created with its full length, filled with zeros: a write that makes a file longer
+//! would wait while an fsync of the file is running. The next segment, called the spare, is created
+//! before it is needed.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -14,13 +15,14 @@ use std::time::{Duration, Instant};
 use super::fsync_thread::FsyncThread;
 use super::segment_dir::{SegmentDir, SegmentKind};
 
-/// The bytes after which a file ends, and below the age at which it ends.
+/// The size of a segment in bytes. A segment ends when it is full, or when it is older than
+/// `SEGMENT_AGE_MAX`.
 const SEGMENT_BYTES_MAX: u64 = 16 << 20;
 const SEGMENT_AGE_MAX: Duration = Duration::from_secs(60);
-/// So many bytes of one are looked at together.
+/// The search for the last written byte of a file reads blocks of this many bytes.
 const SCAN_BLOCK_BYTES: usize = 64 << 10;
 
-/// See the module.
+/// The current segment, the spare, and the segments that have ended.
 pub(super) struct SegmentFiles {
     file: Arc<File>,
     number: u64,
@@ -30,17 +32,18 @@ pub(super) struct SegmentFiles {
     closed: Vec<ClosedSegment>,
 }
 
-/// A file that ended.
+/// A segment that has ended. It is removed when nothing in it is needed any more.
 struct ClosedSegment {
     number: u64,
-    /// Until it is cut to what was written.
+    /// The file and its written length in bytes, until the file is truncated to that length.
     untrimmed: Option<(Arc<File>, u64)>,
-    /// Since when nothing in it waits, at the earliest.
-    quiet_since: Instant,
+    /// The earliest time from which no entry of the segment may have been pending. Its retention
+    /// counts from here.
+    unneeded_since: Instant,
 }
 
 impl SegmentFiles {
-    /// With the first of them.
+    /// Begins with `file` as segment number 1.
     pub(super) fn new(file: Arc<File>) -> SegmentFiles {
         SegmentFiles {
             file,
@@ -52,60 +55,65 @@ impl SegmentFiles {
         }
     }
 
-    /// The number of the one that is written.
+    /// Returns the number of the current segment.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The one that is written.
+    /// Returns the current segment.
     pub(super) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Whether `bytes` more are too many for it.
+    /// Whether `more` further bytes do not fit into the current segment.
     pub(super) fn is_full(&self, more: usize) -> bool {
         self.bytes + more as u64 > SEGMENT_BYTES_MAX
     }
 
-    /// Those that nothing was written into: the one that is written, and the next.
+    /// Returns the numbers of the segments into which nothing was written: the current one if it is
+    /// empty, and the spare.
     pub(super) fn unused(&self) -> std::ops::Range<u64> {
         self.number + u64::from(self.bytes > 0)..self.number + 2
     }
 
-    /// Whether it has been written for long enough.
+    /// Whether the current segment is not empty and has reached its maximum age.
     pub(super) fn is_old(&self) -> bool {
         self.bytes > 0 && self.opened_at.elapsed() > SEGMENT_AGE_MAX
     }
 
-    /// The number of the spare file to create; `None` if there is one already.
+    /// Returns the number of the spare file to create; `None` if there is a spare already, or the
+    /// current segment is empty.
     pub(super) fn missing_spare_number(&self) -> Option<u64> {
         (self.bytes > 0 && self.spare.is_none()).then_some(self.number + 1)
     }
 
-    /// Takes the next file, unless it has one.
+    /// Sets the spare, unless there is one already.
     pub(super) fn set_spare(&mut self, spare: Arc<File>) {
         self.spare.get_or_insert(spare);
     }
 
-    /// Writes to its end. A piece of what fails is written over by what comes next.
+    /// Appends bytes to the current segment. After a failed write, the next write overwrites the
+    /// part that was written.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<&Arc<File>> {
         self.file.write_all_at(bytes, self.bytes)?;
         self.bytes += bytes.len() as u64;
         Ok(&self.file)
     }
 
-    /// Goes on in the next file; without one it stays in the old.
+    /// Ends the current segment and continues in the spare. Without a spare, the current segment
+    /// stays and this returns `false`.
     pub(super) fn rotate(&mut self) -> bool {
         let Some(next) = self.spare.take() else { return false };
         let file = std::mem::replace(&mut self.file, next);
-        let (untrimmed, quiet_since) = (Some((file, self.bytes)), Instant::now());
-        self.closed.push(ClosedSegment { number: self.number, untrimmed, quiet_since });
+        let (untrimmed, unneeded_since) = (Some((file, self.bytes)), Instant::now());
+        self.closed.push(ClosedSegment { number: self.number, untrimmed, unneeded_since });
         self.number += 1;
         (self.bytes, self.opened_at) = (0, Instant::now());
         true
     }
 
-    /// Files that ended, each with the length to cut it to.
+    /// Returns the files that have ended and were not truncated yet, each with the length in bytes
+    /// to truncate it to.
     pub(super) fn take_untrimmed(&mut self) -> Vec<(Arc<File>, u64)> {
         self.closed.iter_mut().filter_map(|past| past.untrimmed.take()).collect()
     }
@@ -113,24 +121,25 @@ impl SegmentFiles {
     /// Restarts the retention of all closed segments, as if their entries were just acknowledged.
     pub(super) fn restart_retention(&mut self) {
         let now = Instant::now();
-        self.closed.iter_mut().for_each(|past| past.quiet_since = now);
+        self.closed.iter_mut().for_each(|past| past.unneeded_since = now);
     }
 
     /// Drops the segments without a pending entry whose retention is over; returns their numbers.
     pub(super) fn remove_expired(
         &mut self,
         needed: &HashSet<u64>,
-        is_over: impl Fn(Instant) -> bool,
+        is_retention_over: impl Fn(Instant) -> bool,
     ) -> Vec<u64> {
         let now = Instant::now();
         let waiting = self.closed.iter_mut().filter(|past| needed.contains(&past.number));
-        waiting.for_each(|past| past.quiet_since = now);
-        let is_done =
-            |past: &mut ClosedSegment| !needed.contains(&past.number) && is_over(past.quiet_since);
+        waiting.for_each(|past| past.unneeded_since = now);
+        let is_done = |past: &mut ClosedSegment| {
+            !needed.contains(&past.number) && is_retention_over(past.unneeded_since)
+        };
         self.closed.extract_if(.., is_done).map(|past| past.number).collect()
     }
 
-    /// Cuts the one that is written to what was written, since no more will be.
+    /// Truncates the current segment to the bytes that were written, since nothing more will be.
     pub(super) fn trim_current(&self) {
         truncate_to(&self.file, self.bytes);
     }
@@ -138,18 +147,18 @@ impl SegmentFiles {
 
 /// Truncates a preallocated file to its written length.
 pub(super) fn truncate_to(file: &File, bytes: u64) {
-    // It only takes up room, and not even that.
+    // The zeros are sparse and do not even take up disk space, so a failure does no harm.
     let _ = file.set_len(bytes);
 }
 
-/// The length of a file without its preallocated zeros. It scans from the end, since most files
-/// have none left.
+/// Returns the length of a file in bytes, without its preallocated zeros. It scans from the end,
+/// since most files have no zeros left.
 pub(super) fn written_length(file: &File) -> io::Result<u64> {
     let (mut end, mut block) = (file.metadata()?.len(), vec![0; SCAN_BLOCK_BYTES]);
     while end > 0 {
         let begin = end.saturating_sub(SCAN_BLOCK_BYTES as u64);
         let part = &mut block[..usize::try_from(end - begin).unwrap_or(SCAN_BLOCK_BYTES)];
-        // Its owner may just be taking off what was not written.
+        // The file may become shorter meanwhile, since its owner truncates it to what was written.
         let there = read_at(file, part, begin)?;
         if let Some(last) = part[..there].iter().rposition(|byte| *byte != 0) {
             return Ok(begin + last as u64 + 1);
@@ -159,7 +168,7 @@ pub(super) fn written_length(file: &File) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Reads as much as there is; tells how much that was.
+/// Reads until `part` is full or the file ends. Returns the number of bytes read.
 fn read_at(file: &File, part: &mut [u8], begin: u64) -> io::Result<usize> {
     let mut there = 0;
     while there < part.len() {
@@ -173,15 +182,16 @@ fn read_at(file: &File, part: &mut [u8], begin: u64) -> io::Result<usize> {
     Ok(there)
 }
 
-/// What was written into a file.
+/// Returns the bytes that were written into a file, without its preallocated zeros.
 pub(super) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
-    let mut said = vec![0; usize::try_from(written_length(&file)?).map_err(io::Error::other)?];
-    file.read_exact_at(&mut said, 0)?;
-    Ok(said)
+    let mut content = vec![0; usize::try_from(written_length(&file)?).map_err(io::Error::other)?];
+    file.read_exact_at(&mut content, 0)?;
+    Ok(content)
 }
 
-/// A new segment. Its name is synced with its first bytes.
+/// Creates a segment with its full length. With a `syncer`, the folder that has its name is synced
+/// together with its first bytes.
 pub(super) fn create_segment(
     dir: &SegmentDir,
     kind: SegmentKind,
@@ -207,7 +217,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("00000001.log");
         let block = SCAN_BLOCK_BYTES as u64;
-        // How long the file is, and where in it bytes were written.
+        // The length of the file, and the offsets at which a byte is written.
         for (length, written_at) in [
             (0, vec![]),
             (1, vec![]),
@@ -233,9 +243,13 @@ mod tests {
                 "{what}"
             );
             let all = std::fs::read(&path).expect("all of it");
-            let said = read_written(&path).expect("what was written");
-            assert_eq!((said.len() as u64, record::used_length(&all) as u64), (end, end), "{what}");
-            assert!(all.starts_with(&said), "{what}");
+            let content = read_written(&path).expect("what was written");
+            assert_eq!(
+                (content.len() as u64, record::used_length(&all) as u64),
+                (end, end),
+                "{what}"
+            );
+            assert!(all.starts_with(&content), "{what}");
         }
     }
 

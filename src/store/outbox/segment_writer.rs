@@ -1,4 +1,4 @@
-//! Files of lines that are made when the first of them is written.
+//! Segments whose first file is created only when the first line is written.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -9,13 +9,13 @@ use std::time::Instant;
 use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files::{self, SegmentFiles};
 
-/// See the module.
+/// Writes the lines of one kind into segments.
 pub(super) struct SegmentWriter {
     kind: SegmentKind,
     files: Option<SegmentFiles>,
 }
 
-/// What is to be done beside the lock.
+/// File operations that are done after the lock was released.
 pub(super) struct DeferredWork {
     kind: SegmentKind,
     to_trim: Vec<(Arc<File>, u64)>,
@@ -27,7 +27,7 @@ impl SegmentWriter {
         SegmentWriter { kind, files: None }
     }
 
-    /// Writes to the end; tells the number of the file, and which it is.
+    /// Appends bytes to the current segment. Returns the number of the segment and its file.
     pub(super) fn write(
         &mut self,
         bytes: &[u8],
@@ -53,22 +53,25 @@ impl SegmentWriter {
         Ok((files.number(), file))
     }
 
-    /// Goes on in new files, wherever the next line is written.
+    /// Forgets the current files. The next line begins new ones, in the folder that is given with
+    /// it.
     pub(super) fn reset(&mut self) {
         self.files = None;
     }
 
-    /// The number of the spare file to create; `None` if there is one already.
+    /// Returns the number of the spare file to create; `None` if there is a spare already, or
+    /// nothing was written.
     pub(super) fn missing_spare_number(&self) -> Option<u64> {
         self.files.as_ref().and_then(SegmentFiles::missing_spare_number)
     }
 
-    /// Ends a file that is old, and finds those that nobody needs.
+    /// Ends a segment that is old enough, and plans the truncation of ended segments and the
+    /// removal of expired ones. `needed` are the numbers of segments that must stay.
     pub(super) fn plan_cleanup(
         &mut self,
         spare: Option<Arc<File>>,
         needed: &HashSet<u64>,
-        is_over: impl Fn(Instant) -> bool,
+        is_retention_over: impl Fn(Instant) -> bool,
     ) -> DeferredWork {
         let mut rest = DeferredWork { kind: self.kind, to_trim: Vec::new(), to_remove: Vec::new() };
         let Some(files) = &mut self.files else { return rest };
@@ -79,18 +82,18 @@ impl SegmentWriter {
             files.rotate();
         }
         rest.to_trim = files.take_untrimmed();
-        rest.to_remove = files.remove_expired(needed, is_over);
+        rest.to_remove = files.remove_expired(needed, is_retention_over);
         rest
     }
 
-    /// What they hold may be needed for as long as if it were new.
+    /// Starts the retention of all ended segments anew.
     pub(super) fn restart_retention(&mut self) {
         if let Some(files) = &mut self.files {
             files.restart_retention();
         }
     }
 
-    /// Cuts the one that is written to what was written.
+    /// Truncates the current segment to the bytes that were written.
     pub(super) fn trim(&self) {
         if let Some(files) = &self.files {
             files.trim_current();
@@ -104,11 +107,11 @@ impl SegmentWriter {
 }
 
 impl DeferredWork {
-    /// Cuts what ended, and removes what is done with.
+    /// Truncates the ended segments and removes the expired ones.
     pub(super) fn finish(self, dir: &SegmentDir) {
         self.to_trim.iter().for_each(|(file, bytes)| segment_files::truncate_to(file, *bytes));
         for number in self.to_remove {
-            // One that stays is found by the next owner of the folder.
+            // A file that cannot be removed is found by the process that adopts the folder.
             let _ = std::fs::remove_file(dir.segment_path(self.kind, number));
         }
     }

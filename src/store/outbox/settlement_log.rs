@@ -1,9 +1,10 @@
-//! What this process has written to its outbox, and what of it waits for the store.
+//! The log of an outbox: the hold ends that this process has written, and which of them the store
+//! has not acknowledged yet.
 //!
-//! An entry is written with one plain `write` before its operation is sent, so that it outlives the
-//! process; where it has to outlive the machine's power too, a thread of its own syncs what was
-//! written, many entries at a time. What acknowledges entries is written with whatever comes next,
-//! and may be lost: then something is sent once more.
+//! An entry is written with one plain `write` before its operation is sent, so that it survives the
+//! death of the process. Where it has to survive a power cut too, a separate thread calls fsync,
+//! once for many entries. An acknowledgement is written together with the next entry, and may be
+//! lost: then an entry is sent once more.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -23,16 +24,17 @@ use crate::idempotency::IdempotencyKey;
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::metrics::METRICS;
 
-/// Empty lines, written to test whether the disk accepts writes again.
+/// Empty lines, which are written to test whether the disk accepts writes again.
 const WRITE_PROBE: [u8; 4_096] = [b'\n'; 4_096];
-/// Acknowledgements wait for the next entry, at most this many bytes of them.
+/// Acknowledgements wait in memory for the next entry, at most this many bytes of them.
 const ACKS_BYTES_MAX: usize = 64 << 10;
-/// An entry that is not acknowledged within this time means that the store is not healthy.
+/// If an entry is not acknowledged within this time, the store is not healthy.
 const ACK_TIMEOUT: Duration = Duration::from_secs(1);
-/// A caller that was refused has retried within this time.
+/// Within this time, a caller whose operation the store refused has retried it.
 const QUIET_PERIOD: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The log of hold ends, in a folder of this process that also has the records of started calls and
+/// of video jobs.
 pub(in crate::store) struct SettlementLog {
     pub(super) root: PathBuf,
     pub(super) retention: Retention,
@@ -40,7 +42,7 @@ pub(in crate::store) struct SettlementLog {
     pub(super) orders: JobOrders,
     state: Mutex<LogState>,
     syncer: Option<Arc<FsyncThread>>,
-    /// Whether it can be written. While it cannot, nobody should buy anything.
+    /// Whether the log can be written. While it cannot, no paid call may be admitted.
     writable: Arc<AtomicBool>,
 }
 
@@ -50,18 +52,18 @@ struct LogState {
     seq: u64,
     acks: Vec<u8>,
     pending: HashMap<HoldEndKey, PendingEntry>,
-    /// Lines that are in no file, by their number.
+    /// Lines that could not be written to any file, by the number of their entry.
     unwritten: BTreeMap<u64, UnwrittenLine>,
-    /// When the store last did not take something.
+    /// When the store last refused an operation, or could not be reached for it.
     last_refusal: Option<Instant>,
     acked_by: AcknowledgedRuns,
-    /// Whether it is noted that all is acknowledged.
-    all_acked_noted: bool,
-    /// The folder that says which store it is for, and which one.
-    noted_store: Option<(PathBuf, Box<str>)>,
+    /// Whether the folder has a note which says that all its entries are acknowledged.
+    has_ack_note: bool,
+    /// The folder in which the store id was written, and that id; `None` before the first write.
+    written_store_id: Option<(PathBuf, Box<str>)>,
 }
 
-/// The runs of the store that acknowledged what is in the files.
+/// The runs of the store that have acknowledged entries of this log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AcknowledgedRuns {
     None,
@@ -70,16 +72,17 @@ enum AcknowledgedRuns {
 }
 
 impl AcknowledgedRuns {
-    fn add(&mut self, by: &str) {
+    fn add(&mut self, run_id: &str) {
         match self {
-            AcknowledgedRuns::None => *self = AcknowledgedRuns::One(by.into()),
-            AcknowledgedRuns::One(one) if **one == *by => {}
+            AcknowledgedRuns::None => *self = AcknowledgedRuns::One(run_id.into()),
+            AcknowledgedRuns::One(one) if **one == *run_id => {}
             _ => *self = AcknowledgedRuns::Several,
         }
     }
 }
 
-/// An operation that ends a hold: whose, which, and whether it charges nothing.
+/// The key of an operation that ends a hold: the account, the id of the hold, and whether the
+/// operation is a void.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct HoldEndKey {
     account: AccountName,
@@ -91,13 +94,13 @@ pub(super) struct HoldEndKey {
 struct PendingEntry {
     op: Arc<Operation>,
     seq: u64,
-    /// The file that it is in.
+    /// The number of the file that contains the entry.
     segment: u64,
     written_at: Instant,
     last_tried: Instant,
 }
 
-/// A line that is in no file.
+/// A line that could not be written to any file.
 struct UnwrittenLine {
     key: HoldEndKey,
     line: Vec<u8>,
@@ -116,22 +119,22 @@ impl HoldEndKey {
 }
 
 impl SettlementLog {
-    /// A new log in a folder of the outbox.
+    /// Creates a log in a new folder under `root`.
     pub(super) fn open(
         root: &Path,
         retention: Retention,
         writable: Arc<AtomicBool>,
     ) -> Result<SettlementLog, Unavailable> {
-        let cannot = |why| Unavailable(format!("store.outbox: {}: {why}", root.display()));
-        let dir = Arc::new(SegmentDir::create(root).map_err(cannot)?);
+        let to_unavailable = |why| Unavailable(format!("store.outbox: {}: {why}", root.display()));
+        let dir = Arc::new(SegmentDir::create(root).map_err(to_unavailable)?);
         let syncer = retention.synced.then(|| FsyncThread::start(writable.clone())).transpose();
-        let syncer = syncer.map_err(cannot)?;
+        let syncer = syncer.map_err(to_unavailable)?;
         let files = SegmentFiles::new(
             segment_files::create_segment(&dir, SegmentKind::HoldEnds, 1, syncer.as_deref())
-                .map_err(cannot)?,
+                .map_err(to_unavailable)?,
         );
         let (acks, pending, unwritten) = (Vec::new(), HashMap::new(), BTreeMap::new());
-        let (seq, last_refusal, acked_by, all_acked_noted, noted_store) =
+        let (seq, last_refusal, acked_by, has_ack_note, written_store_id) =
             (0, None, AcknowledgedRuns::None, false, None);
         let state = LogState {
             dir,
@@ -142,8 +145,8 @@ impl SettlementLog {
             unwritten,
             last_refusal,
             acked_by,
-            all_acked_noted,
-            noted_store,
+            has_ack_note,
+            written_store_id,
         };
         let (root, state) = (root.to_owned(), Mutex::new(state));
         let (calls, orders) = (StartedCalls::default(), JobOrders::default());
@@ -151,29 +154,29 @@ impl SettlementLog {
     }
 
     /// Records which store the segments are for, so that they are never replayed to another store,
-    /// whose accounts did not make these calls. Calling it again is cheap, and records the id anew
-    /// if the folder was replaced.
+    /// to which these accounts and holds do not belong. Another call with the same id is cheap; it
+    /// writes the id again if the folder was replaced.
     ///
     /// # Errors
-    /// [`Unavailable`] if that cannot be written.
+    /// [`Unavailable`] if the id cannot be written.
     pub(in crate::store) fn bind_to_store(&self, id: &str) -> Result<(), Unavailable> {
         let mut state = self.lock_state();
-        let told = (state.dir.path.clone(), id.into());
-        if state.noted_store.as_ref() != Some(&told) {
-            let cannot = |why| Unavailable(format!("store.outbox: {why}"));
-            state.dir.write_store_id(id).map_err(cannot)?;
-            state.noted_store = Some(told);
+        let binding = (state.dir.path.clone(), id.into());
+        if state.written_store_id.as_ref() != Some(&binding) {
+            let to_unavailable = |why| Unavailable(format!("store.outbox: {why}"));
+            state.dir.write_store_id(id).map_err(to_unavailable)?;
+            state.written_store_id = Some(binding);
         }
         Ok(())
     }
 
-    /// The store did not take something.
+    /// Records that the store refused an operation, or could not be reached for it.
     pub(super) fn record_refusal(&self) {
         self.lock_state().last_refusal = Some(Instant::now());
     }
 
-    /// Whether the store has accepted every write for `span`, or for long enough to retry what it
-    /// refused. A store that takes no writes may still answer reads.
+    /// Whether the store has accepted every write for the last `span`, or at least for the time in
+    /// which callers retry what it refused. A store that takes no writes may still answer reads.
     pub(in crate::store) fn is_quiescent(&self, span: Duration) -> bool {
         let state = self.lock_state();
         let waits = |pending: &PendingEntry| pending.written_at.elapsed() > ACK_TIMEOUT;
@@ -182,28 +185,31 @@ impl SettlementLog {
             && !state.pending.values().any(waits)
     }
 
-    /// Whether it can be written.
+    /// Whether the log can be written.
     pub(in crate::store) fn is_writable(&self) -> bool {
         self.writable.load(Ordering::SeqCst)
     }
 
-    /// Writes an operation down before it is sent. One that waits already is not written again.
+    /// Writes an operation to the log before it is sent to the store. An operation that waits for
+    /// its acknowledgement already is not written again. If the write fails, the line stays in
+    /// memory until the log can be written.
     pub(super) fn append(&self, account: &AccountName, op: &Arc<Operation>) -> HoldEndKey {
         let key = HoldEndKey::of(account, op);
         let mut state = self.lock_state();
         if state.pending.get(&key).is_some_and(|known| known.op == *op) {
             return key;
         }
-        if state.all_acked_noted {
+        if state.has_ack_note {
             let forgotten = state.dir.remove_ack_note();
-            state.all_acked_noted = forgotten.is_err();
+            state.has_ack_note = forgotten.is_err();
             let _ = forgotten.inspect_err(|why| self.record_write_failure(why));
         }
         state.seq += 1;
         let seq = state.seq;
         let Some(line) = record::entry_line(seq, unix_ms(), account, op) else { return key };
-        if let Err(line) = self.write_line(&mut state, line) {
-            state.unwritten.insert(seq, UnwrittenLine { key: key.clone(), line, acked_at: None });
+        if let Err(unwritten_line) = self.write_line(&mut state, line) {
+            let (key, line) = (key.clone(), unwritten_line);
+            state.unwritten.insert(seq, UnwrittenLine { key, line, acked_at: None });
         }
         let segment = state.files.number();
         let now = Instant::now();
@@ -214,59 +220,60 @@ impl SettlementLog {
         key
     }
 
-    /// Writes down that a call is about to take its name. If that fails, only its lease tells that
-    /// it died.
-    pub(super) fn record_call_start(&self, account: &AccountName, naming: &IdempotencyKey) {
-        let begun = self.calls.record_start(account, naming, || self.segment_dir());
+    /// Records that a call is about to claim its idempotency key. If the write fails and this
+    /// process dies, the key stays claimed until its lease expires.
+    pub(super) fn record_call_start(&self, account: &AccountName, key: &IdempotencyKey) {
+        let begun = self.calls.record_start(account, key, || self.segment_dir());
         if let Err(why) = begun {
             log::warn!(
-                event = "outbox_call_write_failed", owner = naming.owner, why:% = why;
+                event = "outbox_call_write_failed", owner = key.owner, why:% = why;
                 "started call not written to the outbox"
             );
             METRICS.outbox_errors.inc();
         }
     }
 
-    /// Has a file synced soon that somebody else writes.
+    /// Requests an fsync of a file that another part of the outbox has written. Does nothing if
+    /// this outbox is not synced.
     pub(super) fn request_fsync(&self, file: &Arc<std::fs::File>) {
         if let Some(syncer) = &self.syncer {
             syncer.request_sync(file);
         }
     }
 
-    /// Its folder.
+    /// Returns the folder that this log writes into.
     pub(super) fn segment_dir(&self) -> Arc<SegmentDir> {
         self.lock_state().dir.clone()
     }
 
-    /// Notes that a run of the store acknowledged it.
-    pub(super) fn record_ack(&self, key: &HoldEndKey, by: &str) {
+    /// Records that the run `run_id` of the store has acknowledged an entry.
+    pub(super) fn record_ack(&self, key: &HoldEndKey, run_id: &str) {
         let mut state = self.lock_state();
         let Some(PendingEntry { seq, .. }) = state.pending.remove(key) else { return };
         METRICS.outbox_pending.set(state.pending.len().try_into().unwrap_or(i64::MAX));
         if let Some(unwritten) = state.unwritten.get_mut(&seq) {
             unwritten.acked_at = Some(Instant::now());
         }
-        state.acks.extend(record::ack_line(by, seq));
-        state.acked_by.add(by);
+        state.acks.extend(record::ack_line(run_id, seq));
+        state.acked_by.add(run_id);
         if state.acks.len() > ACKS_BYTES_MAX {
-            // It is tried again with what comes next.
+            // After a failure, the acknowledgements are written with the next line.
             let _ = self.write_line(&mut state, Vec::new());
         }
     }
 
-    /// At most `most` entries that the store has not acknowledged for `span`, the oldest first. The
-    /// caller sends them again.
+    /// Returns at most `limit` entries that the store has not acknowledged for `span`, oldest
+    /// first. The caller sends them again.
     pub(super) fn take_unacked(
         &self,
         span: Duration,
-        most: usize,
+        limit: usize,
     ) -> Vec<(HoldEndKey, Arc<Operation>)> {
         let mut state = self.lock_state();
         let waiting = state.pending.iter_mut().filter(|(_, p)| p.last_tried.elapsed() >= span);
         let mut waiting: Vec<_> = waiting.collect();
         waiting.sort_by_key(|(_, pending)| (pending.last_tried, pending.seq));
-        waiting.truncate(most);
+        waiting.truncate(limit);
         let again = |(key, pending): (&HoldEndKey, &mut PendingEntry)| {
             pending.last_tried = Instant::now();
             (key.clone(), pending.op.clone())
@@ -274,7 +281,8 @@ impl SettlementLog {
         waiting.into_iter().map(again).collect()
     }
 
-    /// Its files, the number of the last entry in them, and the lines that are in none.
+    /// Returns what a replay needs: the files that contain entries, the number of the last entry in
+    /// them, and the lines that could not be written to any file.
     pub(super) fn replay_snapshot(&self) -> std::io::Result<(Vec<PathBuf>, u64, Vec<u8>)> {
         let state = self.lock_state();
         let unwritten = state.unwritten.values().flat_map(|u| u.line.clone()).collect();
@@ -283,30 +291,32 @@ impl SettlementLog {
         let unused: Vec<PathBuf> =
             unused.map(|number| dir.segment_path(SegmentKind::HoldEnds, number)).collect();
         let mut files = dir.list_segments(SegmentKind::HoldEnds)?;
-        // Whatever comes into them meanwhile has a higher number.
+        // Entries that are written into these files from now on have higher numbers than `seq`.
         files.retain(|file| !unused.contains(file));
         Ok((files, seq, unwritten))
     }
 
-    /// Notes that a run of the store acknowledged all entries up to one: it may forget them too.
-    pub(super) fn record_all_acked(&self, by: &str, seq: u64) {
+    /// Records that the run `run_id` of the store has acknowledged all entries up to the number
+    /// `seq`. The retention of the files begins anew, since this run may lose the entries too.
+    pub(super) fn record_all_acked(&self, run_id: &str, seq: u64) {
         let mut state = self.lock_state();
-        state.acks.extend(record::all_acked_line(by, seq));
+        state.acks.extend(record::all_acked_line(run_id, seq));
         if seq == state.seq {
-            state.acked_by = AcknowledgedRuns::One(by.into());
+            state.acked_by = AcknowledgedRuns::One(run_id.into());
         }
         state.files.restart_retention();
         let now = Instant::now();
         state.unwritten.range_mut(..=seq).for_each(|(_, unwritten)| unwritten.acked_at = Some(now));
-        // What is not written is written with what comes next.
+        // After a failure, the acknowledgements are written with the next line.
         let _ = self.write_line(&mut state, Vec::new());
     }
 
-    /// What is to be done now and then; blocks for a moment. A file ends, old files go, what could
-    /// not be written is tried again. `alive` is when the store last answered, if it lacks nothing.
+    /// Does the periodic work: ends a file that is old enough, removes files that are no longer
+    /// needed, and retries failed writes. It blocks for a moment. `last_answer` is when the store
+    /// last answered; `None` if it may lack entries.
     ///
     /// It does not delay settlements: files are created, truncated and removed outside the lock.
-    pub(in crate::store) fn maintain(&self, alive: Option<Instant>) {
+    pub(in crate::store) fn maintain(&self, last_answer: Option<Instant>) {
         let (mut state, is_whole) = self.ensure_dir();
         if is_whole && !self.is_writable() {
             self.reopen(&mut state);
@@ -314,19 +324,22 @@ impl SettlementLog {
         if state.files.is_old() {
             state.files.rotate();
         }
-        let is_over = |acked| self.retention.is_over(acked, alive);
-        state.unwritten.retain(|_, unwritten| !unwritten.acked_at.is_some_and(is_over));
+        let is_retention_over = |acked| self.retention.is_over(acked, last_answer);
+        state.unwritten.retain(|_, unwritten| !unwritten.acked_at.is_some_and(is_retention_over));
         let needed: HashSet<u64> = state.pending.values().map(|p| p.segment).collect();
         let ended = state.files.take_untrimmed();
-        let (done, dir) = (state.files.remove_expired(&needed, is_over), state.dir.clone());
+        let (done, dir) =
+            (state.files.remove_expired(&needed, is_retention_over), state.dir.clone());
         drop(state);
         for (file, bytes) in ended {
             segment_files::truncate_to(&file, bytes);
         }
         self.calls.maintain(&dir);
-        self.orders.maintain(&dir, |quiet| Retention::FOR_JOBS.is_over(quiet, alive));
+        self.orders.maintain(&dir, |unneeded_since| {
+            Retention::FOR_JOBS.is_over(unneeded_since, last_answer)
+        });
         for number in done {
-            // One that stays is found by the next owner of the folder.
+            // A file that cannot be removed is found by the process that adopts the folder.
             let _ = std::fs::remove_file(dir.segment_path(SegmentKind::HoldEnds, number));
         }
     }
@@ -360,7 +373,8 @@ impl SettlementLog {
         (state, true)
     }
 
-    /// Writes what it knows before the process leaves.
+    /// Writes what is still in memory before the process exits, and trims the files. If one run of
+    /// the store has acknowledged all entries, writes a note that says so.
     pub(in crate::store) fn flush(&self) {
         self.calls.flush(|| self.segment_dir());
         self.orders.trim();
@@ -368,17 +382,18 @@ impl SettlementLog {
         if !self.is_writable() {
             self.reopen(&mut state);
         }
-        // What cannot be written now, nobody writes any more.
+        // A failure is ignored, since the process is about to exit and cannot retry.
         let _ = self.write_line(&mut state, Vec::new());
         state.files.trim_current();
         if let AcknowledgedRuns::One(run) = &state.acked_by
             && state.pending.is_empty()
             && state.unwritten.is_empty()
         {
-            // It only spares whoever comes next reading all of it.
-            let noted =
+            // The note only saves the adopting process from reading all entries, so a failure does
+            // no harm.
+            let written =
                 std::fs::write(state.dir.ack_note_path(), record::all_acked_line(run, u64::MAX));
-            state.all_acked_noted = noted.is_ok();
+            state.has_ack_note = written.is_ok();
         }
     }
 
@@ -386,7 +401,8 @@ impl SettlementLog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a line, and before it what was acknowledged. Gives the line back if that failed.
+    /// Writes a line, and before it the acknowledgements that wait in memory. Returns the line if
+    /// the write failed.
     fn write_line(&self, state: &mut LogState, line: Vec<u8>) -> Result<(), Vec<u8>> {
         if state.files.is_full(line.len())
             && !state.files.rotate()
@@ -402,12 +418,13 @@ impl SettlementLog {
             return Ok(());
         }
         bytes.truncate(acks);
-        // They spare a replay something, and no more than that.
+        // Acknowledgements only save a replay some work, so they may be dropped when there are too
+        // many.
         state.acks = if acks > ACKS_BYTES_MAX { Vec::new() } else { bytes };
         Err(line)
     }
 
-    /// Whether that could be written.
+    /// Appends bytes to the current file and requests its fsync; `false` if the write failed.
     fn write_bytes(&self, state: &mut LogState, bytes: &[u8]) -> bool {
         match state.files.write(bytes) {
             Ok(file) => {
@@ -434,8 +451,9 @@ impl SettlementLog {
         METRICS.outbox_errors.inc();
     }
 
-    /// Tries whether it can be written again, in a new file if there is one. Whatever can be is
-    /// written, line by line.
+    /// Tests whether the disk accepts writes again, in the spare file if there is one. If so,
+    /// writes the lines that are in no file, one by one, and marks the log as writable after the
+    /// last.
     fn reopen(&self, state: &mut LogState) {
         state.files.rotate();
         if !self.write_bytes(state, &WRITE_PROBE) {
@@ -457,7 +475,7 @@ impl SettlementLog {
         log::info!(event = "outbox_write_recovered"; "outbox write recovered");
     }
 
-    /// A new file.
+    /// Creates a segment in `dir`. A failure is logged and counted.
     fn create_segment(&self, dir: &SegmentDir, number: u64) -> std::io::Result<Arc<std::fs::File>> {
         segment_files::create_segment(dir, SegmentKind::HoldEnds, number, self.syncer.as_deref())
             .inspect_err(|why| {
@@ -471,9 +489,10 @@ impl SettlementLog {
 }
 
 impl LogState {
-    /// Goes on in another folder, into which whatever still waits is to be written.
+    /// Continues in another folder. All entries that are not acknowledged are queued to be written
+    /// there.
     fn move_to(&mut self, place: Arc<SegmentDir>, files: SegmentFiles) {
-        (self.dir, self.files, self.all_acked_noted) = (place, files, false);
+        (self.dir, self.files, self.has_ack_note) = (place, files, false);
         for (key, PendingEntry { op, seq, .. }) in &self.pending {
             if let Some(line) = record::entry_line(*seq, unix_ms(), key.account(), op) {
                 let unwritten = UnwrittenLine { key: key.clone(), line, acked_at: None };
@@ -554,9 +573,9 @@ mod tests {
         let log = log(root.path());
         let leaves = || {
             log.flush();
-            let noted = std::fs::read(log.lock_state().dir.ack_note_path()).ok()?;
+            let note = std::fs::read(log.lock_state().dir.ack_note_path()).ok()?;
             let mut acks = Acknowledgements::default();
-            acks.add_all(&record::parse_segment(&noted).0, "run");
+            acks.add_all(&record::parse_segment(&note).0, "run");
             Some(acks.has_all())
         };
         assert_eq!(leaves(), None, "nothing is in it");
@@ -599,8 +618,8 @@ mod tests {
             "of the next nothing is to be read"
         );
         keys.iter().for_each(|key| log.record_ack(key, "run"));
-        for alive in [None, Some(Instant::now())] {
-            log.maintain(alive);
+        for last_answer in [None, Some(Instant::now())] {
+            log.maintain(last_answer);
             assert_eq!(files(), 3, "the store may forget it yet");
         }
         log.record_all_acked("other", 20);
@@ -619,7 +638,7 @@ mod tests {
         let log = log.expect("a log");
         log.append(&account(), &void("x"));
         log.maintain(Some(Instant::now()));
-        // As after a disk that was full for a moment.
+        // The same state as after a disk that was full for a moment.
         log.writable.store(false, Ordering::SeqCst);
         log.maintain(Some(Instant::now()));
         assert!(log.is_writable());

@@ -1,9 +1,10 @@
-//! Calls that run under an idempotency key. Each is written to the outbox before its key is
-//! claimed, so that the successor of a process that died need not wait for the leases of its keys.
+//! Records of calls that run under an idempotency key. Each call is recorded in the outbox before
+//! its key is claimed, so that the process which adopts the outbox of a dead process need not wait
+//! for the leases of its keys.
 //!
-//! A line is one plain write and is never synced: after a power cut the keys' leases expire
-//! instead. The end of a call is noted with the next line; if that is missing, its successor looks
-//! the key up.
+//! A line is one plain write and is never synced: after a power cut, the keys are free when their
+//! leases expire. The end of a call is written with the next line. If that is missing, the adopting
+//! process looks the key up.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -21,17 +22,19 @@ use crate::clock::unix_ms;
 use crate::idempotency::IdempotencyKey;
 use crate::ledger::AccountName;
 
-/// Notes of what ended wait for the next call, at most this many bytes of them.
+/// Lines about ended calls wait in memory for the next call, at most about this many bytes of them.
 const END_NOTES_BYTES_MAX: usize = 64 << 10;
-/// Calls beyond this number are not recorded; if they die, their leases run out.
+/// At most this many running calls are recorded. If a call beyond them dies, its key is free when
+/// its lease expires.
 const STARTED_CALLS_MAX: usize = 16_384;
-/// No call runs for so long; one of which the end never came is left to its lease.
+/// No call runs longer than this. A call whose end was never recorded is forgotten after this time,
+/// and its key is left to its lease.
 const CALL_DURATION_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// See the module.
+/// The records of the calls that this process runs under an idempotency key.
 pub(super) struct StartedCalls {
     state: Mutex<StartedCallsState>,
-    /// How many run, so that whoever ends none of them need not look.
+    /// The number of running calls in `state`. While it is 0, the end of a call needs no lock.
     running: AtomicUsize,
 }
 
@@ -42,7 +45,7 @@ struct StartedCallsState {
     ended_lines: Vec<u8>,
 }
 
-/// A call under its name.
+/// What identifies a started call: the account, the idempotency key and the id of the call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct StartedCallKey {
     account: AccountName,
@@ -52,20 +55,20 @@ struct StartedCallKey {
 
 struct StartedCall {
     seq: u64,
-    /// The file that it is in.
+    /// The number of the file that has the record of the call.
     segment: u64,
     since: Instant,
     line: Vec<u8>,
 }
 
-/// What a line says, as JSON has it.
+/// The JSON form of a line.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 enum StartedCallLine<'a> {
-    /// A call is about to take its name.
+    /// A call is about to claim its idempotency key.
     Begun {
         seq: u64,
-        /// When, in unix ms.
+        /// When the call was recorded, in unix ms.
         at: i64,
         account: Cow<'a, str>,
         name: Cow<'a, str>,
@@ -73,7 +76,7 @@ enum StartedCallLine<'a> {
         content: [u8; 32],
         life_ms: u64,
     },
-    /// The name of the call with this number is no longer its own, or the store knows its end.
+    /// The call with this number no longer owns its key, or the store has its result.
     Ended { seq: u64 },
 }
 
@@ -87,17 +90,17 @@ impl Default for StartedCalls {
 }
 
 impl StartedCalls {
-    /// Writes down that a call is about to take its name.
+    /// Records that a call is about to claim its idempotency key.
     ///
     /// # Errors
-    /// It could not be written.
+    /// The record could not be written, or too many calls run under keys.
     pub(super) fn record_start(
         &self,
         account: &AccountName,
-        naming: &IdempotencyKey,
+        key: &IdempotencyKey,
         dir: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<()> {
-        let IdempotencyKey { name, content, owner, life_ms } = naming;
+        let IdempotencyKey { name, content, owner, life_ms } = key;
         let mut state = self.lock_state();
         if state.running.len() >= STARTED_CALLS_MAX {
             return Err(io::Error::other("too many calls run under names"));
@@ -117,14 +120,15 @@ impl StartedCalls {
             None,
         );
         let segment = state.write(&line, dir)?;
-        let key =
+        let call_key =
             StartedCallKey { account: account.clone(), name: name.clone(), owner: owner.clone() };
-        state.running.insert(key, StartedCall { seq, segment, since: Instant::now(), line });
+        state.running.insert(call_key, StartedCall { seq, segment, since: Instant::now(), line });
         self.running.store(state.running.len(), Ordering::Relaxed);
         Ok(())
     }
 
-    /// Notes that the name of a call is free again, or that the store knows how it ended.
+    /// Records that the key of a call is free again, or that the store has the result of the call.
+    /// The line is written together with the next one.
     pub(super) fn record_end(&self, account: &AccountName, name: &str, owner: &str) {
         if self.running.load(Ordering::Relaxed) == 0 {
             return;
@@ -157,7 +161,7 @@ impl StartedCalls {
         rest.finish(dir);
     }
 
-    /// Writes what runs into another folder, since the one before is gone.
+    /// Records the running calls again in another folder, since the last one was deleted.
     pub(super) fn move_to(&self, dir: &Arc<SegmentDir>) -> io::Result<()> {
         let mut state = self.lock_state();
         state.writer.reset();
@@ -170,12 +174,13 @@ impl StartedCalls {
         written
     }
 
-    /// Writes what it knows before the process leaves.
+    /// Writes the pending lines about ended calls before the process exits, and trims the file.
     pub(super) fn flush(&self, dir: impl FnOnce() -> Arc<SegmentDir>) {
         let mut state = self.lock_state();
         let ended_lines = std::mem::take(&mut state.ended_lines);
         if !ended_lines.is_empty() {
-            // It only spares whoever comes next a look at each.
+            // These lines only save the adopting process a lookup per call, so a failure is
+            // ignored.
             let _ = state.writer.write(&ended_lines, dir);
         }
         state.writer.trim();
@@ -187,7 +192,8 @@ impl StartedCalls {
 }
 
 impl StartedCallsState {
-    /// Writes a line, and before it what ended; tells into which file.
+    /// Writes a line, and before it the pending lines about ended calls. Returns the number of the
+    /// file.
     fn write(&mut self, line: &[u8], dir: impl FnOnce() -> Arc<SegmentDir>) -> io::Result<u64> {
         let mut bytes = std::mem::take(&mut self.ended_lines);
         bytes.extend_from_slice(line);
@@ -195,19 +201,19 @@ impl StartedCallsState {
     }
 }
 
-/// The calls of a folder that its owner has not ended, as far as is written there, of which the
-/// names may still be remembered.
+/// Returns the calls in a folder whose end is not recorded there and whose keys the store may still
+/// remember.
 pub(super) fn read_unfinished(dir: &SegmentDir) -> io::Result<Vec<(AccountName, IdempotencyKey)>> {
     let (now, mut begun) = (unix_ms(), HashMap::new());
     for file in dir.list_segments(SegmentKind::Calls)? {
-        for said in record::checked_lines(&segment_files::read_written(&file)?).flatten() {
-            match serde_json::from_slice(said) {
+        for line in record::checked_lines(&segment_files::read_written(&file)?).flatten() {
+            match serde_json::from_slice(line) {
                 Ok(StartedCallLine::Begun { seq, at, account, name, owner, content, life_ms }) => {
                     let end = at.saturating_add(i64::try_from(life_ms).unwrap_or(i64::MAX));
                     let account = AccountName::parse(&account).filter(|_| end > now);
                     let (name, owner) = (name.into_owned(), owner.into_owned());
-                    let naming = IdempotencyKey { name, content, owner, life_ms };
-                    begun.extend(account.map(|account| (seq, (account, naming))));
+                    let key = IdempotencyKey { name, content, owner, life_ms };
+                    begun.extend(account.map(|account| (seq, (account, key))));
                 }
                 Ok(StartedCallLine::Ended { seq }) => drop(begun.remove(&seq)),
                 Err(_) => {}
@@ -225,7 +231,7 @@ mod tests {
         AccountName::parse("a").expect("a name")
     }
 
-    fn naming(owner: &str) -> IdempotencyKey {
+    fn key(owner: &str) -> IdempotencyKey {
         let (name, owner) = (format!("key:{owner}"), owner.to_owned());
         IdempotencyKey { name, content: [7; 32], owner, life_ms: 60_000 }
     }
@@ -236,7 +242,7 @@ mod tests {
 
     fn owners(dir: &SegmentDir) -> Vec<String> {
         let left = read_unfinished(dir).expect("files");
-        let mut owners: Vec<_> = left.into_iter().map(|(_, naming)| naming.owner).collect();
+        let mut owners: Vec<_> = left.into_iter().map(|(_, key)| key.owner).collect();
         owners.sort();
         owners
     }
@@ -251,20 +257,20 @@ mod tests {
             "nobody pays for nothing"
         );
         for owner in ["x", "y", "z"] {
-            calls.record_start(&account(), &naming(owner), || dir.clone()).expect("a write");
+            calls.record_start(&account(), &key(owner), || dir.clone()).expect("a write");
         }
         assert_eq!(read_unfinished(&dir).expect("them").len(), 3);
         let found = read_unfinished(&dir).expect("them");
-        assert!(found.contains(&(account(), naming("y"))), "all of it is there");
+        assert!(found.contains(&(account(), key("y"))), "all of it is there");
         calls.record_end(&account(), "key:y", "y");
         calls.record_end(&account(), "key:x", "another");
         assert_eq!(owners(&dir), ["x", "y", "z"], "it is noted with what comes next");
-        calls.record_start(&account(), &naming("w"), || dir.clone()).expect("a write");
+        calls.record_start(&account(), &key("w"), || dir.clone()).expect("a write");
         assert_eq!(owners(&dir), ["w", "x", "z"]);
         calls.record_end(&account(), "key:w", "w");
         calls.flush(|| dir.clone());
         assert_eq!(owners(&dir), ["x", "z"]);
-        let over = IdempotencyKey { life_ms: 0, ..naming("v") };
+        let over = IdempotencyKey { life_ms: 0, ..key("v") };
         calls.record_start(&account(), &over, || dir.clone()).expect("a write");
         assert_eq!(owners(&dir), ["x", "z"], "nobody remembers that name");
     }
@@ -274,7 +280,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let (calls, first) = (StartedCalls::default(), dir_at(root.path()));
         for owner in ["x", "y"] {
-            calls.record_start(&account(), &naming(owner), || first.clone()).expect("a write");
+            calls.record_start(&account(), &key(owner), || first.clone()).expect("a write");
         }
         calls.record_end(&account(), "key:x", "x");
         let second = dir_at(root.path());
@@ -286,10 +292,10 @@ mod tests {
     fn a_file_is_there_for_as_long_as_a_call_in_it_runs() {
         let root = tempfile::tempdir().expect("a folder");
         let (calls, dir) = (StartedCalls::default(), dir_at(root.path()));
-        calls.record_start(&account(), &naming("x"), || dir.clone()).expect("a write");
+        calls.record_start(&account(), &key("x"), || dir.clone()).expect("a write");
         calls.maintain(&dir);
         assert!(calls.lock_state().writer.rotate(), "the next one was made");
-        calls.record_start(&account(), &naming("y"), || dir.clone()).expect("a write");
+        calls.record_start(&account(), &key("y"), || dir.clone()).expect("a write");
         calls.maintain(&dir);
         assert_eq!(owners(&dir), ["x", "y"]);
         calls.record_end(&account(), "key:x", "x");

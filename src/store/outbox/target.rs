@@ -1,15 +1,16 @@
-//! What an outbox stands before: a store, and a run of it that may lack something.
+//! The interfaces between an outbox and its store: the store itself, and a run of it that may lack
+//! entries.
 
 use super::job_orders::OrderRecord;
 use crate::ledger::{AccountName, Ledger, Operation, Outcome, Unavailable};
 
-/// A store that an outbox stands before.
+/// A store to which an outbox delivers its entries.
 pub(in crate::store) trait OutboxTarget: Ledger {
-    /// Names a run of the store.
+    /// The id of a run of the store.
     type RunId: AsRef<str> + Send;
 
-    /// Applies a settlement or void. Returns the run of the store that has it durably, unless that
-    /// run may have ended.
+    /// Applies a settlement or void. Returns its outcome, and the run of the store that has it
+    /// durably; `None` for the run if that run may have ended.
     fn deliver(
         &self,
         account: &AccountName,
@@ -19,10 +20,10 @@ pub(in crate::store) trait OutboxTarget: Ledger {
 
 /// A run of a store, to which missing entries are replayed.
 pub(in crate::store) trait ServerRun: Sync {
-    /// Which one it is.
+    /// Returns the id of the run.
     fn name(&self) -> &str;
 
-    /// What the store is called, if it has a name.
+    /// Returns the id of the store, if it has one.
     fn store_id(&self) -> Option<&str>;
 
     /// Applies an operation in this run.
@@ -32,17 +33,17 @@ pub(in crate::store) trait ServerRun: Sync {
         op: &Operation,
     ) -> impl Future<Output = Result<Outcome, Unavailable>> + Send;
 
-    /// Tells of each of an account's holds whether this run knows its end, so that nobody has to be
-    /// told it again.
+    /// Returns for each of an account's holds whether this run knows that it has ended, so that
+    /// such an entry need not be sent again.
     fn which_ended(
         &self,
         account: &AccountName,
         ids: &[&str],
     ) -> impl Future<Output = Result<Vec<bool>, Unavailable>> + Send;
 
-    /// Makes again what is noted of a video job, if this run lacks it; tells whether it did.
-    fn restore_job(
+    /// Applies a record of a video job, if this run lacks it. Returns whether it did.
+    fn replay_job_record(
         &self,
-        noted: OrderRecord,
+        record: OrderRecord,
     ) -> impl Future<Output = Result<bool, Unavailable>> + Send;
 }

@@ -1,5 +1,5 @@
-//! What the connections of all kinds have in common: their time limits, certificates and sockets,
-//! and what their errors say.
+//! What all kinds of connections share: their time limits, TLS certificates and socket settings,
+//! and how their errors are classified.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::ledger::Unavailable;
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for a response. Callers set shorter deadlines of their own.
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// A server whose machine says nothing to what was sent is gone after so long.
+/// A server is treated as gone if its machine does not acknowledge sent data for this long.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) type NodeConnectFuture<'a> =
@@ -27,7 +27,7 @@ impl From<RedisError> for Unavailable {
     }
 }
 
-/// Whom to connect to, with the certificates that go with it.
+/// Makes a client for a server, with the TLS certificates if the connection uses TLS.
 pub(super) fn build_client(info: ConnectionInfo, tls: &StoreTls) -> RedisResult<Client> {
     let info = info.set_tcp_settings(tcp_settings());
     match (info.addr(), tls.tls_certificates()) {
@@ -38,12 +38,13 @@ pub(super) fn build_client(info: ConnectionInfo, tls: &StoreTls) -> RedisResult<
     }
 }
 
-/// Small writes go out at once, and a machine that is gone is noticed.
+/// Returns the socket settings: small writes are sent at once, and a machine that is gone is
+/// noticed.
 pub(super) fn tcp_settings() -> TcpSettings {
     TcpSettings::default().set_nodelay(true).set_user_timeout(TCP_USER_TIMEOUT)
 }
 
-/// Whether an error says that the connection is gone, or that its end is no master any more.
+/// Whether an error means that the connection is lost, or that its server is no longer a master.
 pub(super) fn is_master_lost(why: &RedisError) -> bool {
     let read_only = ErrorKind::Server(ServerErrorKind::ReadOnly);
     why.is_io_error() || why.is_connection_dropped() || why.is_timeout() || why.kind() == read_only

@@ -1,10 +1,11 @@
-//! The connection to a cluster: the library's, for whatever has a key, and one of our own to each
-//! node, for what has none.
+//! The connections to a cluster: the library's cluster connection for commands that have a key, and
+//! our own connection to each node for commands that have none.
 //!
-//! The library learns of other masters by the redirections of what it sends. Nothing is sent while
-//! a run of the store is not known to lack nothing, so whoever looks for the run looks for the
-//! masters first, by asking any node that is up. That also leaves out none of them in silence,
-//! where the library would ask only those that it happens to be connected to.
+//! The library learns about new masters from the redirections of commands that it sends. But no
+//! command is sent until a run of the store is known to lack nothing. Therefore the probe for the
+//! run looks up the masters first, by asking any node that is up. This also makes sure that no
+//! master is silently left out: the library would ask only the nodes to which it happens to be
+//! connected.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,9 +29,9 @@ use super::client::{
 };
 use super::topology::ClusterNode;
 
-/// Slots of every cluster.
+/// The number of slots of every cluster.
 const SLOT_COUNT: u64 = 16_384;
-/// How long the node that answered last is waited for before all others are asked.
+/// The node that answered last is waited for this long before all other nodes are asked.
 const FIRST_NODE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Retries of a command whose slot is migrating, and the pauses between them, in ms.
 const RETRIES: u32 = 10;
@@ -39,14 +40,14 @@ const RETRY_MS_MAX: u64 = 250;
 
 type TopologyLookup<'a> = Pin<Box<dyn Future<Output = RedisResult<ClusterView>> + Send + 'a>>;
 
-/// Who has which part in a cluster.
+/// The nodes of a cluster and their roles, as one node reported them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ClusterView {
-    /// Those that have slots, in order.
+    /// The nodes that own slots, sorted by address.
     pub(super) masters: Vec<ClusterNode>,
-    /// These and their replicas.
+    /// The masters and their replicas.
     pub(super) nodes: Vec<ClusterNode>,
-    /// Who says so.
+    /// The node that reported this view; `None` if the view is in doubt.
     reported_by: Option<ClusterNode>,
 }
 
@@ -54,10 +55,11 @@ pub(super) struct ClusterView {
 pub(super) struct ClusterLinks {
     seeds: Vec<ClusterNode>,
     settings: RedisConnectionInfo,
-    /// The certificates, if it is spoken to over TLS.
+    /// The certificates, if the cluster is reached over TLS; `None` without TLS.
     tls: Option<StoreTls>,
+    /// The library's connection, which routes commands by their keys.
     key_routed: RwLock<Option<ClusterConnection>>,
-    /// Since when that was asked without a word from it.
+    /// Since when commands are sent on `key_routed` without any answer.
     unanswered_since: Mutex<Option<Instant>>,
     is_view_stale: AtomicBool,
     node_connections: Mutex<HashMap<ClusterNode, MultiplexedConnection>>,
@@ -65,7 +67,7 @@ pub(super) struct ClusterLinks {
 }
 
 impl ClusterLinks {
-    /// Of an address without its scheme.
+    /// Connects to the cluster that an address names. `rest` is the address without its scheme.
     pub(super) async fn open(
         rest: &str,
         is_tls: bool,
@@ -74,7 +76,8 @@ impl ClusterLinks {
         let (mut seeds, mut settings) = (Vec::new(), RedisConnectionInfo::default());
         for host in rest.split(',') {
             let info = format!("redis://{host}").into_connection_info()?;
-            // A user and password are everybody's, wherever they stand.
+            // The user and the password apply to all nodes, at whichever host of the list they are
+            // written.
             if info.redis_settings().password().is_some() {
                 settings = info.redis_settings().clone();
             }
@@ -97,22 +100,23 @@ impl ClusterLinks {
         Ok(cluster)
     }
 
-    /// A handle on the connection for what has a key.
+    /// Returns a handle on the connection for commands that have a key.
     pub(super) fn handle(&self) -> RedisResult<ClusterConnection> {
         self.unanswered_since().get_or_insert_with(Instant::now);
         let keyed = self.key_routed.read().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(keyed.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?)
     }
 
-    /// Whether it is better made again: what is known of the nodes is in doubt, or nothing that was
-    /// asked over it was answered for longer than anything takes. When many operations meet a node
-    /// that is gone, the library may wait for itself for ever.
+    /// Whether the connection for commands with a key should be made again: the known nodes are in
+    /// doubt, or nothing that was sent on it was answered for longer than `RESPONSE_TIMEOUT`. When
+    /// many operations reach a node that is gone, the library may wait for itself for ever.
     pub(super) fn needs_reconnect(&self) -> bool {
         self.is_view_stale.load(Ordering::Relaxed)
             || self.unanswered_since().is_some_and(|since| since.elapsed() > RESPONSE_TIMEOUT)
     }
 
-    /// An operation has ended, maybe with an error.
+    /// Records that an operation has ended, with the error `why` if it failed. Every end except a
+    /// timeout shows that the connection gives answers.
     pub(super) fn record_response(&self, why: Option<&RedisError>) {
         if why.is_none_or(|why| !why.is_timeout()) {
             *self.unanswered_since() = None;
@@ -123,22 +127,25 @@ impl ClusterLinks {
         self.unanswered_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who was last seen to have which part.
+    /// Returns the last known view of the cluster.
     pub(super) fn view(&self) -> Arc<ClusterView> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What was seen may be wrong: next time everybody is asked, and connected to anew.
+    /// Marks the known view as doubtful: next time all nodes are asked for it, and the connection
+    /// for commands with a key is made again.
     pub(super) fn invalidate_view(&self) {
         let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         *view = Arc::new(ClusterView { reported_by: None, ..ClusterView::clone(&view) });
         self.is_view_stale.store(true, Ordering::Relaxed);
     }
 
-    /// Connects anew to nodes that are known to be there. If that fails what was there stays.
+    /// Makes the connection for commands with a key again, to `nodes` or, if that is empty, to the
+    /// nodes of the known view. If connecting fails, the old connection stays.
     pub(super) async fn reconnect(&self, nodes: &[ClusterNode]) {
         let nodes = if nodes.is_empty() { &self.view().nodes } else { nodes };
-        // If it fails, it is tried again after as long.
+        // If connecting fails, it is tried again after another `RESPONSE_TIMEOUT` without an
+        // answer.
         *self.unanswered_since() = None;
         self.is_view_stale.store(false, Ordering::Relaxed);
         if let Err(why) = self.connect(nodes).await {
@@ -173,7 +180,8 @@ impl ClusterLinks {
         Ok(())
     }
 
-    /// Asks who the masters are: whoever answered last time, and if it does not, everybody.
+    /// Looks up the masters: asks the node that answered last time and, if that node fails, all
+    /// nodes.
     pub(super) async fn refresh_view(&self) -> RedisResult<Arc<ClusterView>> {
         let known = self.view();
         let first = match &known.reported_by {
@@ -204,13 +212,13 @@ impl ClusterLinks {
         Ok(select_ok(asking).await?.0)
     }
 
-    /// What a node says of the cluster, if it is part of one that is whole: a node that was cut off
-    /// knows that, and may know no more than how things were.
+    /// Returns the view of one node, if the node reports that its cluster is whole. A node that was
+    /// cut off reports that it is not, and its view may be out of date.
     async fn query_view(&self, node: &ClusterNode) -> RedisResult<ClusterView> {
-        let mut asked = redis::pipe();
-        asked.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
         let mut connection = self.node_connection(node).await?;
-        let answered = asked.query_async(&mut connection).await;
+        let answered = pipeline.query_async(&mut connection).await;
         let (info, slots): (String, Value) = self.evict_on_failure(node, answered)?;
         if !info.contains("cluster_state:ok") {
             return Err(
@@ -222,7 +230,7 @@ impl ClusterLinks {
         })
     }
 
-    /// Asks some nodes, each of which has to answer.
+    /// Sends a command to `nodes`, and returns their replies. Each of the nodes has to answer.
     pub(super) async fn query_all(
         &self,
         nodes: &[ClusterNode],
@@ -236,7 +244,7 @@ impl ClusterLinks {
         join_all(asking).await.into_iter().collect()
     }
 
-    /// Gives each master scripts.
+    /// Loads scripts into each master.
     pub(super) async fn load_scripts(&self, scripts: &[&Script]) -> RedisResult<()> {
         let view = self.view();
         let loading = view.masters.iter().flat_map(|node| {
@@ -249,7 +257,7 @@ impl ClusterLinks {
         join_all(loading).await.into_iter().collect()
     }
 
-    /// A connection to one node.
+    /// Returns our own connection to one node, which is opened on first use.
     async fn node_connection(&self, node: &ClusterNode) -> RedisResult<MultiplexedConnection> {
         let known =
             self.node_connections.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned();
@@ -262,7 +270,8 @@ impl ClusterLinks {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(RESPONSE_TIMEOUT));
-        // Without its type: the library's future is too deep for the compiler.
+        // The future is boxed to hide its type: the library's future is nested too deeply for the
+        // compiler.
         let connecting: NodeConnectFuture<'_> =
             Box::pin(client.get_multiplexed_async_connection_with_config(&config));
         let connected = connecting.await?;
@@ -270,7 +279,8 @@ impl ClusterLinks {
         Ok(single.entry(node.clone()).or_insert(connected).clone())
     }
 
-    /// After a failure a node is connected to anew.
+    /// Drops the connection to a node after an error that shows that the connection is lost, so
+    /// that the next use connects anew. Returns `answered` unchanged.
     fn evict_on_failure<T>(&self, node: &ClusterNode, answered: RedisResult<T>) -> RedisResult<T> {
         if answered.as_ref().is_err_and(is_master_lost) {
             self.node_connections.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
@@ -289,13 +299,13 @@ impl ClusterLinks {
 }
 
 impl ClusterView {
-    /// The masters, as an operator reads them.
+    /// Returns the addresses of the masters, for log messages.
     pub(super) fn format_masters(&self) -> String {
         self.masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// Reads CLUSTER SLOTS as `giver` says it; `None` if a slot has no master.
+/// Parses the reply of the node `reporter` to CLUSTER SLOTS; `None` if a slot has no master.
 fn parse_cluster_slots(reporter: &ClusterNode, slots: &Value) -> Option<ClusterView> {
     let (mut masters, mut nodes, mut covered) = (Vec::new(), Vec::new(), 0u64);
     let Value::Array(ranges) = slots else { return None };
@@ -321,7 +331,8 @@ fn parse_cluster_slots(reporter: &ClusterNode, slots: &Value) -> Option<ClusterV
     })
 }
 
-/// A node of a range. One that does not know its own address is where it was asked.
+/// Parses a node of a slot range. If the node does not know its own host, the host of `reporter` is
+/// used.
 fn parse_node(reporter: &ClusterNode, owner: &Value) -> Option<ClusterNode> {
     let Value::Array(parts) = owner else { return None };
     let [host, Value::Int(port), ..] = parts.as_slice() else { return None };

@@ -1,4 +1,4 @@
-//! What a Redis must be set to before money is kept in it.
+//! Checks the settings that a Redis server must have before money is kept in it.
 
 use std::collections::HashMap;
 
@@ -7,20 +7,21 @@ use redis::{FromRedisValue, InfoDict};
 use super::connection::RedisConnection;
 use crate::ledger::Unavailable;
 
-/// The scripts say in their first line what they may do; older servers cannot read that.
+/// The lowest supported major version of Redis. The first line of each script declares its flags,
+/// which older servers cannot read.
 const REDIS_MAJOR_MIN: u32 = 7;
-/// Settings, and what they may be.
+/// The required settings, with the allowed values of each in quotes.
 const REQUIRED_SETTINGS: [(&str, &str); 3] = [
     ("appendonly", "'yes'"),
     ("appendfsync", "'everysec' or 'always'"),
     ("maxmemory-policy", "'noeviction'"),
 ];
 
-/// Redis makes the transactions of its log again as this user, whoever has made them, and drops
-/// those that the user may not make, without an error: 7.0.15, and others before pull request
-/// 14545.
+/// When Redis loads its append-only file (AOF), it runs the transactions in it as this user,
+/// whichever user had made them. It drops those that this user may not run, without an error:
+/// 7.0.15 does so, and other versions before pull request 14545.
 const AOF_REPLAY_USER: &str = "default";
-/// Commands that stand in the log, with arguments.
+/// The commands that the AOF contains, with sample arguments.
 const REPLAYED_COMMANDS: [&[&str]; 7] = [
     &["HSET", "tollgate:k", "a", "b"],
     &["SET", "tollgate:k", "a"],
@@ -31,8 +32,9 @@ const REPLAYED_COMMANDS: [&[&str]; 7] = [
     &["DEL", "tollgate:k"],
 ];
 
-/// Refuses a server that may lose more than a second of writes or drop keys when it is full,
-/// unless the operator said that it may. Of a cluster every node is asked.
+/// Refuses a server that is too old. Unless the operator allows the loss of writes
+/// (`store.allow_volatile`), also refuses a server that may lose more than one second of writes, or
+/// that may drop keys when its memory is full. In a cluster every node is checked.
 pub(super) async fn check_server(
     connection: &RedisConnection,
     allow_volatile: bool,
@@ -66,7 +68,7 @@ pub(super) async fn check_server(
     )))
 }
 
-/// What a server would drop of its log at its next start, if anything.
+/// Returns why a server would drop part of its AOF at its next start; `None` if it would not.
 async fn replay_permission_fault(
     connection: &RedisConnection,
 ) -> Result<Option<String>, Unavailable> {
@@ -74,8 +76,8 @@ async fn replay_permission_fault(
     if own == AOF_REPLAY_USER {
         return Ok(None);
     }
-    for words in REPLAYED_COMMANDS {
-        let dry = redis::cmd("ACL").arg("DRYRUN").arg(AOF_REPLAY_USER).arg(words).to_owned();
+    for command in REPLAYED_COMMANDS {
+        let dry = redis::cmd("ACL").arg("DRYRUN").arg(AOF_REPLAY_USER).arg(command).to_owned();
         let answers = connection.query_nodes(&dry).await.map_err(|why| {
             Unavailable(format!(
                 "ACL DRYRUN failed ({why}), so nobody knows whether this Redis reads its whole log \
@@ -87,15 +89,15 @@ async fn replay_permission_fault(
             return Ok(Some(format!(
                 "its user '{AOF_REPLAY_USER}', as which it reads its log at its next start, may \
                  not do {}; let it (`user {AOF_REPLAY_USER} off ~* &* +@all`)",
-                words[0]
+                command[0]
             )));
         }
     }
     Ok(None)
 }
 
-/// What is wrong with the settings of the masters by now, if anything is: they may be changed while
-/// the server runs.
+/// Returns what is wrong with the masters' settings now; `None` if nothing is. They may be changed
+/// while the server runs.
 pub(super) async fn settings_fault(
     connection: &RedisConnection,
 ) -> Result<Option<String>, Unavailable> {
@@ -121,7 +123,7 @@ fn setting_fault(name: &str, allowed: &str, values: &[String]) -> Option<String>
     Some(format!("{name} is '{value}', but must be {allowed}"))
 }
 
-/// A setting, as every node has it.
+/// Returns the value of a setting on each node.
 pub(super) async fn read_setting(
     connection: &RedisConnection,
     name: &str,

@@ -1,4 +1,5 @@
-//! One multiplexed connection that mends itself: to a server, a Sentinel's master, or a cluster.
+//! One multiplexed connection that reconnects by itself: to a single server, to the master that
+//! Sentinels name, or to a cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +21,15 @@ use super::server::SingleServer;
 use super::topology::Topology;
 use crate::ledger::Unavailable;
 
-/// A store that has not let us in by then will not: its machine may take connections and say
-/// nothing to them.
+/// A connection that is not open after this time fails: the store's machine may accept connections
+/// and then never send anything.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(4_500);
 
 /// A multiplexed connection that reconnects by itself.
 pub(super) struct RedisConnection {
     kind: ConnectionKind,
     topology: Arc<Topology>,
-    /// The version of the topology that it was made for.
+    /// The version of the topology for which the connection was made.
     topology_version: AtomicU64,
     reconnecting: Mutex<()>,
 }
@@ -40,22 +41,22 @@ enum ConnectionKind {
 }
 
 impl RedisConnection {
-    /// Connects.
+    /// Connects to the store that the section's address names.
     ///
     /// # Errors
-    /// [`Unavailable`] says why, with the address, its password redacted.
+    /// [`Unavailable`] with the reason and the address, whose password is redacted.
     pub(super) async fn open(
         section: &StoreSection,
         topology: Arc<Topology>,
     ) -> Result<RedisConnection, Unavailable> {
         let url = &section.url;
-        let cannot = |why: RedisError| Unavailable(format!("{}: {why}", redact_url(url)));
+        let to_unavailable = |why: RedisError| Unavailable(format!("{}: {why}", redact_url(url)));
         let topology_version = AtomicU64::new(topology.version());
         let silent =
             || Unavailable(format!("{}: no answer within {OPEN_TIMEOUT:?}", redact_url(url)));
         let opening = open_kind(url, &section.tls, &topology);
         let kind = timeout(OPEN_TIMEOUT, opening).await.map_err(|_| silent())?;
-        let kind = kind.map_err(cannot)?.ok_or_else(|| {
+        let kind = kind.map_err(to_unavailable)?.ok_or_else(|| {
             Unavailable(format!("{}: known are {}", redact_url(url), URL_SCHEMES.join(" ")))
         })?;
         Ok(RedisConnection { kind, topology, topology_version, reconnecting: Mutex::default() })
@@ -70,7 +71,7 @@ impl RedisConnection {
         self.note_failure(answered).await
     }
 
-    /// Asks every node: all of a cluster, else the one there is.
+    /// Sends a command to all nodes of a cluster, or to the only server, and returns their replies.
     pub(super) async fn query_nodes(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
         match &self.kind {
             ConnectionKind::Cluster(cluster) => cluster.query_all(&cluster.view().nodes, cmd).await,
@@ -78,7 +79,8 @@ impl RedisConnection {
         }
     }
 
-    /// Asks every master: all of a cluster, else the one there is.
+    /// Sends a command to all masters of a cluster, or to the only master, and returns their
+    /// replies.
     pub(super) async fn query_masters(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
         match &self.kind {
             ConnectionKind::Cluster(cluster) => {
@@ -93,8 +95,8 @@ impl RedisConnection {
         matches!(self.kind, ConnectionKind::Cluster(_))
     }
 
-    /// Looks who the masters are now. Where they are others than before, this connection is made
-    /// again, and all others of this process are as soon as they are used.
+    /// Looks up the current masters. If they have changed, this connection is made again at once,
+    /// and all other connections of this process when they are used next.
     pub(super) async fn refresh_masters(&self) -> Result<(), Unavailable> {
         let cluster = match &self.kind {
             ConnectionKind::Cluster(cluster) => cluster,
@@ -119,7 +121,8 @@ impl RedisConnection {
                 "store masters changed (cluster)"
             );
             self.topology.replace_nodes(view.nodes.clone());
-            // Whoever asks next would do it; but it is this one that has to be right first.
+            // The next command would reconnect anyway, but this connection has to reach the right
+            // masters first.
             self.reconnect().await;
         } else if view.nodes != known.nodes {
             self.topology.set_nodes(view.nodes.clone());
@@ -135,8 +138,8 @@ impl RedisConnection {
         Ok(self.note_failure(answered).await?)
     }
 
-    /// Asks many things, in the time of one. A cluster's keys may be anywhere, so there each goes
-    /// its own way.
+    /// Sends several commands in about the time of one. In a cluster their keys may be on any node,
+    /// so there each command is sent separately.
     pub(super) async fn query_each<T: FromRedisValue>(
         &self,
         commands: Vec<Cmd>,
@@ -145,7 +148,7 @@ impl RedisConnection {
             let asking = join_all(commands.iter().map(|command| self.query(command))).await;
             return asking.into_iter().collect();
         }
-        // The library sends nothing then, and takes that for an error.
+        // The library sends nothing for an empty pipeline, and reports that as an error.
         if commands.is_empty() {
             return Ok(Vec::new());
         }
@@ -156,8 +159,8 @@ impl RedisConnection {
         self.query_pipeline(&pipe).await
     }
 
-    /// Gives the server scripts, so that their first uses do not have to: all of them at once, in
-    /// the time of one. Of a cluster each master gets them.
+    /// Loads scripts into the server, so that their first uses do not have to. All are loaded at
+    /// once, in about the time of one. In a cluster every master gets them.
     pub(super) async fn load_scripts(&self, scripts: &[&Script]) -> Result<(), Unavailable> {
         if let ConnectionKind::Cluster(cluster) = &self.kind {
             return Ok(cluster.load_scripts(scripts).await?);
@@ -169,7 +172,7 @@ impl RedisConnection {
         join_all(loading).await.into_iter().try_for_each(|loaded| loaded.map_err(Into::into))
     }
 
-    /// Runs a script, loading it first where the server does not have it.
+    /// Runs a script, and loads it first if the server does not have it.
     pub(super) async fn invoke_script(
         &self,
         call: &ScriptInvocation<'_>,
@@ -178,7 +181,8 @@ impl RedisConnection {
         Ok(self.note_failure(answered).await?)
     }
 
-    /// A handle on the connection; all handles share it.
+    /// Returns a handle on the connection, and reconnects first if necessary. All handles share the
+    /// connection.
     async fn handle(&self) -> RedisResult<ConnectionHandle> {
         if self.needs_reconnect() {
             self.reconnect().await;
@@ -192,13 +196,15 @@ impl RedisConnection {
         })
     }
 
-    /// Whether it was made for another topology, or leads nowhere.
+    /// Whether the connection was made for another version of the topology or, in a cluster, is in
+    /// doubt or gives no answers.
     fn needs_reconnect(&self) -> bool {
         self.topology_version.load(Ordering::Relaxed) != self.topology.version()
             || matches!(&self.kind, ConnectionKind::Cluster(cluster) if cluster.needs_reconnect())
     }
 
-    /// Makes it again, for the topology as it is now. Whoever comes meanwhile waits for that.
+    /// Makes the connection again, for the current topology. Other callers wait until this has
+    /// ended.
     async fn reconnect(&self) {
         let _turn = self.reconnecting.lock().await;
         let (version, nodes) = self.topology.snapshot();
@@ -230,7 +236,8 @@ impl RedisConnection {
         answered
     }
 
-    /// The master that is known is none any more.
+    /// Forgets the known master behind Sentinels, or marks the known masters of a cluster as
+    /// doubtful, because the server that was taken for a master is none any more.
     pub(super) async fn invalidate_master(&self) {
         match &self.kind {
             ConnectionKind::Sentinel(watched) => watched.forget_master().await,
@@ -240,7 +247,7 @@ impl RedisConnection {
     }
 }
 
-/// Connects to what an address names; `None` if its scheme is not known.
+/// Connects to the store that an address names; `None` if the scheme of the address is unknown.
 async fn open_kind(
     url: &str,
     tls: &StoreTls,
@@ -262,13 +269,13 @@ async fn open_kind(
     }))
 }
 
-/// Whether an error says that the server does not let us in.
+/// Whether an error means that the server refused our login.
 fn is_auth_failure(why: &RedisError) -> bool {
     let code = why.code().unwrap_or_default();
     why.kind() == ErrorKind::AuthenticationFailed || ["NOAUTH", "WRONGPASS"].contains(&code)
 }
 
-/// Any of the connections, as the library wants to see one.
+/// A handle on a connection of any kind, as the library expects it.
 struct ConnectionHandle(Box<dyn ConnectionLike + Send>);
 
 impl ConnectionLike for ConnectionHandle {
@@ -290,7 +297,7 @@ impl ConnectionLike for ConnectionHandle {
     }
 }
 
-/// An address without what may be a password.
+/// Returns an address without its user and password.
 fn redact_url(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),

@@ -1,6 +1,6 @@
-//! Waits until a write survives the loss of the server that acknowledged it: on disk, and on a
-//! replica if there is one. A gateway can repeat lost writes from its outbox; an operator who has
-//! entered a payment cannot.
+//! Waits until a write would survive the loss of the server that acknowledged it: until it is on
+//! disk and, if there is a replica, on a replica too. A gateway can repeat lost writes from its
+//! outbox; an operator who has entered a payment cannot.
 
 use std::time::Duration;
 
@@ -12,16 +12,17 @@ use super::connection::RedisConnection;
 use super::shared_store::RedisStore;
 use crate::ledger::Unavailable;
 
-/// The server is looked at so often.
+/// The time between two questions to the server about its progress.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
-/// A server that syncs every second and has no sync under way begins the next one within this.
+/// A server that syncs to disk every second, and has no sync under way, begins the next one within
+/// this time.
 const FSYNC_START_MAX: Duration = Duration::from_millis(1_300);
 /// Time limit for the disk, for a replica, and for a server that restarts.
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl RedisStore {
-    /// Writes, and waits until that would not be lost any more. Where the server came up again
-    /// meanwhile it writes once more, so the same write again must change nothing.
+    /// Runs `write`, and waits until what it wrote would survive. If the server restarts meanwhile,
+    /// `write` runs again, so writing the same again must change nothing.
     pub(in crate::store) async fn write_durably<T, E: From<Unavailable>>(
         &self,
         write: impl AsyncFn() -> Result<T, E>,
@@ -35,7 +36,8 @@ impl RedisStore {
                 Ok(()) => return Ok(written),
                 Err(why) => why,
             };
-            // What went wrong may be that the server ends just now: the next one may lack it.
+            // The error may mean that the server is going down now, and then its next run may lack
+            // the write.
             before = loop {
                 if began.elapsed() > DURABLE_TIMEOUT {
                     return Err(why.into());
@@ -48,8 +50,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns when the server keeps whatever it acknowledged by now, unless it came up again
-    /// meanwhile.
+    /// Waits until everything that the server has acknowledged so far would survive. Fails if the
+    /// server restarted meanwhile.
     pub(in crate::store) async fn persist(&self) -> Result<(), Unavailable> {
         if self.section.allow_volatile {
             return Ok(());
@@ -58,7 +60,8 @@ impl RedisStore {
         self.await_durable_in_run(&run).await
     }
 
-    /// Returns when a run of the server keeps whatever it acknowledged by now.
+    /// Waits until everything acknowledged so far would survive. Fails if the server is not in
+    /// `run` afterwards.
     async fn await_durable_in_run(&self, run: &str) -> Result<(), Unavailable> {
         if !self.section.allow_volatile {
             await_durable(self.connection().await?).await?;
@@ -70,7 +73,7 @@ impl RedisStore {
     }
 }
 
-/// Returns when whatever was acknowledged by now is kept.
+/// Waits until everything acknowledged so far is on disk and, if there is a replica, on a replica.
 async fn await_durable(connection: &RedisConnection) -> Result<(), Unavailable> {
     let began = Instant::now();
     let all = |values: &[String], value: &str| values.iter().all(|known| known == value);
@@ -81,7 +84,9 @@ async fn await_durable(connection: &RedisConnection) -> Result<(), Unavailable> 
     while began.elapsed() < DURABLE_TIMEOUT {
         let now = query_fsync_position(connection).await?;
         let is_idle = !(now.is_syncing || pauses && now.is_rewriting);
-        // Idle once, another sync has begun since and ended: it had all that was written before.
+        // No sync was under way once, and none is under way after the time in which another one
+        // must begin. So a sync began and ended in between, and it covered everything written
+        // before.
         let is_synced = match idle_since {
             _ if syncs_always => true,
             None => {
@@ -100,14 +105,15 @@ async fn await_durable(connection: &RedisConnection) -> Result<(), Unavailable> 
     Err(Unavailable(format!("it is written, but not kept within {DURABLE_TIMEOUT:?}")))
 }
 
-/// How far masters are.
+/// How far the masters' writes are on disk and on replicas.
 #[derive(Default)]
 struct FsyncPosition {
     is_syncing: bool,
     is_rewriting: bool,
-    /// How much each has written for its replicas.
+    /// The replication offset of each master, in bytes.
     master_offsets: Vec<u64>,
-    /// How much the best replica of each has of that, if there is one.
+    /// The offset of the most advanced replica of each master; `None` if it has no replica that is
+    /// online.
     replica_offsets: Vec<Option<u64>>,
 }
 
@@ -129,7 +135,8 @@ async fn query_fsync_position(connection: &RedisConnection) -> Result<FsyncPosit
     Ok(seen)
 }
 
-/// What a replica has: of `ip=…,port=…,state=online,offset=123,lag=0` the offset.
+/// Returns the offset from a replica's INFO line, `ip=…,port=…,state=online,offset=123,lag=0`;
+/// `None` if the replica is not online.
 fn replica_offset(replica: &str) -> Option<u64> {
     let field = |name: &str| {
         let part = replica.split(',').find_map(|part| part.strip_prefix(name));

@@ -1,5 +1,5 @@
-//! Names of calls in records of their own, under their account's hash tag, and the bodies of
-//! replies beside them. The server drops both when their time has come.
+//! Idempotency keys in Redis. The record of each key, and beside it the body of the reply, are
+//! under the hash tag of their account. The server drops both when they expire.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,20 +14,21 @@ use crate::idempotency::{
 };
 use crate::ledger::{AccountName, Unavailable};
 
-/// Bodies up to this come along with the end of their call.
+/// Bodies of at most this many bytes are sent together with the end of their call.
 const SHORT_BODY_BYTES_MAX: usize = 64 << 10;
-/// What was written of a body whose call does not end goes after so long, in ms.
+/// A body that was written, but whose call is not ended, expires after this time, in ms.
 const UNFINISHED_BODY_TTL_MS: u64 = 10 * 60 * 1_000;
-/// No life is longer, in ms: a script adds it to its clock, in a double.
+/// Longer times to live are cut to this, in ms: a script adds them to its clock, in a double.
 const TTL_MS_MAX: u64 = 1 << 52;
 
 impl RedisStore {
-    /// Writes a body, piece by piece: each time others get their turn in between.
+    /// Writes a body in pieces of `PIECE_BYTES`, so that other commands can run in between.
     async fn write_body(&self, key: &str, body: &Bytes) -> Result<(), Unavailable> {
-        let asked = redis::cmd("STRLEN").arg(key).to_owned();
-        let written: u64 = self.connection().await?.query(&asked).await?;
+        let command = redis::cmd("STRLEN").arg(key).to_owned();
+        let written: u64 = self.connection().await?.query(&command).await?;
         if written == body.len() as u64 {
-            // An answer was lost. Somebody may be reading it by now.
+            // The body was written before, but the server's reply was lost. A client may be reading
+            // the body already, so it is not written again.
             return Ok(());
         }
         for (number, piece) in body.chunks(PIECE_BYTES).enumerate() {
@@ -57,8 +58,8 @@ fn unexpected_reply(reply: &[String]) -> Unavailable {
 }
 
 fn parse_claim_result(reply: &[String]) -> Result<ClaimResult, Unavailable> {
-    let words: Vec<&str> = reply.iter().map(String::as_str).collect();
-    Ok(match words.as_slice() {
+    let parts: Vec<&str> = reply.iter().map(String::as_str).collect();
+    Ok(match parts.as_slice() {
         ["mine"] => ClaimResult::Claimed,
         ["running"] => ClaimResult::Running,
         ["lapsed", owner] => ClaimResult::Expired { owner: (*owner).to_owned() },
@@ -85,22 +86,22 @@ impl ReplyStore for RedisStore {
     async fn claim_key(
         &self,
         account: &AccountName,
-        naming: &IdempotencyKey,
-        taking: &ClaimMode,
+        key: &IdempotencyKey,
+        mode: &ClaimMode,
         lease_ms: u64,
     ) -> Result<ClaimResult, Unavailable> {
-        let (taking, from) = match taking {
+        let (mode, from) = match mode {
             ClaimMode::IfFree => ("free", ""),
             ClaimMode::TakeOver(owner) => ("from", owner.as_str()),
             ClaimMode::Replace => ("anew", ""),
         };
-        let life_ms = naming.life_ms.max(running_ttl_ms(lease_ms)).min(TTL_MS_MAX);
-        let record = AccountKeys::of(account).idempotency_claim(&naming.name);
+        let life_ms = key.life_ms.max(running_ttl_ms(lease_ms)).min(TTL_MS_MAX);
+        let record = AccountKeys::of(account).idempotency_claim(&key.name);
         let mut call = ScriptCall::default();
         call.key(record);
-        call.arg(to_hex(&naming.content)).arg(&naming.owner).arg(lease_ms.min(TTL_MS_MAX));
-        call.arg(life_ms).arg(taking).arg(from);
-        parse_claim_result(&self.run_script(&call, |s| &s.idempotency.take).await?)
+        call.arg(to_hex(&key.content)).arg(&key.owner).arg(lease_ms.min(TTL_MS_MAX));
+        call.arg(life_ms).arg(mode).arg(from);
+        parse_claim_result(&self.run_script(&call, |s| &s.idempotency.claim).await?)
     }
 
     async fn renew_key(
@@ -119,11 +120,11 @@ impl ReplyStore for RedisStore {
     async fn complete(
         &self,
         account: &AccountName,
-        naming: &IdempotencyKey,
+        key: &IdempotencyKey,
         reply: Option<ReplyParts>,
     ) -> Result<bool, Unavailable> {
         let keys = AccountKeys::of(account);
-        let body_key = keys.reply_body(&naming.owner);
+        let body_key = keys.reply_body(&key.owner);
         let has_room =
             |reply: &ReplyParts| reply.body.is_empty() || self.has_room(reply.body.len());
         let (head, body) = match reply.filter(has_room) {
@@ -134,17 +135,17 @@ impl ReplyStore for RedisStore {
             self.write_body(&body_key, &body).await?;
         }
         let mut call = ScriptCall::default();
-        call.key(keys.idempotency_claim(&naming.name)).key(body_key);
-        for key in keys.replies() {
-            call.key(key);
+        call.key(keys.idempotency_claim(&key.name)).key(body_key);
+        for replies_key in keys.replies() {
+            call.key(replies_key);
         }
         call.key(keys.tag());
-        call.arg(to_hex(&naming.content)).arg(&naming.owner).arg(naming.life_ms.min(TTL_MS_MAX));
+        call.arg(to_hex(&key.content)).arg(&key.owner).arg(key.life_ms.min(TTL_MS_MAX));
         call.arg(head.unwrap_or_default()).arg(body.len()).arg(REPLIES_BYTES_MAX);
         if body.len() <= SHORT_BODY_BYTES_MAX {
             call.arg(&body[..]);
         }
-        let outcome = self.run_script(&call, |s| &s.idempotency.end).await?;
+        let outcome = self.run_script(&call, |s| &s.idempotency.complete).await?;
         match outcome.first().map(String::as_str) {
             Some("done") => {
                 outcome.get(1).iter().for_each(|bytes| self.record_kept_bytes(account, bytes));
@@ -163,7 +164,7 @@ impl ReplyStore for RedisStore {
     ) -> Result<(), Unavailable> {
         let mut call = ScriptCall::default();
         call.key(AccountKeys::of(account).idempotency_claim(name)).arg(owner);
-        self.run_script(&call, |s| &s.idempotency.free).await.map(|_| ())
+        self.run_script(&call, |s| &s.idempotency.release).await.map(|_| ())
     }
 
     async fn read_piece(
@@ -177,7 +178,7 @@ impl ReplyStore for RedisStore {
         read.arg(AccountKeys::of(account).reply_body(owner)).arg(start);
         read.arg(start + PIECE_BYTES as u64 - 1);
         let bytes: Vec<u8> = self.connection().await?.query(&read).await?;
-        // What is not there is no different from an end.
+        // A body that is missing cannot be told from the end of a body.
         Ok((!bytes.is_empty()).then(|| Bytes::from(bytes)))
     }
 }

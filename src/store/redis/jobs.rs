@@ -1,5 +1,5 @@
-//! Jobs in records, each in its account's slot, with their bodies beside them. An index in a slot
-//! of its own says which are due.
+//! Video jobs in Redis. The record of a job is in its account's slot, with the body for the vendor
+//! beside it. An index in its own slot lists which jobs are due.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -23,11 +23,13 @@ mod index_repair;
 
 use index::{DueEntry, IndexUpdate, RECHECK_AFTER_MS, index_member};
 
-/// No span is longer, in ms: a script adds it to its clock, in a double.
+/// Longer durations are cut to this, in ms: a script adds them to its clock, in a double.
 const DURATION_MS_MAX: u64 = 1 << 52;
-/// Rounds in which one claim looks for due jobs, at most: some entries turn out not to be due.
+/// One call of `claim_due` looks for due jobs at most this many times: some entries of the index
+/// turn out not to be due.
 const CLAIM_ROUNDS_MAX: u32 = 8;
-/// Attempts to place an order, at most, while the job of its idempotency key is being removed.
+/// At most this many attempts are made to place an order, while the job that used its idempotency
+/// key before is being removed.
 const PLACE_ATTEMPTS_MAX: u32 = 3;
 
 const SECRET_KEY: &str = "tollgate:secret";
@@ -48,9 +50,9 @@ impl JobQueue for RedisStore {
         let job = serialize_job(&order.job)?;
         let member = index_member(&order.job.account, &order.job.id);
         for _ in 0..PLACE_ATTEMPTS_MAX {
-            let announced = self.index_add(&member).await?;
+            let scheduled = self.index_add(&member).await?;
             let reply =
-                self.place_once(&order, &job, &announced, Requirement::WritableOutbox).await?;
+                self.place_once(&order, &job, &scheduled, Requirement::WritableOutbox).await?;
             match reply.first().map(String::as_str) {
                 Some("placed") => {
                     self.update_index(&member, &reply).await;
@@ -67,7 +69,7 @@ impl JobQueue for RedisStore {
                     )
                     .map(|()| PlaceResult::New);
                 }
-                _ => self.cancel_index_add(announced).await,
+                _ => self.cancel_index_add(scheduled).await,
             }
             if let Some(placed) = self.refused_result(&order, &reply).await? {
                 return Ok(placed);
@@ -94,13 +96,13 @@ impl JobQueue for RedisStore {
             call.arg(after);
         });
         let reply = self.run_read_script(&call, |s| &s.videos.page).await?;
-        let Some(("page", ids)) = reply.split_first().map(|(word, ids)| (word.as_str(), ids))
+        let Some(("page", ids)) = reply.split_first().map(|(result, ids)| (result.as_str(), ids))
         else {
             return Ok(None);
         };
         let found = ids.iter().take(page.limit).map(|id| self.find_job(account, id));
         let found: Result<Vec<_>, _> = join_all(found).await.into_iter().collect();
-        // One may have been deleted just now.
+        // A job may have been deleted after its id was read.
         let jobs = found?.into_iter().flatten().collect();
         Ok(Some(JobList { jobs, has_more: ids.len() > page.limit }))
     }
@@ -110,14 +112,15 @@ impl JobQueue for RedisStore {
         account: &AccountName,
         id: &str,
     ) -> Result<Option<Job>, Unavailable> {
-        // Else everybody's attempts at ids that never were would stand in the index.
+        // Without this check, attempts to delete ids that never existed would leave entries in the
+        // index.
         if self.find_record(account, id).await?.is_none() {
             return Ok(None);
         }
         let (keys, member) = (AccountKeys::of(account), index_member(account, id));
-        let announced = self.index_expedite(&member).await?;
+        let scheduled = self.schedule_recheck(&member).await?;
         let mut call = ScriptCall::default();
-        call.key(keys.video(id)).key(keys.videos()).arg(id).arg(&announced.deadline);
+        call.key(keys.video(id)).key(keys.videos()).arg(id).arg(&scheduled.deadline);
         let reply = self.run_script(&call, |s| &s.videos.delete).await?;
         match reply.first().map(String::as_str) {
             Some("deleted") => {
@@ -140,7 +143,7 @@ impl JobQueue for RedisStore {
         for _ in 0..CLAIM_ROUNDS_MAX {
             let due = self.due_entries(limit - claims.len()).await;
             let due = match due {
-                // What is claimed is claimed.
+                // The jobs that are claimed already are returned in spite of the error.
                 Err(_) if !claims.is_empty() => break,
                 due => due?,
             };
@@ -212,7 +215,8 @@ impl JobQueue for RedisStore {
 
     async fn get_or_set_secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
         let connection = self.connection().await?;
-        // First, since a server that is full lets nobody set what is set already.
+        // GET comes first, because a server whose memory is full refuses SET even if the key
+        // already exists.
         let mut known: Option<Vec<u8>> =
             connection.query(redis::cmd("GET").arg(SECRET_KEY)).await?;
         if known.is_none() {
@@ -228,7 +232,7 @@ impl JobQueue for RedisStore {
 }
 
 impl RedisStore {
-    /// Runs a script that only reads, in whatever run the server is; what it says.
+    /// Runs a script that only reads, in whatever run the server is in, and returns its reply.
     async fn run_read_script(
         &self,
         call: &ScriptCall,
@@ -239,7 +243,8 @@ impl RedisStore {
         )
     }
 
-    /// Runs a claim's script, and notes what it told; `None` if it is no longer a claim.
+    /// Runs a script on a claimed job, and writes its reply to the index. `None` if the claim was
+    /// lost.
     async fn run_claim_script(
         &self,
         call: &ScriptCall,
@@ -247,7 +252,7 @@ impl RedisStore {
         claim: &JobClaim,
     ) -> Result<Option<Vec<String>>, Unavailable> {
         let reply = self.run_script(call, pick).await?;
-        if reply.first().is_none_or(|word| word == "gone") {
+        if reply.first().is_none_or(|result| result == "gone") {
             return Ok(None);
         }
         self.update_index(&index_member(&claim.job.account, &claim.job.id), &reply).await;
@@ -258,7 +263,7 @@ impl RedisStore {
         &self,
         order: &NewJob,
         job: &str,
-        announced: &IndexUpdate,
+        scheduled: &IndexUpdate,
         needs: Requirement,
     ) -> Result<Vec<String>, Unavailable> {
         let (keys, id) = (AccountKeys::of(&order.job.account), &order.job.id);
@@ -267,7 +272,7 @@ impl RedisStore {
         call.key(keys.video(id)).key(keys.video_body(id)).key(keys.video_keys());
         call.key(keys.videos()).key(keys.videos_open()).key(keys.tag());
         call.arg(id).arg(order.quote.wanted.nano()).arg(order.quote.least.nano());
-        call.arg(order.lease_ms.min(DURATION_MS_MAX)).arg(&announced.deadline).arg(order.open_max);
+        call.arg(order.lease_ms.min(DURATION_MS_MAX)).arg(&scheduled.deadline).arg(order.open_max);
         call.arg(order.key.as_deref().unwrap_or_default());
         call.arg(order.job.status().name()).arg(job).arg(&order.body[..]);
         let place: ScriptSelector = |s| &s.videos.place;
@@ -278,36 +283,37 @@ impl RedisStore {
     }
 
     /// Places a job again that a run of the server has lost, with its hold, its body and its key.
-    /// Tells whether it had lost it: one that was removed since has an end to its hold, and nothing
-    /// is placed in its stead.
+    /// Returns whether the run had lost it. A job that was removed since is not lost: its hold has
+    /// ended, so nothing is placed.
     pub(in crate::store) async fn restore_job(&self, order: &NewJob) -> Result<bool, Unavailable> {
         let Job { account, id, .. } = &order.job;
         if self.find_record(account, id).await?.is_some() {
             return Ok(false);
         }
         let (job, member) = (serialize_job(&order.job)?, index_member(account, id));
-        let announced = self.index_add(&member).await?;
-        let reply = self.place_once(order, &job, &announced, Requirement::KnownRun).await?;
-        let word = reply.first().map(String::as_str);
-        if let Some("placed" | "known") = word {
+        let scheduled = self.index_add(&member).await?;
+        let reply = self.place_once(order, &job, &scheduled, Requirement::KnownRun).await?;
+        let result = reply.first().map(String::as_str);
+        if let Some("placed" | "known") = result {
             self.update_index(&member, &reply).await;
-            return Ok(word == Some("placed"));
+            return Ok(result == Some("placed"));
         }
-        self.cancel_index_add(announced).await;
-        if word == Some("late") {
+        self.cancel_index_add(scheduled).await;
+        if result == Some("late") {
             return Err(deadline_error());
         }
-        // What ended, and what a client has ordered once more, is not missing.
-        if let Some("insufficient" | "no_account") = word {
+        // With any other reply nothing is missing: the hold has ended, or the client has ordered
+        // the job again.
+        if let Some("insufficient" | "no_account") = result {
             log::error!(
-                event = "video_job_lost", job = id, why:? = word;
+                event = "video_job_lost", job = id, why:? = result;
                 "video job lost by the store, not restored"
             );
         }
         Ok(false)
     }
 
-    /// What an order that was not placed comes to; `None` if it may be tried again.
+    /// Returns the result of an order that was not placed; `None` if placing it may be tried again.
     async fn refused_result(
         &self,
         order: &NewJob,
@@ -339,7 +345,7 @@ impl RedisStore {
         }
     }
 
-    /// A job, and whether it is deleted.
+    /// Returns a job, and whether its client deleted it; `None` if the job does not exist.
     async fn find_record(
         &self,
         account: &AccountName,
@@ -352,7 +358,8 @@ impl RedisStore {
         job.map(|job| Ok((parse_job(&job)?, deleted.unwrap_or_default()))).transpose()
     }
 
-    /// Looks at a job that is due, and claims it if it is.
+    /// Reads the job of an index entry that is due. Claims the job if its record shows that it is
+    /// due, and otherwise corrects the index.
     async fn claim_entry(
         &self,
         entry: &DueEntry,
@@ -385,7 +392,7 @@ impl RedisStore {
     }
 }
 
-/// A script on a claim's record, and on further keys of its account.
+/// Returns a call with the key of the claimed job's record and with further keys of its account.
 fn claim_call(claim: &JobClaim, further: impl Fn(&AccountKeys, &str) -> Vec<String>) -> ScriptCall {
     let (keys, id) = (AccountKeys::of(&claim.job.account), &claim.job.id);
     let mut call = ScriptCall::default();

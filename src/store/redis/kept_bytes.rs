@@ -1,11 +1,12 @@
-//! How much the server keeps beside the books: replies, cache entries, bodies for vendors; and who
-//! makes room for it.
+//! Counts the bytes that the server keeps besides balances, holds and journals (replies, cache
+//! entries, bodies for vendors), and evicts some of them when little room is left.
 //!
-//! Each account's sums are in its own slot, changed by the scripts that keep something. What they
-//! say is told to a fleet-wide index in a slot of its own, in the background and only where it
-//! changed enough: who keeps how much, and the sum. An account is told of by its whole sum, never
-//! by a difference, so words that are lost or come twice do not add up to a drift; a gateway of
-//! the fleet weighs all that keep something anew each minute.
+//! The count of each account is in the account's own slot. The scripts that store something change
+//! it and return it. Gateways report the returned counts to a fleet-wide index in its own slot, in
+//! the background and only if a count has changed enough. The index has the count of each account,
+//! and their total. A report always contains an account's whole count, never a difference, so lost
+//! or repeated reports do not add up to a drift. In addition, one gateway of the fleet measures
+//! anew, each minute, all accounts that keep something.
 
 use std::sync::atomic::Ordering;
 
@@ -18,32 +19,34 @@ use super::shared_store::RedisStore;
 use crate::ledger::{AccountName, Ledger, Unavailable};
 use crate::metrics::METRICS;
 
-/// No account's name has a colon, so none shares the hash tag.
+/// The sorted set of accounts, by the bytes that they keep. No account's name contains a colon, so
+/// no account shares this hash tag.
 const ACCOUNTS_KEY: &str = "tollgate:{:kept}:accounts";
 const TOTAL_KEY: &str = "tollgate:{:kept}:total";
 const SWEEP_LOCK_KEY: &str = "tollgate:{:kept}:sweeping";
 
-/// A change by fewer bytes waits for the next that is told, or for the sweep.
+/// A count that differs from the last reported one by fewer bytes is not reported. A later change
+/// or the sweep reports it.
 const REPORT_BYTES_MIN: u64 = 32 << 10;
-/// Of how many accounts the kept bytes are cached.
+/// The last reported counts of at most this many accounts are remembered.
 const CACHED_ACCOUNTS_MAX: usize = 10_000;
 /// Bytes that are evicted from one account before the largest account is determined again.
 const EVICT_BYTES: u64 = 4 << 20;
-/// One gateway of a fleet weighs all accounts, so often, in ms.
+/// One gateway of a fleet measures all accounts once in this time, in ms.
 const SWEEP_INTERVAL_MS: u64 = 60_000;
-/// So many are weighed at a time.
+/// This many accounts are measured at a time.
 const ACCOUNTS_BATCH: usize = 256;
 
-/// What the index says.
+/// The reply of the fleet-wide index.
 struct KeptTotals {
     total: u64,
-    /// Those who keep most, and how much.
+    /// The accounts that keep the most, with their bytes.
     largest: Vec<(AccountName, u64)>,
 }
 
 impl RedisStore {
-    /// Whether `bytes` more may be kept, as far as is known. What is known may be old, so it
-    /// is asked anew where they may not.
+    /// Whether `bytes` more may be kept, by the total that this process read last. That total may
+    /// be out of date, so if it leaves no room, it is read anew in the background.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         let total = self.kept_bytes.total.load(Ordering::Relaxed);
         let fits = total.saturating_add(bytes as u64) <= self.kept_bytes.bytes_max;
@@ -53,7 +56,8 @@ impl RedisStore {
         fits
     }
 
-    /// Takes in what an account keeps now, as its scripts say.
+    /// Records how many bytes an account keeps, as a script returned it, and schedules a report to
+    /// the index if the count has changed enough.
     pub(super) fn record_kept_bytes(&self, account: &AccountName, bytes: &str) {
         let Ok(bytes) = bytes.parse::<u64>() else { return };
         let mut reports = self.kept_bytes.reports();
@@ -77,7 +81,7 @@ impl RedisStore {
         tokio::spawn(async move { redis.report_pending().await });
     }
 
-    /// Tells the index until there is nothing to tell; makes room where that is needed.
+    /// Reports counts to the index until none is pending, and evicts bytes if little room is left.
     async fn report_pending(&self) {
         loop {
             let pending = std::mem::take(&mut self.kept_bytes.reports().pending);
@@ -107,21 +111,22 @@ impl RedisStore {
         for (account, bytes) in sums {
             call.arg(account.as_str()).arg(bytes);
         }
-        let reply = self.run_script(&call, |s| &s.kept.tell).await?;
+        let reply = self.run_script(&call, |s| &s.storage.report_usage).await?;
         let unreadable = || Unavailable(format!("unexpected answer: {reply:?}"));
-        let (total, most) = reply.split_first().ok_or_else(unreadable)?;
-        // It was set anew in between, if it is below.
+        let (total, largest) = reply.split_first().ok_or_else(unreadable)?;
+        // A total below 0 was reset in between. It counts as 0.
         let total = total.parse::<i64>().map_err(|_| unreadable())?.try_into().unwrap_or(0);
         self.kept_bytes.total.store(total, Ordering::Relaxed);
         let gauge = METRICS.kept_bytes.with_label_values(&["store"]);
         gauge.set(i64::try_from(total).unwrap_or(i64::MAX));
-        let most = most
+        let largest = largest
             .chunks_exact(2)
             .filter_map(|pair| Some((AccountName::parse(&pair[0])?, pair[1].parse().ok()?)));
-        Ok(KeptTotals { total, largest: most.collect() })
+        Ok(KeptTotals { total, largest: largest.collect() })
     }
 
-    /// Drops something of whoever keeps most, where there is little room left.
+    /// If little room is left, evicts bytes of the account that keeps the most or, if that account
+    /// has nothing to evict, of the next largest one.
     async fn evict_if_full(&self, totals: &KeptTotals) -> Result<(), Unavailable> {
         let over = totals.total.saturating_sub(self.kept_bytes.low_water());
         if over == 0 {
@@ -131,7 +136,7 @@ impl RedisStore {
             let mut call = account_call(account);
             call.arg(over.min(EVICT_BYTES));
             let (dropped, bytes) =
-                match self.run_numeric_script(&call, |s| &s.kept.evict).await?.as_slice() {
+                match self.run_numeric_script(&call, |s| &s.storage.evict).await?.as_slice() {
                     [dropped, bytes] => (*dropped, *bytes),
                     other => return Err(Unavailable(format!("unexpected answer: {other:?}"))),
                 };
@@ -148,8 +153,9 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Weighs all accounts that keep something, if nobody has lately; and once in the life of a
-    /// process all there are.
+    /// Measures all accounts in the index anew, unless a gateway did so within the last
+    /// `SWEEP_INTERVAL_MS`. For the first time in the life of a process it measures all accounts of
+    /// the store, in any case.
     pub(super) async fn recount_kept_bytes(&self) -> Result<(), Unavailable> {
         let is_first = !self.kept_bytes.has_counted_all.load(Ordering::Relaxed);
         let mut lock = redis::cmd("SET");
@@ -166,19 +172,19 @@ impl RedisStore {
         for few in names.chunks(ACCOUNTS_BATCH) {
             let weighing = few.iter().map(|account| async move {
                 let sums =
-                    self.run_numeric_script(&account_call(account), |s| &s.kept.weigh).await?;
+                    self.run_numeric_script(&account_call(account), |s| &s.storage.measure).await?;
                 Ok::<_, Unavailable>((account.clone(), sums.first().copied().unwrap_or_default()))
             });
             let sums: Result<Vec<_>, _> = join_all(weighing).await.into_iter().collect();
             self.report_totals(sums?).await?;
         }
         self.kept_bytes.has_counted_all.store(true, Ordering::Relaxed);
-        self.run_numeric_script(&totals_call(), |s| &s.kept.recount).await?;
+        self.run_numeric_script(&totals_call(), |s| &s.storage.recount).await?;
         self.report_soon(&mut self.kept_bytes.reports());
         Ok(())
     }
 
-    /// The accounts that keep something.
+    /// Returns the accounts that keep something, according to the index.
     async fn accounts_with_kept(&self) -> Result<Vec<AccountName>, Unavailable> {
         let mut all = redis::cmd("ZRANGE");
         all.arg(ACCOUNTS_KEY).arg(0).arg(-1);
@@ -186,14 +192,14 @@ impl RedisStore {
         Ok(names.iter().filter_map(|name| AccountName::parse(name)).collect())
     }
 
-    /// Runs a script that answers with numbers.
+    /// Runs a script whose reply consists of numbers only, and returns them.
     async fn run_numeric_script(
         &self,
         call: &ScriptCall,
         pick: ScriptSelector,
     ) -> Result<Vec<u64>, Unavailable> {
         let reply = self.run_script(call, pick).await?;
-        let numbers = reply.iter().map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>();
+        let numbers = reply.iter().map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>();
         numbers.ok_or_else(|| Unavailable(format!("unexpected answer: {reply:?}")))
     }
 }

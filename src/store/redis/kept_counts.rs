@@ -1,4 +1,5 @@
-//! What a process knows of what the server keeps beside the books, and has yet to tell of it.
+//! The counts of bytes kept in the store that a process knows, and those that it has yet to report
+//! to the fleet-wide index.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -6,23 +7,27 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::ledger::AccountName;
 
-/// What a process knows of what is kept.
+/// The bytes that the store keeps besides balances, holds and journals, as far as this process
+/// knows.
 pub(super) struct KeptBytes {
+    /// At most this many bytes may be kept.
     pub(super) bytes_max: u64,
-    /// What is kept in all, as it was told last.
+    /// The bytes of all accounts, as read from the index last.
     pub(super) total: AtomicU64,
-    /// Whether those that nobody tells of were weighed: what an older version kept.
+    /// Whether this process has measured all accounts of the store once. That finds the data of
+    /// older versions, which no gateway reports.
     pub(super) has_counted_all: AtomicBool,
     reports: Mutex<KeptReports>,
 }
 
-/// What is to be told of accounts.
+/// The counts that are reported to the index.
 #[derive(Default)]
 pub(super) struct KeptReports {
-    /// The last of each account.
+    /// The count in bytes that was last reported of each account.
     pub(super) last_reported: HashMap<AccountName, u64>,
+    /// The counts in bytes that are yet to be reported.
     pub(super) pending: HashMap<AccountName, u64>,
-    /// Whether they are on their way.
+    /// Whether a background task is reporting them now.
     pub(super) is_reporting: bool,
 }
 
@@ -32,7 +37,8 @@ impl KeptBytes {
         KeptBytes { bytes_max, total, has_counted_all, reports: Mutex::default() }
     }
 
-    /// Above this something is dropped, so that there is room for what comes.
+    /// Returns the number of bytes above which something is evicted, so that there is room for new
+    /// data.
     pub(super) fn low_water(&self) -> u64 {
         self.bytes_max - self.bytes_max / 8
     }

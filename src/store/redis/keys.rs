@@ -1,14 +1,15 @@
-//! The names of an account's keys, and the records of access keys.
+//! The names of an account's Redis keys, and the records of API keys.
 
 use super::connection::RedisConnection;
 use crate::kv_cache::Namespace;
 use crate::ledger::{AccountName, JournalEntry, KeyHash, KeyRecord, Unavailable};
 use crate::money::Money;
 
-/// The set of all accounts' names.
+/// The key of the set of all accounts' names.
 pub(super) const ACCOUNTS_KEY: &str = "tollgate:accounts";
 
-/// The keys of an account: one hash tag, so one slot of a cluster.
+/// The names of an account's Redis keys. They share one hash tag, so they are in one slot of a
+/// cluster.
 pub(super) struct AccountKeys {
     tag: String,
 }
@@ -18,7 +19,7 @@ impl AccountKeys {
         AccountKeys { tag: ["tollgate:{", name.as_str(), "}:"].concat() }
     }
 
-    /// What they all begin with.
+    /// Returns the prefix of all these key names, which contains the hash tag.
     pub(super) fn tag(&self) -> &str {
         &self.tag
     }
@@ -31,22 +32,22 @@ impl AccountKeys {
         [&self.tag, part, ":", id].concat()
     }
 
-    /// Its balances.
+    /// Returns the key of the hash with the balances.
     pub(super) fn account(&self) -> String {
         self.key_for("account")
     }
 
-    /// Its open holds, by when their leases end.
+    /// Returns the key of the sorted set of open holds, ordered by the end of their leases.
     pub(super) fn open_holds(&self) -> String {
         self.key_for("open")
     }
 
-    /// Its charges.
+    /// Returns the key of the journal, a list of the account's charges.
     pub(super) fn journal(&self) -> String {
         self.key_for("journal")
     }
 
-    /// Its payments.
+    /// Returns the key of the hash with the amount of each payment, by its transaction id.
     pub(super) fn payments(&self) -> String {
         self.key_for("payments")
     }
@@ -55,47 +56,49 @@ impl AccountKeys {
         self.key_with_id("hold", id)
     }
 
-    /// A job's record.
+    /// Returns the key of a video job's record.
     pub(super) fn video(&self, id: &str) -> String {
         self.key_with_id("video", id)
     }
 
-    /// What a job's vendor is to be sent.
+    /// Returns the key of the request body that a video job's vendor is to be sent.
     pub(super) fn video_body(&self, id: &str) -> String {
         self.key_with_id("video-body", id)
     }
 
-    /// The job of each idempotency key.
+    /// Returns the key of the hash that maps idempotency keys to the ids of their video jobs.
     pub(super) fn video_keys(&self) -> String {
         self.key_for("video-keys")
     }
 
-    /// The jobs that their client sees.
+    /// Returns the key of the list of video jobs, without those that their client deleted.
     pub(super) fn videos(&self) -> String {
         self.key_for("videos")
     }
 
-    /// The jobs that are under way.
+    /// Returns the key of the set of open video jobs: those queued or in progress.
     pub(super) fn videos_open(&self) -> String {
         self.key_for("videos-open")
     }
 
-    /// What a name of a call stands for.
+    /// Returns the key of the record of the idempotency key `name`.
     pub(super) fn idempotency_claim(&self, name: &str) -> String {
         self.key_with_id("repeat", name)
     }
 
-    /// The body of the reply to a call.
+    /// Returns the key of the body of the reply to the call `owner`.
     pub(super) fn reply_body(&self, owner: &str) -> String {
         self.key_with_id("reply", owner)
     }
 
-    /// The bodies that there are, by when they go; and how many bytes they have.
+    /// Returns the keys of the list of stored reply bodies, ordered by expiry, and of the sum of
+    /// their bytes.
     pub(super) fn replies(&self) -> [String; 2] {
         ["replies", "replies-bytes"].map(|part| self.key_for(part))
     }
 
-    /// The cache entries of a namespace, by when they go; and how many bytes they have.
+    /// Returns the keys of the list of a namespace's cache entries, ordered by expiry, and of the
+    /// sum of their bytes.
     pub(super) fn cache_entries(&self, on: Namespace) -> [String; 2] {
         match on {
             Namespace::Ids => ["ids", "ids-bytes"],
@@ -104,13 +107,14 @@ impl AccountKeys {
         .map(|part| self.key_for(part))
     }
 
-    /// Whatever is in the name, the hash tag stands before it.
+    /// Returns the key of a cache entry. The name may contain anything, even braces: the hash tag
+    /// comes before it, and only the first braces of a key count.
     pub(super) fn cache_entry(&self, name: &str) -> String {
         self.key_with_id("note", name)
     }
 }
 
-/// Reads `AMOUNT WRITTEN_OFF LINE`.
+/// Parses a journal entry: `AMOUNT WRITTEN_OFF LINE`, with the amounts in nano-USD.
 pub(super) fn parse_journal_entry(seq: u64, text: &str) -> Result<JournalEntry, Unavailable> {
     let mut parts = text.splitn(3, ' ');
     let mut money = || parts.next()?.parse().ok().and_then(|nano| Money::from_nano(nano).ok());
@@ -146,7 +150,8 @@ pub(super) async fn add(
     if !connection.query::<bool>(&exists).await? {
         return Err(Unavailable(format!("there is no account {}", record.account)));
     }
-    // A key whose prefix led to another one could not be revoked.
+    // API keys are revoked by their prefix. An API key whose prefix led to another one could not be
+    // revoked.
     let prefix = prefix_key(&record.prefix);
     let taken = redis::cmd("SET").arg(&prefix).arg(&hash).arg("NX").arg("GET").to_owned();
     let holder: Option<String> = connection.query(&taken).await?;
@@ -156,7 +161,7 @@ pub(super) async fn add(
     let mut list = redis::cmd("SADD");
     list.arg(list_key(&record.account)).arg(&hash);
     let _: i64 = connection.query(&list).await?;
-    // Last, since it is what makes the key work.
+    // The record is written last, because it makes the API key valid.
     let mut set = redis::cmd("HSET");
     set.arg(record_key(&hash)).arg("account").arg(record.account.as_str());
     set.arg("prefix").arg(&record.prefix).arg("created_at").arg(record.created_at);

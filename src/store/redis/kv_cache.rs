@@ -1,5 +1,6 @@
-//! Entries in keys of their own, under their account's hash tag. The server drops them when their
-//! time has come; lists beside them say which go first where there are too many.
+//! Cache entries in Redis. Each entry has its own key under the hash tag of its account. The server
+//! drops entries when they expire. Sorted lists beside them show which entries are evicted first if
+//! there are too many.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -11,10 +12,11 @@ use super::shared_store::RedisStore;
 use crate::kv_cache::{self, AccountCache, CacheRefusal, Namespace};
 use crate::ledger::{AccountName, Unavailable};
 
-/// Names that are written together, at most: whoever comes next does not wait long.
+/// At most this many names are written by one script, so that the next command does not wait long.
 const NAMES_BATCH: usize = 256;
 
-/// No life is longer, in ms: the server adds it to its clock and has 63 bits for the sum.
+/// Longer times to live are cut to this, in ms: the server adds them to its clock, and has 63 bits
+/// for the sum.
 const TTL_MS_MAX: u64 = 1 << 52;
 
 #[async_trait]
@@ -45,7 +47,7 @@ impl AccountCache for RedisStore {
                 for name in few {
                     call.key(keys.cache_entry(name)).arg(name);
                 }
-                let reply = self.run_script(&call, |s| &s.kept.put).await?;
+                let reply = self.run_script(&call, |s| &s.storage.put).await?;
                 reply.get(1).iter().for_each(|bytes| self.record_kept_bytes(account, bytes));
             }
         }
@@ -59,7 +61,7 @@ impl AccountCache for RedisStore {
     ) -> Result<Vec<Option<Bytes>>, Unavailable> {
         let keys = AccountKeys::of(account);
         let keys = &keys;
-        cache_lookup::find_notes(names, |few| async move {
+        cache_lookup::find_entries(names, |few| async move {
             let mut read = redis::cmd("MGET");
             few.iter().for_each(|name| {
                 read.arg(keys.cache_entry(name));

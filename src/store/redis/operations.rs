@@ -1,4 +1,4 @@
-//! Operations on an account as calls of scripts, and what the scripts answer.
+//! Converts operations on an account into script calls, and the scripts' replies into outcomes.
 
 use redis::{FromRedisValue, Value};
 
@@ -7,7 +7,7 @@ use super::scripts::ScriptCall;
 use crate::ledger::{HoldRequest, Operation, Outcome, Unavailable};
 use crate::money::Money;
 
-/// The keys and arguments of an operation's script.
+/// Returns the keys and arguments of an operation's script.
 pub(super) fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
     let mut call = ScriptCall::default();
     call.key(keys.account());
@@ -41,26 +41,26 @@ pub(super) fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
     call
 }
 
-/// A script's reply.
+/// Converts a script's reply into strings.
 pub(super) fn reply_strings(reply: &Value) -> Result<Vec<String>, Unavailable> {
     Vec::from_redis_value_ref(reply).map_err(|e| Unavailable(format!("unexpected answer: {e}")))
 }
 
-/// Parses a script's reply: a word, then amounts as digits.
-pub(super) fn parse_outcome(words: &[String]) -> Result<Outcome, Unavailable> {
+/// Parses a script's reply: a word that names the result, then amounts as digits, in nano-USD.
+pub(super) fn parse_outcome(reply: &[String]) -> Result<Outcome, Unavailable> {
     let amount = |at: usize| {
-        let digits = words.get(at).and_then(|w| w.parse().ok());
+        let digits = reply.get(at).and_then(|w| w.parse().ok());
         digits
             .and_then(|nano| Money::from_nano(nano).ok())
-            .ok_or_else(|| Unavailable(format!("unexpected answer: {words:?}")))
+            .ok_or_else(|| Unavailable(format!("unexpected answer: {reply:?}")))
     };
-    Ok(match words.first().map(String::as_str) {
+    Ok(match reply.first().map(String::as_str) {
         Some("done") => Outcome::Done,
         Some("exists") => Outcome::AlreadyDone,
         Some("conflict") => Outcome::Conflict,
         Some("held") => Outcome::Held(amount(1)?),
         Some("hold_exists") => {
-            let open = words.get(2).is_some_and(|state| state == "open");
+            let open = reply.get(2).is_some_and(|state| state == "open");
             Outcome::HoldExists { held: amount(1)?, open }
         }
         Some("insufficient") => Outcome::Insufficient(amount(1)?),
@@ -72,6 +72,6 @@ pub(super) fn parse_outcome(words: &[String]) -> Result<Outcome, Unavailable> {
         Some("unknown") => Outcome::UnknownHold,
         Some("no_account") => Outcome::NoAccount,
         Some("out_of_range") => Outcome::OutOfRange,
-        _ => return Err(Unavailable(format!("unexpected answer: {words:?}"))),
+        _ => return Err(Unavailable(format!("unexpected answer: {reply:?}"))),
     })
 }

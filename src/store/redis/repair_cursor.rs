@@ -1,4 +1,4 @@
-//! How far the scan of all accounts is that finds jobs which the index has lost.
+//! The progress of the scan of all accounts that finds jobs which the index has lost.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// The time between two batches.
 const STEP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Where the scan is.
+/// The progress of the scan; its mutex protects the cursor.
 #[derive(Default)]
 pub(super) struct IndexRepair(Mutex<IndexCursor>);
 

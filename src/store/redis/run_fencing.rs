@@ -1,10 +1,10 @@
 //! Fencing by the run id of the server. A server that restarts, or a replica that takes over, may
-//! lack the last acknowledged writes: until they are restored, no new holds are placed there.
+//! lack the last acknowledged writes. Until they are restored, no new holds are placed there.
 //!
-//! So the scripts that write are stamped with the run that they are for. What a server knows
-//! of scripts it forgets when it ends, and never tells its replicas: another run refuses them by
-//! itself, however quickly it took the place of the first, and then nothing happens until
-//! [`maintenance`](crate::store::maintenance) has had a look.
+//! Therefore the scripts that write are stamped with the run that they are for. A server loses its
+//! loaded scripts when it ends, and never sends them to its replicas. So another run refuses these
+//! scripts by itself (NOSCRIPT), however quickly it took the place of the first run, and nothing is
+//! written until [`maintenance`](crate::store::maintenance) has probed the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,22 +21,23 @@ use super::{aof_tail, config_check};
 use crate::hex::to_hex;
 use crate::ledger::{AccountName, Operation, Outcome, Unavailable};
 
-/// What a server says of itself.
+/// What the masters report about themselves (INFO).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store) struct ServerInfo {
-    /// The run: of a cluster, those of all masters.
+    /// The id of the run: a digest of the run ids of all masters.
     pub(in crate::store) run_id: String,
-    /// How long it has lasted: of a cluster, the youngest.
+    /// How long the run has lasted: in a cluster, the shortest uptime of a master.
     pub(in crate::store) uptime: Duration,
-    /// Whether a master writes to the file of its log that it found when it started.
+    /// Whether a master still appends to the append-only file (AOF) that it found when it started.
     pub(super) appends_to_old_aof: bool,
-    /// Whether every master writes a log.
+    /// Whether every master writes an AOF.
     pub(in crate::store) has_aof: bool,
-    /// Whether that may still lack what was written before it was begun.
+    /// Whether an AOF may still lack writes from before it was begun.
     pub(in crate::store) is_rewriting_aof: bool,
 }
 
-/// The script of an operation, and what that needs; `None` if any run may do it.
+/// Returns the script of an operation, and what it requires of the run gate; `None` if any run may
+/// do the operation.
 fn gated_script(op: &Operation) -> Option<(Requirement, ScriptSelector)> {
     match op {
         Operation::Hold { .. } => Some((Requirement::WritableOutbox, |s| &s.money.hold)),
@@ -51,7 +52,8 @@ fn gated_script(op: &Operation) -> Option<(Requirement, ScriptSelector)> {
 }
 
 impl RedisStore {
-    /// Runs a stamped script as the guard allows it; tells for which run.
+    /// Runs a stamped script when the run gate allows it. Returns the reply, and the run that ran
+    /// the script.
     pub(super) async fn run_gated(
         &self,
         gate: &RunGate,
@@ -70,8 +72,8 @@ impl RedisStore {
         }
     }
 
-    /// Runs a script that writes; what it says. Where there is a guard, that is in the run of the
-    /// server that it knows and in no other.
+    /// Runs a script that writes, and returns its reply. If there is a run gate, the script runs
+    /// only in the run that the gate knows.
     pub(super) async fn run_script(
         &self,
         call: &ScriptCall,
@@ -108,7 +110,7 @@ impl RedisStore {
         Ok((answer, Some(run).filter(|run| gate.is_current_run(run))))
     }
 
-    /// Does an operation in one run, whatever the guard says.
+    /// Applies an operation in the given run, without asking the run gate.
     pub(in crate::store) async fn apply_in_run(
         &self,
         run: &RunScripts,
@@ -124,8 +126,8 @@ impl RedisStore {
         parse_outcome(&reply_strings(&reply)?)
     }
 
-    /// Tells of each of an account's holds whether it has ended for good, in one run: then neither
-    /// a settlement nor a void changes anything any more.
+    /// Returns for each of an account's holds whether it has ended for good in the given run, so
+    /// that neither a settlement nor a void can change anything any more.
     pub(in crate::store) async fn check_holds_ended(
         &self,
         run: &RunScripts,
@@ -136,8 +138,8 @@ impl RedisStore {
         for id in ids {
             call.key(keys.hold(id));
         }
-        let asked = call.evalsha(&run.scripts.money.states);
-        let states: Vec<String> = self.connection().await?.query(&asked).await?;
+        let command = call.evalsha(&run.scripts.money.states);
+        let states: Vec<String> = self.connection().await?.query(&command).await?;
         if states.len() != ids.len() {
             return Err(Unavailable("the store does not tell how holds stand".to_owned()));
         }
@@ -145,15 +147,18 @@ impl RedisStore {
         Ok(states.iter().map(|state| for_good.contains(&state.as_str())).collect())
     }
 
-    /// Asks the server what it is.
+    /// Asks all masters for their run, uptime and AOF state.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if a master does not answer, is a replica now, or is still loading its data.
     pub(in crate::store) async fn query_server_info(&self) -> Result<ServerInfo, Unavailable> {
         let connection = self.connection().await?;
         connection.refresh_masters().await?;
         let sections = ["server", "replication", "persistence"];
-        let asked = redis::cmd("INFO").arg(&sections).to_owned();
+        let command = redis::cmd("INFO").arg(&sections).to_owned();
         let (mut runs, mut uptime, mut appends_to_old_aof) = (Vec::new(), u64::MAX, false);
         let (mut has_aof, mut is_rewriting_aof) = (true, false);
-        let answers = connection.query_masters(&asked).await;
+        let answers = connection.query_masters(&command).await;
         if answers.is_err() {
             connection.invalidate_master().await;
         }
@@ -172,7 +177,8 @@ impl RedisStore {
             if run.is_empty() {
                 return Err(Unavailable("the store does not tell its run".to_owned()));
             }
-            // A master that was a replica meanwhile goes on as the same process with another past.
+            // A master that was a replica in between is still the same process with the same run
+            // id, but its data has another history. `master_replid2` shows that.
             runs.push(run + &field("master_replid2"));
             appends_to_old_aof |= aof_tail::appends_to_old_aof(&info);
             has_aof &= field("aof_enabled") == "1";
@@ -186,7 +192,8 @@ impl RedisStore {
         Ok(ServerInfo { run_id, uptime, appends_to_old_aof, has_aof, is_rewriting_aof })
     }
 
-    /// What is wrong with how the store keeps what it acknowledges, if that matters.
+    /// Returns what is wrong with the settings by which the server keeps acknowledged writes;
+    /// `None` if nothing is, or if the operator allows their loss.
     pub(in crate::store) async fn find_config_fault(&self) -> Result<Option<String>, Unavailable> {
         if self.section.allow_volatile {
             return Ok(None);
@@ -194,24 +201,26 @@ impl RedisStore {
         config_check::settings_fault(self.connection().await?).await
     }
 
-    /// Drops what is known of the masters: they are looked up again.
+    /// Forgets the known masters, so that they are looked up again.
     pub(in crate::store) async fn invalidate_master(&self) {
         if let Some(connection) = self.connected.get() {
             connection.invalidate_master().await;
         }
     }
 
-    /// Whether the operator has said that it may lose what it acknowledged.
+    /// Whether the operator allows the store to lose acknowledged writes (`store.allow_volatile`).
     pub(in crate::store) fn allows_volatile(&self) -> bool {
         self.section.allow_volatile
     }
 
-    /// Whether anybody can have money here.
+    /// Whether the store has any account.
     pub(in crate::store) async fn has_accounts(&self) -> Result<bool, Unavailable> {
         self.connection().await?.query(redis::cmd("EXISTS").arg(ACCOUNTS_KEY)).await
     }
 
-    /// Gives a run its scripts, once what they write will not come behind half an operation.
+    /// Loads the scripts of a run into the masters. Before that, every master has begun a new AOF
+    /// if it has to, so that the scripts never write behind a half-written operation in the old
+    /// one.
     pub(in crate::store) async fn load_run_scripts(
         &self,
         run: &str,
@@ -219,7 +228,8 @@ impl RedisStore {
         self.start_new_aof().await?;
         let run_scripts = RunScripts::for_run(run);
         self.connection().await?.load_scripts(&run_scripts.scripts.all()).await?;
-        // Asked afterwards: had another run taken them, it would answer now.
+        // The run is checked after loading: if another run had received the scripts, its id would
+        // be returned now.
         if self.query_server_info().await?.run_id != run {
             return Err(Unavailable("the store came up again meanwhile".to_owned()));
         }

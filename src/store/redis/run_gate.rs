@@ -1,5 +1,5 @@
-//! What a process knows of the run of the server: which operations may be sent to it, and which
-//! have to wait.
+//! The run gate: what a process knows about the run of the server, and therefore which operations
+//! may be sent to the server and which have to wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,19 +11,20 @@ use super::scripts::RunScripts;
 use super::topology::Topology;
 use crate::ledger::Unavailable;
 
-/// How long a refused operation waits for the new run to be recovered, at most.
+/// A refused operation waits at most this long for the new run to be recovered.
 const NEW_RUN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the connections of a process know of the run, so that each money operation can be refused.
+/// What a process knows about the run of the server, shared by its connections. Each money
+/// operation asks the gate, which can refuse it.
 pub(in crate::store) struct RunGate {
     state: watch::Sender<GateState>,
     /// Notified when a server answers NOSCRIPT, so that it is probed at once.
     pub(in crate::store) wakeup: Notify,
-    /// Whether the end of a hold can be written down.
+    /// Whether the outbox can record the end of a hold.
     outbox_writable: Arc<AtomicBool>,
-    /// Whether the store did not answer when it was asked last.
+    /// Whether the store did not answer the last probe.
     is_away: AtomicBool,
-    /// Where the servers are.
+    /// The addresses of the servers.
     pub(super) topology: Arc<Topology>,
 }
 
@@ -31,7 +32,7 @@ pub(in crate::store) struct RunGate {
 struct GateState {
     run: Option<Arc<RunScripts>>,
     is_open: bool,
-    /// Why nothing is to be bought, whichever run it is.
+    /// The reason why no hold may be placed in any run, if there is one.
     fault: Option<Arc<str>>,
     store_id: Option<Arc<str>>,
 }
@@ -43,14 +44,17 @@ impl GateState {
     }
 }
 
-/// What an operation asks of the guard.
+/// What an operation requires of the run gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Requirement {
-    /// It ends what was bought, so the run must be known.
+    /// The run must be known. Enough for an operation that ends or continues an existing hold or
+    /// job.
     KnownRun,
-    /// It sets money aside, so the run must lack nothing as well.
+    /// The run must also be recovered, so that it lacks no acknowledged write. For an operation
+    /// that sets money aside.
     RecoveredRun,
-    /// It buys something new, so its end must be writable too.
+    /// The outbox must be writable too, because the end of the call will have to be recorded there.
+    /// For an operation that starts a new purchase.
     WritableOutbox,
 }
 
@@ -61,34 +65,34 @@ impl RunGate {
         RunGate { state, wakeup, outbox_writable, is_away, topology }
     }
 
-    /// What the store is called.
+    /// Returns the id of the store; `None` until it is known.
     pub(in crate::store) fn store_id(&self) -> Option<Arc<str>> {
         self.state.borrow().store_id.clone()
     }
 
-    /// The store is called so.
+    /// Sets the id of the store.
     pub(in crate::store) fn set_store_id(&self, id: &str) {
         self.state.send_if_modified(|state| {
-            let is_news = state.store_id.as_deref() != Some(id);
-            if is_news {
+            let has_changed = state.store_id.as_deref() != Some(id);
+            if has_changed {
                 state.store_id = Some(id.into());
             }
-            is_news
+            has_changed
         });
     }
 
     /// Sets or clears the reason why no hold may be placed. Returns whether it changed.
     pub(in crate::store) fn set_fault(&self, fault: Option<&str>) -> bool {
         self.state.send_if_modified(|state| {
-            let is_news = state.fault.as_deref() != fault;
-            if is_news {
+            let has_changed = state.fault.as_deref() != fault;
+            if has_changed {
                 state.fault = fault.map(Into::into);
             }
-            is_news
+            has_changed
         })
     }
 
-    /// The store did not answer, or did.
+    /// Sets whether the store did not answer the last probe.
     pub(in crate::store) fn set_away(&self, away: bool) {
         self.is_away.store(away, Ordering::SeqCst);
     }
@@ -108,23 +112,24 @@ impl RunGate {
         self.state.send_modify(|state| (state.run, state.is_open) = (Some(run.clone()), true));
     }
 
-    /// The run that lacks nothing, if there is one.
+    /// Returns the run if it is recovered; else `None`.
     pub(in crate::store) fn open_run(&self) -> Option<Arc<RunScripts>> {
         let state = self.state.borrow();
         state.run.clone().filter(|_| state.is_open)
     }
 
-    /// Whether it is the run of now.
+    /// Whether `run` is the run that is known now.
     pub(super) fn is_current_run(&self, run: &RunScripts) -> bool {
         self.state.borrow().run.as_ref().is_some_and(|now| now.run_id == run.run_id)
     }
 
-    /// Whether anything can be bought: the store lacks nothing, and ends can be written down.
+    /// Fails unless new holds may be placed: the store answers and lacks nothing, and the outbox
+    /// can record the ends of holds.
     pub(in crate::store) fn check_open(&self) -> Result<(), Unavailable> {
         self.allowed_run(Requirement::WritableOutbox).map(drop)
     }
 
-    /// Whether the end of a hold can be written down.
+    /// Whether the outbox can record the end of a hold.
     pub(in crate::store) fn can_write_outbox(&self) -> bool {
         self.outbox_writable.load(Ordering::SeqCst)
     }
@@ -144,8 +149,9 @@ impl RunGate {
         }
     }
 
-    /// The run that an operation may be done in, waited for if need be: a process that has just
-    /// begun will know it in a moment.
+    /// Returns the run in which an operation with these requirements may be done. If necessary,
+    /// waits for it for at most `NEW_RUN_TIMEOUT`: a process that has just started will know the
+    /// run in a moment.
     pub(super) async fn await_allowed_run(
         &self,
         needs: Requirement,
@@ -153,13 +159,15 @@ impl RunGate {
         if self.allowed_run(needs).is_err() && self.can_write_outbox() {
             let mut changes = self.state.subscribe();
             let will_do = |state: &GateState| state.allows(needs) || state.fault.is_some();
-            // Who asked waits no longer than it likes; in either case it is looked at again.
+            // The caller may stop waiting earlier. Whether this wait succeeds or times out, the
+            // gate is asked again below.
             let _ = tokio::time::timeout(NEW_RUN_TIMEOUT, changes.wait_for(will_do)).await;
         }
         self.allowed_run(needs)
     }
 
-    /// After a NOSCRIPT error: closes the gate, and waits until a new run is recovered.
+    /// Closes the gate after a NOSCRIPT error, and returns a run other than `refused` that allows
+    /// the operation. Waits for it for at most `NEW_RUN_TIMEOUT`.
     pub(super) async fn await_new_run(
         &self,
         refused: &Arc<RunScripts>,
@@ -175,7 +183,7 @@ impl RunGate {
         self.wakeup.notify_one();
         let mut changes = self.state.subscribe();
         let other = |state: &GateState| state.allows(needs) && !is_same(state);
-        // In either case it is looked at again.
+        // Whether the wait succeeds or times out, the gate is asked again below.
         let _ = tokio::time::timeout(NEW_RUN_TIMEOUT, changes.wait_for(other)).await;
         drop(changes);
         let granted = self.allowed_run(needs)?;

@@ -1,5 +1,6 @@
-//! The fixed scripts, embedded. What ends or goes on with something is allowed when the server's
-//! memory is full.
+//! The fixed Lua scripts, which are embedded in the binary. A script that ends or continues
+//! existing work, such as a settlement, may also run when the server's memory is full; a script
+//! that adds something new may not.
 
 use redis::{Arg, Cmd, Script, ScriptInvocation, ToRedisArgs};
 
@@ -10,7 +11,7 @@ const NO_WRITES: &str = " flags=no-writes";
 
 pub(in crate::store) type ScriptSelector = fn(&Scripts) -> &Script;
 
-/// Makes a script of what it may do and the parts of its text.
+/// Builds a script from its flags (the end of its first line) and the parts of its source text.
 type ScriptBuilder<'a> = &'a dyn Fn(&str, &[&str]) -> Script;
 
 pub(in crate::store) struct Scripts {
@@ -18,18 +19,19 @@ pub(in crate::store) struct Scripts {
     pub(super) videos: VideoScripts,
     pub(super) index: IndexScripts,
     pub(super) idempotency: IdempotencyScripts,
-    pub(super) kept: KeptScripts,
+    pub(super) storage: StorageScripts,
 }
 
 impl Default for Scripts {
-    /// Those that any run of a server does.
+    /// Builds the scripts without a run id. Any run of a server executes them.
     fn default() -> Scripts {
         Scripts::build(&|flags, parts| Script::new(&script_source(flags, parts)))
     }
 }
 
 impl Scripts {
-    /// Those that one run does, and no other: its name is their last line.
+    /// Builds the scripts of one run. Their last line is the run id, so their hashes differ from
+    /// those of other runs, and another run of the server refuses these hashes (NOSCRIPT).
     fn for_run(run: &str) -> Scripts {
         Scripts::build(&|flags, parts| {
             Script::new(&format!("{}\n-- {run}\n", script_source(flags, parts)))
@@ -42,28 +44,27 @@ impl Scripts {
             videos: VideoScripts::build(make),
             index: IndexScripts::build(make),
             idempotency: IdempotencyScripts::build(make),
-            kept: KeptScripts::build(make),
+            storage: StorageScripts::build(make),
         }
     }
 
     pub(super) fn all(&self) -> Vec<&Script> {
         let MoneyScripts { credit, hold, extend, renew, settle, void, expire, states } =
             &self.money;
-        let videos = &self.videos;
-        let IndexScripts { announce, hasten, note, drop, due } = &self.index;
         let money = [credit, hold, extend, renew, settle, void, expire, states];
-        let VideoScripts { place, claim, renew, save, delete, remove, page } = videos;
+        let VideoScripts { place, claim, renew, save, delete, remove, page } = &self.videos;
         let videos = [place, claim, renew, save, delete, remove, page];
-        let index = [announce, hasten, note, drop, due];
-        let IdempotencyScripts { take, renew, end, free } = &self.idempotency;
-        let idempotency = [take, renew, end, free];
-        let KeptScripts { put, weigh, evict, tell, recount } = &self.kept;
-        let kept = [put, weigh, evict, tell, recount];
-        money.into_iter().chain(videos).chain(index).chain(idempotency).chain(kept).collect()
+        let IndexScripts { add, schedule_recheck, update, remove, due } = &self.index;
+        let index = [add, schedule_recheck, update, remove, due];
+        let IdempotencyScripts { claim, renew, complete, release } = &self.idempotency;
+        let idempotency = [claim, renew, complete, release];
+        let StorageScripts { put, measure, evict, report_usage, recount } = &self.storage;
+        let storage = [put, measure, evict, report_usage, recount];
+        money.into_iter().chain(videos).chain(index).chain(idempotency).chain(storage).collect()
     }
 }
 
-/// On accounts and holds.
+/// The scripts on accounts and holds.
 pub(super) struct MoneyScripts {
     pub(super) credit: Script,
     pub(super) hold: Script,
@@ -72,12 +73,12 @@ pub(super) struct MoneyScripts {
     pub(super) settle: Script,
     pub(super) void: Script,
     pub(super) expire: Script,
-    /// How holds stand; moves nothing.
+    /// Returns the states of holds, and changes nothing.
     pub(super) states: Script,
 }
 
 impl MoneyScripts {
-    /// That of an operation.
+    /// Returns the script of an operation.
     pub(super) fn for_operation(&self, op: &Operation) -> &Script {
         match op {
             Operation::Credit { .. } => &self.credit,
@@ -90,7 +91,7 @@ impl MoneyScripts {
     }
 }
 
-/// On an account's jobs.
+/// The scripts on an account's video jobs.
 pub(super) struct VideoScripts {
     pub(super) place: Script,
     pub(super) claim: Script,
@@ -101,38 +102,40 @@ pub(super) struct VideoScripts {
     pub(super) page: Script,
 }
 
-/// On the index of all jobs.
+/// The scripts on the index of all video jobs.
 pub(super) struct IndexScripts {
-    pub(super) announce: Script,
-    pub(super) hasten: Script,
-    pub(super) note: Script,
-    pub(super) drop: Script,
+    pub(super) add: Script,
+    pub(super) schedule_recheck: Script,
+    pub(super) update: Script,
+    pub(super) remove: Script,
     pub(super) due: Script,
 }
 
-/// On names of calls.
+/// The scripts on idempotency keys.
 pub(super) struct IdempotencyScripts {
-    pub(super) take: Script,
+    pub(super) claim: Script,
     pub(super) renew: Script,
-    pub(super) end: Script,
-    pub(super) free: Script,
+    pub(super) complete: Script,
+    pub(super) release: Script,
 }
 
-/// On what is kept beside the books.
-pub(super) struct KeptScripts {
-    /// Keeps a cache entry.
+/// The scripts on cache entries, and on the count of the bytes that accounts keep in the store
+/// besides balances, holds and journals.
+pub(super) struct StorageScripts {
+    /// Stores a cache entry.
     pub(super) put: Script,
-    /// Counts what an account keeps.
-    pub(super) weigh: Script,
-    /// Drops some of it.
+    /// Counts the bytes that an account keeps.
+    pub(super) measure: Script,
+    /// Evicts some of what an account keeps.
     pub(super) evict: Script,
-    /// Takes in what accounts keep.
-    pub(super) tell: Script,
-    /// Adds it up anew.
+    /// Records in the fleet-wide index how many bytes accounts keep.
+    pub(super) report_usage: Script,
+    /// Sets the total of the index to the sum of its accounts.
     pub(super) recount: Script,
 }
 
-/// All of them, stamped with the run of the server that they are for: no other run knows them.
+/// All scripts, stamped with the run of the server that they are for. No other run of the server
+/// has them loaded.
 pub(in crate::store) struct RunScripts {
     pub(in crate::store) run_id: Box<str>,
     pub(super) scripts: Scripts,
@@ -144,7 +147,7 @@ impl RunScripts {
     }
 }
 
-/// The most bytes of a command before its keys, if it names a script by its hash.
+/// An EVALSHA command has at most this many bytes before its keys.
 const EVALSHA_HEADER_BYTES: usize = 64;
 
 /// The keys and arguments of a script that is about to run.
@@ -165,7 +168,7 @@ impl ScriptCall {
         self
     }
 
-    /// Of a script that is loaded where the server does not have it.
+    /// Returns an invocation that loads the script first if the server does not have it.
     pub(super) fn invocation<'a>(&self, script: &'a Script) -> ScriptInvocation<'a> {
         let mut call = script.prepare_invoke();
         for key in cmd_args(&self.keys) {
@@ -177,29 +180,29 @@ impl ScriptCall {
         call
     }
 
-    /// Of a script that the server has, or else refuses to run.
+    /// Returns an EVALSHA command. A server that does not have the script refuses it (NOSCRIPT).
     pub(super) fn evalsha(&self, script: &Script) -> Cmd {
         let (keys, args) = (cmd_args(&self.keys), cmd_args(&self.args));
         let count = 3 + keys.len() + args.len();
         let bytes: usize = cmd_args(&self.keys).chain(cmd_args(&self.args)).map(<[u8]>::len).sum();
         let mut call = Cmd::with_capacity(count, EVALSHA_HEADER_BYTES + bytes);
         call.arg("EVALSHA").arg(script.get_hash()).arg(keys.len());
-        for word in keys.chain(args) {
-            call.arg(word);
+        for value in keys.chain(args) {
+            call.arg(value);
         }
         call
     }
 }
 
-/// The words of a command that has no cursor.
+/// Returns the arguments of a command, which must not contain a SCAN cursor.
 fn cmd_args(cmd: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
     cmd.args_iter().map(|arg| match arg {
-        Arg::Simple(word) => word,
+        Arg::Simple(bytes) => bytes,
         _ => &[],
     })
 }
 
-const KEPT_LUA: &str = include_str!("scripts/kept/kept.lua");
+const STORAGE_LUA: &str = include_str!("scripts/storage/prelude.lua");
 const HOLDING_LUA: &str = include_str!("scripts/holding.lua");
 const RECORD_LUA: &str = include_str!("scripts/videos/record.lua");
 
@@ -228,7 +231,7 @@ impl VideoScripts {
         VideoScripts {
             place: make(
                 "",
-                &[HOLDING_LUA, RECORD_LUA, KEPT_LUA, include_str!("scripts/videos/place.lua")],
+                &[HOLDING_LUA, RECORD_LUA, STORAGE_LUA, include_str!("scripts/videos/place.lua")],
             ),
             claim: make(ALLOW_OOM, &[RECORD_LUA, include_str!("scripts/videos/claim.lua")]),
             renew: make(ALLOW_OOM, &[RECORD_LUA, include_str!("scripts/videos/renew.lua")]),
@@ -244,10 +247,13 @@ impl IndexScripts {
     fn build(make: ScriptBuilder<'_>) -> IndexScripts {
         let index = include_str!("scripts/videos/index.lua");
         IndexScripts {
-            announce: make("", &[index, include_str!("scripts/videos/announce.lua")]),
-            hasten: make(ALLOW_OOM, &[index, include_str!("scripts/videos/hasten.lua")]),
-            note: make(ALLOW_OOM, &[index, include_str!("scripts/videos/note.lua")]),
-            drop: make(ALLOW_OOM, &[index, include_str!("scripts/videos/drop.lua")]),
+            add: make("", &[index, include_str!("scripts/videos/index_add.lua")]),
+            schedule_recheck: make(
+                ALLOW_OOM,
+                &[index, include_str!("scripts/videos/schedule_recheck.lua")],
+            ),
+            update: make(ALLOW_OOM, &[index, include_str!("scripts/videos/index_update.lua")]),
+            remove: make(ALLOW_OOM, &[index, include_str!("scripts/videos/index_remove.lua")]),
             due: make(NO_WRITES, &[index, include_str!("scripts/videos/due.lua")]),
         }
     }
@@ -255,24 +261,30 @@ impl IndexScripts {
 
 impl IdempotencyScripts {
     fn build(make: ScriptBuilder<'_>) -> IdempotencyScripts {
-        let name = include_str!("scripts/repeats/name.lua");
+        let prelude = include_str!("scripts/idempotency/prelude.lua");
         IdempotencyScripts {
-            take: make("", &[name, include_str!("scripts/repeats/take.lua")]),
-            renew: make(ALLOW_OOM, &[name, include_str!("scripts/repeats/renew.lua")]),
-            end: make(ALLOW_OOM, &[name, KEPT_LUA, include_str!("scripts/repeats/end.lua")]),
-            free: make(ALLOW_OOM, &[name, include_str!("scripts/repeats/free.lua")]),
+            claim: make("", &[prelude, include_str!("scripts/idempotency/claim.lua")]),
+            renew: make(ALLOW_OOM, &[prelude, include_str!("scripts/idempotency/renew.lua")]),
+            complete: make(
+                ALLOW_OOM,
+                &[prelude, STORAGE_LUA, include_str!("scripts/idempotency/complete.lua")],
+            ),
+            release: make(ALLOW_OOM, &[prelude, include_str!("scripts/idempotency/release.lua")]),
         }
     }
 }
 
-impl KeptScripts {
-    fn build(make: ScriptBuilder<'_>) -> KeptScripts {
-        KeptScripts {
-            put: make("", &[KEPT_LUA, include_str!("scripts/kept/note.lua")]),
-            weigh: make(ALLOW_OOM, &[KEPT_LUA, include_str!("scripts/kept/weigh.lua")]),
-            evict: make(ALLOW_OOM, &[KEPT_LUA, include_str!("scripts/kept/evict.lua")]),
-            tell: make(ALLOW_OOM, &[KEPT_LUA, include_str!("scripts/kept/tell.lua")]),
-            recount: make(ALLOW_OOM, &[KEPT_LUA, include_str!("scripts/kept/recount.lua")]),
+impl StorageScripts {
+    fn build(make: ScriptBuilder<'_>) -> StorageScripts {
+        StorageScripts {
+            put: make("", &[STORAGE_LUA, include_str!("scripts/storage/put.lua")]),
+            measure: make(ALLOW_OOM, &[STORAGE_LUA, include_str!("scripts/storage/measure.lua")]),
+            evict: make(ALLOW_OOM, &[STORAGE_LUA, include_str!("scripts/storage/evict.lua")]),
+            report_usage: make(
+                ALLOW_OOM,
+                &[STORAGE_LUA, include_str!("scripts/storage/report_usage.lua")],
+            ),
+            recount: make(ALLOW_OOM, &[STORAGE_LUA, include_str!("scripts/storage/recount.lua")]),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The connection to the master that Sentinels name.
 //!
-//! A master that was replaced as planned goes on answering, and takes what it is told for itself
-//! until a Sentinel makes it a replica, many seconds later. So the Sentinels are asked again and
-//! again, all of them, and the one counts that knows of the latest failover.
+//! After a planned failover the old master still answers, and accepts writes that no other server
+//! gets, until a Sentinel makes it a replica many seconds later. So all Sentinels are asked again
+//! and again, and the report with the latest failover counts.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,13 +21,14 @@ use super::super::tls::StoreTls;
 use super::client::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, build_client};
 use super::topology::{ClusterNode, Topology};
 
-/// Where Sentinels listen, unless the address says otherwise.
+/// The port of a Sentinel, unless the address names another one.
 const SENTINEL_PORT: u16 = 26_379;
-/// Sentinels that do not lead to a master within this are asked again, by whoever needs it.
+/// The search for the master fails after this time. The next caller that needs the master starts
+/// another search.
 const MASTER_SEARCH_TIMEOUT: Duration = Duration::from_millis(4_500);
-/// Time limit for one Sentinel,
+/// Time limit for the answer of one Sentinel.
 const SENTINEL_TIMEOUT: Duration = Duration::from_millis(1_000);
-/// and for the remaining ones once a majority has answered.
+/// Time limit for each further answer, once a majority of the Sentinels has answered.
 const MAJORITY_GRACE: Duration = Duration::from_millis(50);
 /// After a failover is seen, reports with an older epoch are ignored for this time; after it the
 /// Sentinels agree.
@@ -35,14 +36,14 @@ const STALE_EPOCH_WINDOW: Duration = Duration::from_secs(5);
 
 /// A master, and the Sentinels that watch it.
 pub(super) struct SentinelMaster {
-    /// What the Sentinels call it.
+    /// The name of the master in the Sentinels' settings.
     name: Arc<str>,
     sentinels: Vec<Arc<SentinelNode>>,
-    /// How it lets us in.
+    /// The user and the password for the master.
     settings: RedisConnectionInfo,
     is_tls: bool,
     tls: StoreTls,
-    /// What all connections of the process know.
+    /// The topology, shared by all connections of the process.
     topology: Arc<Topology>,
     known: Mutex<KnownMaster>,
 }
@@ -51,26 +52,27 @@ pub(super) struct SentinelMaster {
 #[derive(Default)]
 struct KnownMaster {
     master: Option<(ClusterNode, MultiplexedConnection)>,
-    /// Since when it was asked without a word from it. Whoever asked may have stopped waiting.
+    /// Since when commands are sent to the master without any answer. Their callers may have
+    /// stopped waiting.
     unanswered_since: Option<Instant>,
 }
 
-/// One of the Sentinels, and the connection to it once there is one.
+/// One of the Sentinels, and the connection to it, if it is open.
 struct SentinelNode {
     client: Client,
     connection: Mutex<Option<MultiplexedConnection>>,
 }
 
-/// What a Sentinel says.
+/// The reply of a Sentinel about the master.
 #[derive(Debug)]
 struct SentinelReport {
-    /// The number of the failover that it knows of.
+    /// The number of the latest failover that the Sentinel knows of.
     epoch: u64,
     master: ClusterNode,
 }
 
 impl SentinelMaster {
-    /// Of an address without its scheme. A user and password are the master's.
+    /// Reads an address without its scheme. The user and the password in it are for the master.
     pub(super) fn from_address(
         rest: &str,
         is_tls: bool,
@@ -97,7 +99,7 @@ impl SentinelMaster {
         Ok(SentinelMaster { name, sentinels, settings, is_tls, tls, topology, known })
     }
 
-    /// The master said something, or is lost.
+    /// Records that the master answered or, if `is_lost`, that the connection to it is lost.
     pub(super) async fn record_response(&self, is_lost: bool) {
         let mut known = self.known.lock().await;
         known.unanswered_since = None;
@@ -106,22 +108,24 @@ impl SentinelMaster {
         }
     }
 
-    /// Sentinel is asked anew who the master is.
+    /// Forgets the master, so that the Sentinels are asked for it again.
     pub(super) async fn forget_master(&self) {
         *self.known.lock().await = KnownMaster::default();
     }
 
-    /// Another master than the one that is connected, if the Sentinels name one.
+    /// Returns the master that the Sentinels name, if it is not the one that is connected.
     pub(super) async fn changed_master(&self) -> Option<ClusterNode> {
         let known = self.known.lock().await.master.as_ref().map(|(node, _)| node.clone())?;
-        // Without Sentinels the master stays who it was.
+        // If no Sentinel answers, the connected master is kept.
         let named = self.find_master(Some(&known)).await.ok()?;
         (named != known).then_some(named)
     }
 
-    /// Whom the Sentinels name; the one that is known, if as many failovers lead to it.
+    /// Returns the master that the Sentinels name. If the reports with the latest failover differ,
+    /// `known` is preferred.
     async fn find_master(&self, known: Option<&ClusterNode>) -> RedisResult<ClusterNode> {
-        // Whoever is late is heard to the end all the same, or its connection would be lost.
+        // Each Sentinel is asked in a separate task, which waits for a late answer as well: if it
+        // were cancelled, the connection to that Sentinel would be lost.
         let ask = |sentinel: &Arc<SentinelNode>| {
             let (sentinel, name) = (sentinel.clone(), self.name.clone());
             tokio::spawn(
@@ -160,7 +164,7 @@ impl SentinelMaster {
         let client = build_client(info, &self.tls)?;
         let mut master =
             client.get_multiplexed_async_connection_with_config(&connection_config()).await?;
-        // A user may not be allowed to ask.
+        // The user may not be allowed to run ROLE. Then the master is accepted unchecked.
         let role: RedisResult<Role> = redis::cmd("ROLE").query_async(&mut master).await;
         if matches!(role, Ok(Role::Replica { .. })) {
             return Err(io::Error::other(format!("{node} is no master yet")).into());
@@ -169,8 +173,9 @@ impl SentinelMaster {
     }
 }
 
-/// The connection to the master. Looking for it goes on even if whoever asked stops waiting: a
-/// Sentinel that is dark takes longer than any of them waits.
+/// Returns the connection to the master. If the master has to be searched for, the search goes on
+/// even if the caller stops waiting: a Sentinel that does not answer takes longer than any caller
+/// waits.
 pub(super) async fn master_connection(
     watched: &Arc<SentinelMaster>,
 ) -> RedisResult<MultiplexedConnection> {
@@ -180,7 +185,7 @@ pub(super) async fn master_connection(
     let own = watched.clone();
     let looking = tokio::spawn(async move {
         let mut known = own.known.lock().await;
-        // Somebody else may have found it meanwhile.
+        // Another caller may have found the master in the meantime.
         if let Some(master) = known.live_connection() {
             return Ok(master);
         }
@@ -192,7 +197,8 @@ pub(super) async fn master_connection(
 }
 
 impl KnownMaster {
-    /// The master, unless it has been silent for too long.
+    /// Returns the connection to the master. Forgets the master if it has not answered for longer
+    /// than `RESPONSE_TIMEOUT`.
     fn live_connection(&mut self) -> Option<MultiplexedConnection> {
         if self.unanswered_since.is_some_and(|since| since.elapsed() > RESPONSE_TIMEOUT) {
             *self = KnownMaster::default();
@@ -205,10 +211,10 @@ impl KnownMaster {
 
 impl SentinelNode {
     async fn query_master(&self, name: &str) -> RedisResult<SentinelReport> {
-        // Whoever asked before still waits for it.
+        // An earlier caller still waits for this Sentinel's answer.
         let busy = |_| io::Error::new(io::ErrorKind::WouldBlock, "a Sentinel is silent");
         let mut known = self.connection.try_lock().map_err(busy)?;
-        // One that fails is not used again.
+        // The connection is put back only after a success, so one that fails is not used again.
         let mut connection = match known.take() {
             Some(connection) => connection,
             None => {
@@ -217,25 +223,26 @@ impl SentinelNode {
                     .await?
             }
         };
-        let mut asked = redis::pipe();
-        // The first names a new master as soon as there is one, the second tells the epoch.
-        asked.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-        asked.cmd("SENTINEL").arg("MASTER").arg(name);
+        let mut pipeline = redis::pipe();
+        // The first command names a new master as soon as there is one, the second returns the
+        // epoch.
+        pipeline.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        pipeline.cmd("SENTINEL").arg("MASTER").arg(name);
         let ((host, port), about): ((String, u16), HashMap<String, String>) =
-            asked.query_async(&mut connection).await?;
+            pipeline.query_async(&mut connection).await?;
         *known = Some(connection);
         let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok());
         Ok(SentinelReport { epoch: epoch.unwrap_or(0), master: ClusterNode { host, port } })
     }
 }
 
-/// What the Sentinel says that knows of the latest failover. Of several that know of it, the one
-/// that names the known master: a server may have more than one name.
+/// Returns the report with the latest failover. Of several reports with that failover, the one that
+/// names the known master is preferred, since a server may have more than one address.
 fn latest_report(
     reports: Vec<SentinelReport>,
     known: Option<&ClusterNode>,
 ) -> Option<SentinelReport> {
-    reports.into_iter().max_by_key(|told| (told.epoch, Some(&told.master) == known))
+    reports.into_iter().max_by_key(|report| (report.epoch, Some(&report.master) == known))
 }
 
 fn connection_config() -> AsyncConnectionConfig {
@@ -259,10 +266,11 @@ mod tests {
         ClusterNode { host: "h".to_owned(), port }
     }
 
-    fn latest_port(told: &[(u64, u16)], known: Option<u16>) -> Option<u16> {
-        let told =
-            told.iter().map(|(epoch, port)| SentinelReport { epoch: *epoch, master: node(*port) });
-        latest_report(told.collect(), known.map(node).as_ref()).map(|told| told.master.port)
+    fn latest_port(reports: &[(u64, u16)], known: Option<u16>) -> Option<u16> {
+        let reports = reports
+            .iter()
+            .map(|(epoch, port)| SentinelReport { epoch: *epoch, master: node(*port) });
+        latest_report(reports.collect(), known.map(node).as_ref()).map(|latest| latest.master.port)
     }
 
     #[test]
@@ -273,9 +281,9 @@ mod tests {
 
     #[test]
     fn a_master_with_two_names_was_left_again_and_again() {
-        for told in [[(1, 10), (1, 11)], [(1, 11), (1, 10)]] {
-            assert_eq!(latest_port(&told, Some(10)), Some(10));
-            assert_eq!(latest_port(&told, Some(11)), Some(11));
+        for reports in [[(1, 10), (1, 11)], [(1, 11), (1, 10)]] {
+            assert_eq!(latest_port(&reports, Some(10)), Some(10));
+            assert_eq!(latest_port(&reports, Some(11)), Some(11));
         }
     }
 
@@ -290,7 +298,7 @@ mod tests {
             !topology.accept_epoch(7, STALE_EPOCH_WINDOW)
                 && topology.accept_epoch(8, STALE_EPOCH_WINDOW)
         );
-        // A master that was taken out and put in again begins at 0.
+        // A master that was removed from the Sentinels and added again begins with epoch 0.
         assert!(
             topology.accept_epoch(0, Duration::ZERO)
                 && topology.accept_epoch(0, STALE_EPOCH_WINDOW)

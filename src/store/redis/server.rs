@@ -1,4 +1,4 @@
-//! The connection to one server.
+//! The connection to a single server, without Sentinels or a cluster.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
@@ -9,19 +9,21 @@ use redis::{Client, IntoConnectionInfo, RedisResult};
 use super::super::tls::StoreTls;
 use super::client::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, build_client};
 
-/// So many operations may wait for the connection; then callers wait before they are sent.
+/// At most this many operations are queued for the connection; further callers wait before theirs
+/// are queued.
 const PIPELINE_BUFFER_MAX: usize = 4_096;
-/// A broken connection is tried again after so long, in ms, doubling up to the most.
+/// A broken connection is tried again after this time, in ms, which doubles up to the maximum.
 const RETRY_MS_MIN: u64 = 20;
 const RETRY_MS_MAX: u64 = 250;
-/// A server that does not let us in, or says nothing, is connected to again after so long.
+/// While the server refuses our login or does not answer, the connection is replaced at most once
+/// in this time.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A connection to one server that reconnects by itself.
 pub(super) struct SingleServer {
     client: Client,
     config: ConnectionManagerConfig,
-    /// What mends the connection, and since when it does.
+    /// The library's manager, which restores a broken connection, and when the manager was made.
     manager: RwLock<(ConnectionManager, Instant)>,
 }
 
@@ -47,16 +49,17 @@ impl SingleServer {
         self.manager.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The library's manager tries again only after errors of the network: one that was locked out
-    /// stays out though the password is right again, and one whose end is silent waits for it for
-    /// ever. So another one takes its place.
+    /// Replaces the library's manager, unless it is younger than `RECONNECT_INTERVAL`. The manager
+    /// itself tries again only after network errors: a connection whose login was refused stays
+    /// refused even after the password is right again, and a connection whose peer is silent waits
+    /// for that peer for ever.
     pub(super) fn reconnect_throttled(&self) {
         if self.manager().1.elapsed() >= RECONNECT_INTERVAL {
             self.reconnect();
         }
     }
 
-    /// Connects anew with what is asked next.
+    /// Replaces the library's manager by one that connects when the next command is sent.
     pub(super) fn reconnect(&self) {
         let lazy =
             ConnectionManager::new_lazy_with_config(self.client.clone(), self.config.clone());

@@ -1,4 +1,4 @@
-//! A handle on a server, which is connected to when it is first asked.
+//! The handle on the shared store, which connects when it is first used.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ pub(crate) struct RedisStore {
     pub(super) scripts: Arc<Scripts>,
     pub(super) index_repair: IndexRepair,
     pub(super) kept_bytes: Arc<KeptBytes>,
-    /// Shared by all connections of a process that serves.
+    /// The addresses of the servers, shared by all connections of a serving process.
     pub(in crate::store) topology: Arc<Topology>,
-    /// If set, money is only moved as it allows.
+    /// If set, money is moved only as the gate allows.
     pub(super) run_gate: Option<Arc<RunGate>>,
 }
 
 impl RedisStore {
-    /// A store that is not connected yet.
+    /// Makes a store that is not connected yet.
     #[must_use]
     pub(crate) fn new(section: StoreSection) -> RedisStore {
         let kept_bytes = Arc::new(KeptBytes::new(section.kept_bytes_max));
@@ -48,7 +48,7 @@ impl RedisStore {
         }
     }
 
-    /// Another handle on the same, for what goes on in the background.
+    /// Returns another handle on the same connection, for background tasks.
     pub(super) fn clone_handle(&self) -> RedisStore {
         RedisStore {
             section: self.section.clone(),
@@ -61,34 +61,35 @@ impl RedisStore {
         }
     }
 
-    /// A store that is not connected yet, and moves money only as its guard allows.
+    /// Makes a store that is not connected yet and that moves money only as its run gate allows.
     pub(in crate::store) fn with_run_gate(section: StoreSection, gate: Arc<RunGate>) -> RedisStore {
         let topology = gate.topology.clone();
         RedisStore { run_gate: Some(gate), topology, ..RedisStore::new(section) }
     }
 
-    /// Another connection to the same store, for operations that move no money.
+    /// Makes a store with its own connection to the same servers, for operations that move no
+    /// money.
     pub(in crate::store) fn separate_connection(&self) -> RedisStore {
         RedisStore { topology: self.topology.clone(), ..RedisStore::new(self.section.clone()) }
     }
 
-    /// Connects, and refuses a server that may lose or drop what it acknowledged.
+    /// Connects, and refuses a server that may lose or drop acknowledged writes.
     ///
     /// # Errors
-    /// [`Unavailable`] says why.
+    /// [`Unavailable`] if the server cannot be reached or is refused. The text contains the reason.
     pub(crate) async fn open(section: &StoreSection) -> Result<RedisStore, Unavailable> {
         let redis = RedisStore::new(section.clone());
         redis.connection().await?;
         Ok(redis)
     }
 
-    /// Connects, if that is not done already.
+    /// Connects, unless the store is connected already.
     pub(in crate::store) async fn connect(&self) -> Result<(), Unavailable> {
         self.connection().await.map(drop)
     }
 
-    /// The connection, opened on first use. Connecting continues even if the first caller stops
-    /// waiting: otherwise a server with a slow handshake would never be connected to.
+    /// Returns the connection, which is opened on first use. Connecting continues even if the first
+    /// caller stops waiting: otherwise a server with a slow handshake would never be connected to.
     pub(super) async fn connection(&self) -> Result<&RedisConnection, Unavailable> {
         if self.connected.get().is_none() {
             let (section, connected) = (self.section.clone(), self.connected.clone());
@@ -103,12 +104,13 @@ impl RedisStore {
     }
 }
 
-/// Connects, checks the server, and gives it the scripts.
+/// Connects, checks the server's version and settings, and loads the scripts.
 async fn connect_and_check(
     section: &StoreSection,
     topology: Arc<Topology>,
 ) -> Result<RedisConnection, Unavailable> {
-    // Without its type: the library's futures are too deep for the compiler.
+    // The future is boxed to hide its type: the library's futures are nested too deeply for the
+    // compiler.
     let opening: ConnectFuture<'_> = Box::pin(RedisConnection::open(section, topology));
     let connection = opening.await?;
     config_check::check_server(&connection, section.allow_volatile).await?;

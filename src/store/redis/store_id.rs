@@ -1,8 +1,10 @@
-//! Which store this is. A server that was emptied, or that came up with somebody else's data, is
-//! the same process and answers as before; so what a store is called is written in it.
+//! The id of the store, which is written in the store. A server that was emptied, or that came up
+//! with other data, is the same process and answers as before; only the id shows that it is another
+//! store.
 //!
-//! A cluster has it in many places, evenly over the slots, so that a master that loses what it has
-//! loses the name as well. Slots may move: the places move with them.
+//! A cluster has the id in many keys, spread evenly over the slots, so that a master that loses its
+//! data loses copies of the id as well. When slots move to another master, these keys move with
+//! them.
 
 use once_cell::sync::Lazy;
 use std::collections::BTreeSet;
@@ -14,18 +16,18 @@ use super::shared_store::RedisStore;
 use crate::hex::to_hex;
 use crate::ledger::Unavailable;
 
-/// Places that it is written in, in a cluster.
+/// The number of keys that hold the id in a cluster.
 const ID_KEY_COUNT: usize = 64;
 const SLOT_COUNT: usize = 16_384;
 
-/// What is written in the places.
+/// The ids that the keys hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store) enum StoredIds {
-    /// Nothing.
+    /// No key holds an id.
     Missing,
-    /// One name in all of them.
+    /// All keys hold this id.
     Consistent(Box<str>),
-    /// It is missing in some, or there are several: these.
+    /// Some keys hold no id, or the keys hold different ids. These ids were found.
     Inconsistent(BTreeSet<String>),
 }
 
@@ -40,7 +42,7 @@ impl StoredIds {
         }
     }
 
-    /// Whether the id is missing in some or all places, and no other id is in any.
+    /// Whether some or all keys lack the id, and no key holds another one.
     pub(in crate::store) fn lacks_only(&self, id: &str) -> bool {
         match self {
             StoredIds::Missing => true,
@@ -50,7 +52,8 @@ impl StoredIds {
     }
 }
 
-/// A new name that follows from what was found, so that whoever finds the same has the same.
+/// Returns a new id that is derived from the ids that were found, so that all gateways that find
+/// the same ids choose the same new one.
 pub(in crate::store) fn derive_next_id(found: &BTreeSet<String>) -> String {
     let all: Vec<&str> = found.iter().map(String::as_str).collect();
     let digest = Sha256::digest(all.join(","));
@@ -58,13 +61,14 @@ pub(in crate::store) fn derive_next_id(found: &BTreeSet<String>) -> String {
 }
 
 impl RedisStore {
-    /// What the store is called.
+    /// Reads the id of the store from all keys that may hold it.
     pub(in crate::store) async fn read_store_ids(&self) -> Result<StoredIds, Unavailable> {
-        let asked = self.id_keys().await?.iter().map(|place| get_command(place)).collect();
-        Ok(StoredIds::classify(&self.connection().await?.query_each(asked).await?))
+        let commands = self.id_keys().await?.iter().map(|place| get_command(place)).collect();
+        Ok(StoredIds::classify(&self.connection().await?.query_each(commands).await?))
     }
 
-    /// Writes a name where there is none. Whoever wrote the first place was first.
+    /// Writes the id to all keys that hold none. If the first key already holds an id, because
+    /// another gateway was first, that id is written to the other keys instead.
     pub(in crate::store) async fn set_store_id_if_absent(
         &self,
         id: &str,
@@ -82,7 +86,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Writes a name over whatever there is.
+    /// Writes the id to all keys, and replaces any other id.
     pub(in crate::store) async fn overwrite_store_id(&self, id: &str) -> Result<(), Unavailable> {
         let places = self.id_keys().await?;
         let set = |place: &String| redis::cmd("SET").arg(place).arg(id).to_owned();
@@ -91,7 +95,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Fails if the store is not the known one: then a missing key proves nothing.
+    /// Fails if the store, or in a cluster the part of it that would contain `key`, is not the
+    /// known one: then it proves nothing that the key is missing.
     pub(super) async fn confirm_absence(&self, key: &str) -> Result<(), Unavailable> {
         let Some(guard) = &self.run_gate else { return Ok(()) };
         let places = self.id_keys().await?;
@@ -116,7 +121,7 @@ fn get_command(place: &str) -> Cmd {
     redis::cmd("GET").arg(place).to_owned()
 }
 
-/// A key for each part of the slots, in their order.
+/// Returns one key for each of `ID_KEY_COUNT` equal ranges of slots, in the order of the ranges.
 fn id_keys_by_slot() -> Vec<String> {
     let mut places = vec![None; ID_KEY_COUNT];
     for number in 0_u32.. {
@@ -129,14 +134,15 @@ fn id_keys_by_slot() -> Vec<String> {
     places.into_iter().flatten().collect()
 }
 
-/// The slot of a key in a cluster: what stands between the first braces counts, if anything does.
+/// Returns the slot of a key in a cluster. If there is text between the first braces of the key,
+/// only that text determines the slot.
 fn key_slot(key: &str) -> usize {
     let tagged = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let counted = tagged.map_or(key, |(tag, _)| if tag.is_empty() { key } else { tag });
     usize::from(crc16(counted.as_bytes())) % SLOT_COUNT
 }
 
-/// CRC-16/XMODEM, as Redis has it.
+/// Returns the CRC-16/XMODEM of `bytes`, from which Redis computes slots.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
@@ -152,7 +158,7 @@ mod tests {
     #[test]
     fn slots_are_those_of_redis() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
-        // As CLUSTER KEYSLOT says.
+        // The replies of CLUSTER KEYSLOT.
         for (key, expected) in
             [("foo", 12_182), ("tollgate:{foo}:account", 12_182), ("{}foo", 9_500)]
         {

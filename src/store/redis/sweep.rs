@@ -1,5 +1,5 @@
-//! Ends holds whose lease ran out, for all accounts. Accounts without open holds are found with one
-//! pipelined count each, so that idle accounts cost almost nothing.
+//! Ends holds whose lease has expired, for all accounts. Accounts without open holds are recognised
+//! by one pipelined ZCARD each, so idle accounts cost almost nothing.
 
 use std::collections::HashSet;
 
@@ -10,13 +10,13 @@ use super::shared_store::RedisStore;
 use crate::ledger::{AccountName, Outcome, SweepReport, Unavailable};
 use crate::metrics::record_write_off;
 
-/// About how many accounts one command asks for their holds.
+/// About how many accounts are read at a time (SSCAN's COUNT), and then asked for their holds.
 const ACCOUNTS_PER_SCAN: u32 = 500;
-/// Holds of one account ended by one sweep, at most; the next sweep does the rest.
+/// One sweep ends at most this many holds of an account; the next sweep ends the rest.
 const SWEEP_MAX: isize = 1_000;
 
 impl RedisStore {
-    /// Ends what is due.
+    /// Ends all holds whose lease has expired. Returns their number, and the holds that stay open.
     pub(super) async fn sweep(&self) -> Result<SweepReport, Unavailable> {
         let (mut all, mut swept, mut cursor) = (SweepReport::default(), HashSet::new(), 0);
         loop {
@@ -38,17 +38,17 @@ impl RedisStore {
         }
     }
 
-    /// Those of some accounts that have open holds.
+    /// Returns those of `names` that have open holds.
     async fn filter_with_holds(
         &self,
         mut names: Vec<AccountName>,
     ) -> Result<Vec<AccountName>, Unavailable> {
-        let asked = names.iter().map(|name| {
+        let commands = names.iter().map(|name| {
             let mut count = redis::cmd("ZCARD");
             count.arg(AccountKeys::of(name).open_holds());
             count
         });
-        let counts: Vec<u64> = self.connection().await?.query_each(asked.collect()).await?;
+        let counts: Vec<u64> = self.connection().await?.query_each(commands.collect()).await?;
         let mut counts = counts.into_iter();
         names.retain(|_| counts.next() != Some(0));
         Ok(names)

@@ -1,6 +1,6 @@
-//! Where the servers are, shared by all connections of one process. The connection that probes the
-//! store updates it. Without it, a connection that sends no keys would never get a redirection and
-//! would not notice that its master was replaced.
+//! The addresses of the servers, shared by all connections of one process. The connection that
+//! probes the store updates them. Without this, a connection whose commands have no keys would
+//! never be redirected, and would not notice that its master was replaced.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,22 +20,22 @@ impl fmt::Display for ClusterNode {
     }
 }
 
-/// Where the servers are, shared by all connections of one process.
+/// The addresses of the servers, with a version that grows when connections must be made again.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Topology {
     version: AtomicU64,
     nodes: Mutex<Vec<ClusterNode>>,
-    /// The latest failover that Sentinels told of, and when that was first heard of.
+    /// The epoch of the latest failover that the Sentinels reported, and when it was first seen.
     failover: Mutex<Option<(u64, Instant)>>,
 }
 
 impl Topology {
-    /// Connections that were made for another version are to be made again.
+    /// Returns the version. Connections that were made for another version must be made again.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// The version, and the nodes of a cluster in it, as far as they are known.
+    /// Returns the version, and the known nodes of a cluster.
     pub(super) fn snapshot(&self) -> (u64, Vec<ClusterNode>) {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         (self.version(), nodes.clone())
@@ -53,20 +53,21 @@ impl Topology {
         !is_older
     }
 
-    /// Other nodes are there, though the masters are the same.
+    /// Sets the nodes without a new version, because the masters are the same.
     pub(super) fn set_nodes(&self, nodes: Vec<ClusterNode>) {
         *self.nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
     }
 
-    /// The servers are others than before.
+    /// Sets the nodes after the masters have changed, with a new version: all connections
+    /// reconnect.
     pub(super) fn replace_nodes(&self, nodes: Vec<ClusterNode>) {
         let mut known = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         *known = nodes;
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The store answers again after an outage: all connections reconnect, since an old one may
-    /// wait for a peer that is gone.
+    /// Makes all connections reconnect when the store answers again after an outage, since an old
+    /// connection may wait for a peer that is gone.
     pub(in crate::store) fn force_reconnect(&self) {
         self.version.fetch_add(1, Ordering::Relaxed);
     }

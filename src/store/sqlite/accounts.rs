@@ -1,4 +1,4 @@
-//! Accounts and journals in tables, row by row.
+//! The rows of accounts and journals.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -11,13 +11,13 @@ pub(super) struct AccountRow {
     pub(super) balances: Balances,
 }
 
-/// Opens an account; `false` if it was there.
+/// Opens an account; `false` if it exists already.
 pub(super) fn open(c: &Connection, name: &AccountName) -> rusqlite::Result<bool> {
     let mut insert = c.prepare_cached("INSERT OR IGNORE INTO account (name) VALUES (?)")?;
     Ok(insert.execute([name.as_str()])? == 1)
 }
 
-/// Reads money out of a column. The tables admit nothing negative.
+/// Reads an amount of money from a column. The constraints of the tables allow no negative amount.
 pub(super) fn read_money(row: &Row<'_>, column: usize) -> rusqlite::Result<Money> {
     let nano: i64 = row.get(column)?;
     Money::from_nano(nano).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, nano))
@@ -57,14 +57,14 @@ pub(super) fn list(c: &Connection) -> rusqlite::Result<Vec<AccountName>> {
     names.filter_map(|name| name.map(|n| AccountName::parse(&n)).transpose()).collect()
 }
 
-/// The last number in an account's journal, 0 if it is empty.
+/// Returns the last number in an account's journal; 0 if the journal is empty.
 pub(super) fn last_seq(c: &Connection, account: i64) -> rusqlite::Result<i64> {
     let mut select =
         c.prepare_cached("SELECT coalesce(max(seq), 0) FROM journal WHERE account = ?")?;
     select.query_row([account], |row| row.get(0))
 }
 
-/// Adds a charge to an account's journal.
+/// Appends a charge to an account's journal, with the number `seq`.
 pub(super) fn append_posting(
     c: &Connection,
     account: i64,

@@ -1,4 +1,4 @@
-//! Notes as rows of a table.
+//! Cache entries as rows of the table `note`.
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -7,10 +7,10 @@ use crate::clock::unix_ms;
 use crate::kv_cache::{ID_PREFIX, Namespace};
 use crate::ledger::AccountName;
 
-/// Notes forgotten in one step, at most.
+/// One step deletes at most this many expired entries.
 const PURGE_MAX: u32 = 16;
-/// How many an account that is full loses at once, so that not every entry has to look for the
-/// first.
+/// When a namespace of an account is full, this many entries are evicted at once, so that not every
+/// new entry has to search for the one that expires first.
 const EVICT_BATCH: usize = 32;
 
 pub(super) fn find_entry(
@@ -26,7 +26,7 @@ pub(super) fn find_entry(
     Ok(body.optional()?.map(|body: Vec<u8>| Bytes::from(body)))
 }
 
-/// Drops the entries of a namespace that expire first, but not the one that was just written.
+/// Evicts the entries of a namespace that expire first, but not the entry that was just written.
 pub(super) fn evict_overflow(
     c: &Connection,
     account: &AccountName,
@@ -43,7 +43,7 @@ pub(super) fn evict_overflow(
     delete.execute(params![account.as_str(), prefix, is_id, rest])
 }
 
-/// How many entries of an account are in a namespace, expired ones among them.
+/// Returns the number of an account's entries in a namespace, including expired ones.
 pub(super) fn count_entries(
     c: &Connection,
     account: &AccountName,
@@ -53,12 +53,12 @@ pub(super) fn count_entries(
         "SELECT count(*) FROM note WHERE account = ?1 AND (substr(name, 1, length(?2)) = ?2) = ?3",
     )?;
     let (prefix, is_id) = (ID_PREFIX, namespace == Namespace::Ids);
-    let asked = params![account.as_str(), prefix, is_id];
-    let count: i64 = select.query_row(asked, |row| row.get(0))?;
+    let values = params![account.as_str(), prefix, is_id];
+    let count: i64 = select.query_row(values, |row| row.get(0))?;
     Ok(usize::try_from(count).unwrap_or_default())
 }
 
-/// Drops entries whose time has come; tells how many.
+/// Deletes expired entries; returns their number.
 pub(super) fn purge_expired(c: &Connection) -> rusqlite::Result<usize> {
     let mut delete = c.prepare_cached(
         "DELETE FROM note WHERE rowid IN (

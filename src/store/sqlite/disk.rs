@@ -1,5 +1,5 @@
-//! What waits for the disk: a thread that syncs the log, acknowledges what is in it, and copies it
-//! into the file before it grows long.
+//! The sync thread: it syncs the write-ahead log, acknowledges the writes that are in it, and
+//! copies the log into the file before the log grows long.
 
 use std::fs::File;
 use std::sync::mpsc::RecvTimeoutError;
@@ -12,23 +12,23 @@ use rusqlite::Connection;
 use super::file_identity::OpenFiles;
 use super::writer::{CommittedBatch, WriteScheduler};
 
-/// How long commits are gathered before one sync of the disk.
+/// Commits are gathered for this long before one sync of the disk.
 const SYNC_BATCH_WAIT: Duration = Duration::from_millis(5);
-/// Multiple of that time if no caller waits: charges wait for the disk in the background, and a
-/// sync costs as much as a whole call.
+/// The wait is this many times as long if no caller waits: charges wait for the disk in the
+/// background, and a sync costs as much as a whole call.
 const UNAWAITED_WAITS: u32 = 4;
-/// The log is looked at so often, and whether the files are still those that are open.
+/// The size of the log, and the identity of the files, are checked this often.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// With more pages than this the log is copied into the file.
+/// If more pages of the log than this are not in the file yet, they are copied.
 const CHECKPOINT_PAGES: i64 = 1_000;
-/// With more pages than this the log is restarted, and no one may write meanwhile.
+/// If the log has more pages than this, it is restarted, and no caller may write meanwhile.
 const WAL_RESTART_PAGES: i64 = 4_000;
 
 /// The thread that syncs the write-ahead log and checkpoints it.
 pub(super) struct DiskSync {
     wal: File,
     files: OpenFiles,
-    /// A connection of its own, so that copying keeps nobody from writing.
+    /// A separate connection, so that copying the log blocks no writer.
     connection: Connection,
     scheduler: Weak<WriteScheduler>,
 }
@@ -43,7 +43,8 @@ impl DiskSync {
         DiskSync { wal, files, connection, scheduler }
     }
 
-    /// Waits for the disk, once for all that were written meanwhile, and acknowledges them.
+    /// Syncs the log, once for all batches that were committed meanwhile, and acknowledges them. It
+    /// returns when the store is closed.
     pub(super) fn run_sync_loop(&self, to_sync: &mpsc::Receiver<CommittedBatch>) {
         let mut looked = Instant::now();
         loop {
@@ -59,7 +60,7 @@ impl DiskSync {
                 {
                     scheduler.mark_lost(why);
                 }
-                // What is not copied now is copied the next time.
+                // Pages that are not copied now are copied the next time.
                 let copied = self.checkpoint_if_long();
                 copied.unwrap_or_else(|why| {
                     log::warn!(
@@ -72,7 +73,7 @@ impl DiskSync {
     }
 
     fn sync_batch(&self, mut written: CommittedBatch, to_sync: &mpsc::Receiver<CommittedBatch>) {
-        // One wait for the disk does for many.
+        // One sync serves many commits.
         for _ in 0..UNAWAITED_WAITS {
             thread::sleep(SYNC_BATCH_WAIT);
             for more in to_sync.try_iter() {
@@ -93,8 +94,9 @@ impl DiskSync {
         written.acknowledgements.into_iter().for_each(|acknowledge| acknowledge(kept.is_ok()));
     }
 
-    /// Copies a log that has grown into the file, and has it begin anew if it is long: whatever is
-    /// written while it is copied would stand behind, so the rest is copied while nobody writes.
+    /// Copies a log that has grown into the file, and restarts the log if it is long. Pages that
+    /// are written while the log is copied are not copied with it, so the rest is copied while no
+    /// caller writes.
     fn checkpoint_if_long(&self) -> rusqlite::Result<()> {
         let (pages, copied) = self.wal_checkpoint("NOOP")?;
         if pages - copied <= CHECKPOINT_PAGES && pages <= WAL_RESTART_PAGES {
@@ -109,11 +111,12 @@ impl DiskSync {
         }
     }
 
-    /// Copies nothing, or what can be copied without waiting for anybody. Tells how many pages the
-    /// log has, and how many of them are in the file.
+    /// Runs a checkpoint of the log: `NOOP` copies nothing, `PASSIVE` copies what it can without
+    /// waiting for other connections. Returns how many pages the log has, and how many of them are
+    /// in the file.
     fn wal_checkpoint(&self, how: &str) -> rusqlite::Result<(i64, i64)> {
-        let asked = format!("PRAGMA wal_checkpoint({how})");
-        self.connection.query_row(&asked, [], |row| Ok((row.get(1)?, row.get(2)?)))
+        let sql = format!("PRAGMA wal_checkpoint({how})");
+        self.connection.query_row(&sql, [], |row| Ok((row.get(1)?, row.get(2)?)))
     }
 }
 
@@ -144,8 +147,8 @@ mod tests {
         }
         let beside = schema::open_secondary(&path, BUSY_TIMEOUT).expect("a connection");
         let pages = || -> i64 {
-            let asked = "PRAGMA wal_checkpoint(NOOP)";
-            beside.query_row(asked, [], |row| row.get(1)).expect("an answer")
+            let sql = "PRAGMA wal_checkpoint(NOOP)";
+            beside.query_row(sql, [], |row| row.get(1)).expect("an answer")
         };
         assert!(pages() > WAL_RESTART_PAGES, "it is long");
         let end = Instant::now() + Duration::from_secs(30);

@@ -1,25 +1,28 @@
-//! Whether the files of the store are still those that this process has open.
+//! Checks whether the files at the paths of the store are still those that this process has open.
 //!
-//! A file that was deleted or replaced goes on taking writes, and nobody ever finds them again. Nor
-//! would it be safe to go on once it is moved back: another process may have written it meanwhile
-//! under another name, with a log of its own. So a store that was lost once stays lost for this
-//! process; whatever ends holds waits in the outbox for the next.
+//! A file that was deleted or replaced goes on accepting writes, and no process finds them again.
+//! It would not be safe either to continue when the file is moved back: another process may have
+//! written it meanwhile under another name, with a write-ahead log of its own. So a store that was
+//! lost once stays lost for this process; settlements and voids wait in the outbox for the next
+//! process.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What SQLite keeps beside its file: the write-ahead log, and the index of it.
+/// The suffixes of the files that SQLite keeps beside its file: the write-ahead log, and the index
+/// of the log.
 const SIDE_FILE_SUFFIXES: [&str; 2] = ["-wal", "-shm"];
 
-/// The file of a store and those beside it, as they were when they were opened.
+/// The paths and identities of the file of a store and of the files beside it, when they were
+/// opened.
 pub(super) struct OpenFiles {
-    /// The file itself first.
+    /// The file of the store comes first.
     files: Vec<(PathBuf, FileId)>,
 }
 
-/// A file, whatever it is called.
+/// The identity of a file, independent of its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileId {
     device: u64,
@@ -27,7 +30,7 @@ pub(super) struct FileId {
 }
 
 impl FileId {
-    /// The file that a path leads to now.
+    /// Returns the identity of the file that is at a path now.
     pub(super) fn of(path: &Path) -> io::Result<FileId> {
         let about = fs::metadata(path)?;
         Ok(FileId { device: about.dev(), inode: about.ino() })
@@ -35,10 +38,11 @@ impl FileId {
 }
 
 impl OpenFiles {
-    /// Takes note of the files of a store that was just opened.
+    /// Records the files of a store that was just opened. `opened` is the file that was at the path
+    /// before.
     ///
     /// # Errors
-    /// One is not there, or the file is not `opened`, which was there before.
+    /// A file is missing, or the file of the store was replaced since.
     pub(super) fn capture(path: &Path, opened: FileId) -> io::Result<OpenFiles> {
         let mut files = vec![(path.to_owned(), FileId::of(path)?)];
         if files[0].1 != opened {
@@ -52,13 +56,14 @@ impl OpenFiles {
         Ok(OpenFiles { files })
     }
 
-    /// What names the store among all that were ever at its path.
+    /// Returns the identity of the store's file as text, which tells it from other files at its
+    /// path.
     pub(super) fn identity(&self) -> String {
         let FileId { device, inode } = self.files[0].1;
         format!("file-{device:x}-{inode:x}")
     }
 
-    /// What became of the files, if they are not the same any more.
+    /// Returns a message if one of the files was deleted or replaced; `None` if all are the same.
     pub(super) fn find_lost(&self) -> Option<String> {
         self.files.iter().find_map(|(path, id)| {
             let what = match FileId::of(path) {
@@ -69,7 +74,7 @@ impl OpenFiles {
                 {
                     "deleted"
                 }
-                // It may be there all the same.
+                // After any other error, the file may still be there.
                 Err(_) => return None,
             };
             let path = path.display();
@@ -78,7 +83,7 @@ impl OpenFiles {
     }
 }
 
-/// A file that SQLite keeps beside the store's.
+/// Returns the path of a file that SQLite keeps beside the store's file.
 pub(super) fn side_file(path: &Path, ending: &str) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(ending);
@@ -110,11 +115,11 @@ mod tests {
                 } else {
                     fs::rename(&lost, &other).expect("no file");
                 }
-                let told = files.find_lost().expect("it is noticed");
+                let message = files.find_lost().expect("it is noticed");
                 let what = if is_replaced { "replaced" } else { "deleted" };
                 assert!(
-                    told.contains(what) && told.starts_with(&*lost.to_string_lossy()),
-                    "{told}"
+                    message.contains(what) && message.starts_with(&*lost.to_string_lossy()),
+                    "{message}"
                 );
             }
         }

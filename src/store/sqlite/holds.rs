@@ -1,4 +1,5 @@
-//! Holds in a table: load, let the pure machine decide, write back.
+//! Holds in tables: each operation loads a hold, lets the pure state machine of the ledger decide,
+//! and writes the result back.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -10,16 +11,17 @@ use crate::ledger::{AccountName, Operation, Outcome, SweepReport};
 use crate::metrics::record_write_off;
 use crate::money::Money;
 
-/// Holds ended by one sweep, at most; the next sweep does the rest.
+/// One sweep ends at most this many holds; the next sweep ends the rest.
 const SWEEP_MAX: u32 = 1_000;
-/// Holds forgotten in one step, at most.
+/// One step deletes at most this many holds that ended long ago, for each prefix.
 const PURGE_MAX: u32 = 500;
-/// A hold that ended is remembered so long, in ms, so that a repeat gets the same answer.
+/// A hold that has ended is remembered for this long, in ms, so that a repeated operation gets the
+/// same outcome.
 const ENDED_HOLD_TTL_MS: i64 = 24 * 60 * 60 * 1_000;
-/// What may stand before the time in an id: nothing, or the name of a job.
+/// The prefixes that the id of a hold may have before its time: none, or the prefix of a video job.
 const HOLD_ID_PREFIXES: [&str; 2] = ["", "video_"];
 
-/// Does an operation on a hold.
+/// Applies an operation to a hold.
 pub(super) fn apply_operation(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
@@ -38,7 +40,8 @@ pub(super) fn apply_operation(
     };
     let mut known = txn.cached_hold(name, id).cloned();
     if known.is_none() {
-        // The id of a hold that is asked for is new, but for the rarest of cases.
+        // The id of a requested hold is nearly always new, so the insert is tried before any
+        // lookup.
         if matches!(op, Operation::Hold { .. }) {
             let mut after = balances;
             let step = account::apply_to_hold(&mut after, None, op, now);
@@ -65,7 +68,8 @@ pub(super) fn apply_operation(
     Ok(step.answer)
 }
 
-/// Releases the money of an open hold that another version has ended in the other table.
+/// Releases the money of a hold that is in the table of open holds, while an older version of the
+/// program has ended it in the other table.
 fn release_held(balances: &mut Balances, known: Option<&HoldRecord>, id: &str, now: i64) {
     let void = Operation::Void { id: id.to_owned() };
     let released = account::apply_to_hold(balances, known, &void, now).answer;
@@ -75,7 +79,8 @@ fn release_held(balances: &mut Balances, known: Option<&HoldRecord>, id: &str, n
     );
 }
 
-/// Ends what is due.
+/// Ends the open holds whose lease has expired, at most `SWEEP_MAX` of them. Returns their number,
+/// and the number and the sum of the holds that are still open.
 pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport> {
     let now = unix_ms();
     let c = txn.conn;
@@ -118,12 +123,12 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
     Ok(SweepReport { open: open.unsigned_abs(), held, ..swept })
 }
 
-/// Drops holds that ended long ago. Ids that begin with their time (UUID version 7, as the gateway
-/// makes them) stand in the table in that order within an account, so the oldest are found without
-/// a search: the cross join keeps SQLite from reading the whole table instead, and the bounds that
-/// are said twice from reading all holds of each account that it has found.
+/// Deletes holds that ended long ago, and returns their number.
 ///
-/// Tells how many went.
+/// Ids that begin with their time (UUID version 7, as the gateway makes them) are sorted by time
+/// within an account, so the oldest are found without a scan. The cross join keeps SQLite from
+/// scanning the whole table instead. The bounds on the id are repeated in the outer query, so that
+/// SQLite does not read all holds of each account that it has found.
 pub(super) fn purge_ended(c: &Connection) -> rusqlite::Result<usize> {
     let before_ms = unix_ms() - ENDED_HOLD_TTL_MS;
     let oldest = format!("{:012x}", before_ms.max(0));
@@ -178,18 +183,18 @@ fn read_hold_record(row: &Row<'_>) -> rusqlite::Result<HoldRecord> {
     })
 }
 
-/// The row of a hold.
+/// The key of a hold in the tables.
 #[derive(Clone, Copy)]
 struct HoldKey<'a> {
-    /// The row of its account.
+    /// The row id of the account.
     account: i64,
-    /// Its id, which its caller gave it.
+    /// The id of the hold, which was chosen by the caller of the ledger.
     id: &'a str,
 }
 
-/// Writes down a hold that stands, unless there is or was one of that id; tells whether there was
-/// none. One row of values, asked for in a statement of its own: of an insert that selects SQLite
-/// copies each page that it changes, to be able to take back a part of it.
+/// Inserts an open hold; `false` if there is or was a hold with this id. Ended holds are looked up
+/// by a separate statement, and the insert has a single row of values: for an insert with a select,
+/// SQLite copies each page that it changes, so that it can undo a part of the statement.
 fn insert_open_hold(
     c: &Connection,
     key: HoldKey<'_>,
@@ -208,8 +213,9 @@ fn insert_open_hold(
     Ok(insert.execute(params![account, id, wanted, least, held, record.lease_until])? == 1)
 }
 
-/// Writes back what a step changed. `false`, and nothing more than that the hold does not stand any
-/// more, if it has ended otherwise: a version that does not know where it stands takes it for lost.
+/// Writes back what a transition changed. `false` if an older version of the program has ended the
+/// hold in the other table: that version does not know the table of open holds and takes the hold
+/// for lost. Then the hold is only removed from the open holds.
 fn save_transition(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
@@ -230,8 +236,8 @@ fn save_transition(
     Ok(true)
 }
 
-/// Writes down how a hold is now, in the table that it belongs to. `false` if one that stood is
-/// there as one that ended.
+/// Writes the new state of a hold into the table of open or of ended holds. `false` if the hold was
+/// open, but the table of ended holds has it too.
 fn write_hold(
     c: &Connection,
     key: HoldKey<'_>,
@@ -250,7 +256,7 @@ fn write_hold(
         HoldState::Expired(amount) => (3, Some(amount.nano())),
         HoldState::Tombstone => (4, None),
     };
-    let stood = known.is_some_and(|known| matches!(known.state, HoldState::Open { .. })) && {
+    let was_open = known.is_some_and(|known| matches!(known.state, HoldState::Open { .. })) && {
         let mut delete = c.prepare_cached("DELETE FROM open_hold WHERE account = ? AND id = ?")?;
         delete.execute(params![account, id])? > 0
     };
@@ -262,11 +268,11 @@ fn write_hold(
     )?;
     let [wanted, least, held] = [record.wanted, record.least, record.held].map(Money::nano);
     let until = record.lease_until;
-    let values = params![account, id, wanted, least, held, until, state, posted, stood];
+    let values = params![account, id, wanted, least, held, until, state, posted, was_open];
     Ok(insert.execute(values)? > 0)
 }
 
-/// Writes down a hold that goes on to stand, with what it may cost so far.
+/// Updates a hold that stays open, with the charge and the journal line of its last checkpoint.
 fn update_open_hold(
     c: &Connection,
     key: HoldKey<'_>,
@@ -286,6 +292,7 @@ fn update_open_hold(
             return Ok(());
         }
     }
-    // Money would stay held for what is nowhere: nothing of this may be kept.
+    // The hold is in neither table, so its money would stay held for ever: the error undoes the
+    // whole transaction.
     Err(rusqlite::Error::StatementChangedRows(0))
 }

@@ -1,5 +1,6 @@
-//! Names of calls in a table, and the bodies of replies in pieces in another one, so that whoever
-//! asks for a name moves no body. Pieces are read beside the writer.
+//! Idempotency keys in a table, and the bodies of replies in another one, divided into pieces, so
+//! that the lookup of a key reads no body. Pieces are read on a separate connection, not on the
+//! writer's.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -15,12 +16,12 @@ use crate::idempotency::{
 };
 use crate::ledger::{AccountName, Unavailable};
 
-/// Names forgotten in one step, at most; and pieces, as long as they have fewer bytes than the
-/// next bound.
+/// One step deletes at most this many expired keys, and at most this many pieces with together at
+/// most `PURGE_BYTES_MAX` bytes.
 const PURGE_MAX: u32 = 256;
 const PURGE_BYTES_MAX: i64 = 4 << 20;
 
-/// What is known of a name.
+/// The row of an idempotency key.
 struct ClaimRecord {
     content: Vec<u8>,
     owner: String,
@@ -52,13 +53,13 @@ fn find_claim(
     select.query_row(params![account.as_str(), name, now], read).optional()
 }
 
-/// What is written down of a claim, beside whose it is.
-struct ClaimUpdate<'a> {
-    /// Until when its owner keeps it while the call runs, in unix ms.
+/// What is written of a claim, besides its key and its owner.
+struct KeyUpdate<'a> {
+    /// When the claim of a running call expires, in unix ms.
     lease_until: i64,
-    /// Until when it is remembered, in unix ms.
+    /// Until when the key is remembered, in unix ms.
     lives_until: i64,
-    /// The head of the reply as JSON, once the call has ended; empty if the reply is not kept.
+    /// The head of the reply as JSON, empty if the reply is not kept; `None` while the call runs.
     head: Option<&'a str>,
     /// The length of the reply's body.
     bytes: usize,
@@ -67,8 +68,8 @@ struct ClaimUpdate<'a> {
 fn upsert_claim(
     c: &Connection,
     account: &AccountName,
-    naming: &IdempotencyKey,
-    row: &ClaimUpdate<'_>,
+    key: &IdempotencyKey,
+    row: &KeyUpdate<'_>,
 ) -> rusqlite::Result<()> {
     let mut insert = c.prepare_cached(
         "INSERT INTO repeat (account, name, content, owner, lease_until, lives_until, head, bytes)
@@ -77,8 +78,8 @@ fn upsert_claim(
              owner = excluded.owner, lease_until = excluded.lease_until,
              lives_until = excluded.lives_until, head = excluded.head, bytes = excluded.bytes",
     )?;
-    let IdempotencyKey { name, content, owner, .. } = naming;
-    let ClaimUpdate { lease_until, lives_until, head, bytes } = *row;
+    let IdempotencyKey { name, content, owner, .. } = key;
+    let KeyUpdate { lease_until, lives_until, head, bytes } = *row;
     let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
     let account = account.as_str();
     let values = params![account, name, content, owner, lease_until, lives_until, head, bytes];
@@ -93,33 +94,34 @@ fn add_ms(now: i64, ms: u64) -> i64 {
 fn take_claim(
     c: &Connection,
     account: &AccountName,
-    naming: &IdempotencyKey,
-    taking: &ClaimMode,
+    key: &IdempotencyKey,
+    mode: &ClaimMode,
     lease_ms: u64,
 ) -> rusqlite::Result<Result<ClaimResult, Unavailable>> {
     let now = unix_ms();
-    let known = find_claim(c, account, &naming.name, now)?;
-    if let Some(taken) = known.and_then(|known| known.existing_result(naming, taking, now)) {
+    let known = find_claim(c, account, &key.name, now)?;
+    if let Some(taken) = known.and_then(|known| known.existing_result(key, mode, now)) {
         return Ok(taken);
     }
-    let life_ms = naming.life_ms.max(lease_ms.saturating_mul(RUNNING_TTL_LEASES));
+    let life_ms = key.life_ms.max(lease_ms.saturating_mul(RUNNING_TTL_LEASES));
     let (lease_until, lives_until) = (add_ms(now, lease_ms), add_ms(now, life_ms));
-    let row = ClaimUpdate { lease_until, lives_until, head: None, bytes: 0 };
-    upsert_claim(c, account, naming, &row).map(|()| Ok(ClaimResult::Claimed))
+    let row = KeyUpdate { lease_until, lives_until, head: None, bytes: 0 };
+    upsert_claim(c, account, key, &row).map(|()| Ok(ClaimResult::Claimed))
 }
 
 impl ClaimRecord {
-    /// What whoever wants to take the name finds instead.
+    /// Returns what a caller that wants to claim the key finds instead; `None` if it may claim the
+    /// key.
     fn existing_result(
         self,
-        naming: &IdempotencyKey,
-        taking: &ClaimMode,
+        key: &IdempotencyKey,
+        mode: &ClaimMode,
         now: i64,
     ) -> Option<Result<ClaimResult, Unavailable>> {
-        if *taking == ClaimMode::Replace {
+        if *mode == ClaimMode::Replace {
             return None;
         }
-        if self.content != naming.content {
+        if self.content != key.content {
             return Some(Ok(ClaimResult::ContentMismatch));
         }
         match self.head.as_deref() {
@@ -132,8 +134,8 @@ impl ClaimRecord {
             }
             None => {}
         }
-        let is_same = self.owner == naming.owner;
-        if is_same || matches!(taking, ClaimMode::TakeOver(owner) if *owner == self.owner) {
+        let is_same = self.owner == key.owner;
+        if is_same || matches!(mode, ClaimMode::TakeOver(owner) if *owner == self.owner) {
             return None;
         }
         let runs = self.lease_until > now;
@@ -163,23 +165,23 @@ fn renew_claim(
     Ok(update.execute(params![lease_until, lives_until, account, name, owner, now])? > 0)
 }
 
-/// What stands in the way of an end.
+/// What prevents the end of a call from being recorded under its key.
 #[derive(Debug, PartialEq, Eq)]
 enum EndConflict {
     NoConflict,
     /// The call has ended before.
     AlreadyEnded,
-    /// The name is another owner's.
+    /// The key belongs to another call.
     OtherOwner,
 }
 
 fn end_conflict(
     c: &Connection,
     account: &AccountName,
-    naming: &IdempotencyKey,
+    key: &IdempotencyKey,
 ) -> rusqlite::Result<EndConflict> {
-    Ok(match find_claim(c, account, &naming.name, unix_ms())? {
-        Some(known) if known.owner != naming.owner => EndConflict::OtherOwner,
+    Ok(match find_claim(c, account, &key.name, unix_ms())? {
+        Some(known) if known.owner != key.owner => EndConflict::OtherOwner,
         Some(known) if known.head.is_some() => EndConflict::AlreadyEnded,
         _ => EndConflict::NoConflict,
     })
@@ -189,20 +191,20 @@ fn end_conflict(
 struct BodyPiece<'a> {
     /// The length of the whole body.
     total: usize,
-    /// Which piece it is, from 0 on.
+    /// The number of the piece, from 0 on.
     number: usize,
     /// Its bytes.
     bytes: &'a [u8],
 }
 
-/// Writes a piece of a body; `false` if there is no room for the whole body, or nobody would find
-/// it.
+/// Writes a piece of a body. `false` if there is no room for the whole body, or the call cannot end
+/// under its key, so that no caller would find the body.
 fn write_piece(
     c: &Connection,
     account: &AccountName,
-    naming: &IdempotencyKey,
+    key: &IdempotencyKey,
     piece: &BodyPiece<'_>,
-    most: u64,
+    bytes_max: u64,
 ) -> rusqlite::Result<bool> {
     let BodyPiece { total, number, bytes } = *piece;
     if number == 0 {
@@ -212,38 +214,38 @@ fn write_piece(
         if kept.saturating_add(total as u64) > REPLIES_BYTES_MAX {
             return Ok(false);
         }
-        if end_conflict(c, account, naming)? != EndConflict::NoConflict
-            || !kept_bytes::make_room(c, most, total)?
+        if end_conflict(c, account, key)? != EndConflict::NoConflict
+            || !kept_bytes::make_room(c, bytes_max, total)?
         {
             return Ok(false);
         }
     }
-    // The same again, after an answer that was lost, is the same piece.
+    // A retry after a lost response writes the same piece again, which is ignored.
     let mut insert = c.prepare_cached(
         "INSERT OR IGNORE INTO reply (account, owner, piece, lives_until, body)
          VALUES (?, ?, ?, ?, ?)",
     )?;
     let number = i64::try_from(number).unwrap_or(i64::MAX);
-    let lives_until = add_ms(unix_ms(), naming.life_ms);
-    insert.execute(params![account.as_str(), naming.owner, number, lives_until, bytes])?;
+    let lives_until = add_ms(unix_ms(), key.life_ms);
+    insert.execute(params![account.as_str(), key.owner, number, lives_until, bytes])?;
     Ok(true)
 }
 
 fn end_claim(
     c: &Connection,
     account: &AccountName,
-    naming: &IdempotencyKey,
+    key: &IdempotencyKey,
     head: &str,
     bytes: usize,
 ) -> rusqlite::Result<bool> {
-    let way = end_conflict(c, account, naming)?;
-    if way == EndConflict::NoConflict {
+    let conflict = end_conflict(c, account, key)?;
+    if conflict == EndConflict::NoConflict {
         let now = unix_ms();
-        let lives_until = add_ms(now, naming.life_ms);
-        let row = ClaimUpdate { lease_until: now, lives_until, head: Some(head), bytes };
-        upsert_claim(c, account, naming, &row)?;
+        let lives_until = add_ms(now, key.life_ms);
+        let row = KeyUpdate { lease_until: now, lives_until, head: Some(head), bytes };
+        upsert_claim(c, account, key, &row)?;
     }
-    Ok(way != EndConflict::OtherOwner)
+    Ok(conflict != EndConflict::OtherOwner)
 }
 
 fn release_claim(
@@ -267,12 +269,12 @@ fn read_piece(
     let mut select = c.prepare_cached(
         "SELECT body FROM reply WHERE account = ? AND owner = ? AND piece = ? AND lives_until > ?",
     )?;
-    let asked = params![account.as_str(), owner, number, unix_ms()];
-    let body = select.query_row(asked, |row| row.get::<_, Vec<u8>>(0)).optional()?;
+    let values = params![account.as_str(), owner, number, unix_ms()];
+    let body = select.query_row(values, |row| row.get::<_, Vec<u8>>(0)).optional()?;
     Ok(body.map(Bytes::from))
 }
 
-/// Drops names and pieces whose time has come; tells how many.
+/// Deletes expired keys and pieces; returns their number.
 pub(super) fn purge_expired(c: &Connection) -> rusqlite::Result<usize> {
     let now = unix_ms();
     let mut delete = c.prepare_cached(
@@ -292,8 +294,8 @@ pub(super) fn purge_expired(c: &Connection) -> rusqlite::Result<usize> {
 }
 
 impl SqliteStore {
-    /// Does something with the names; a failure is no error of the transaction, in which others'
-    /// operations are too, unless it ended the transaction.
+    /// Runs a job on idempotency keys. A failure of the job is not a failure of the transaction,
+    /// which has operations of other callers as well, unless SQLite has ended the transaction.
     async fn run_claim_job<T, F>(&self, job: F) -> Result<T, Unavailable>
     where
         T: Send + 'static,
@@ -316,12 +318,12 @@ impl ReplyStore for SqliteStore {
     async fn claim_key(
         &self,
         account: &AccountName,
-        naming: &IdempotencyKey,
-        taking: &ClaimMode,
+        key: &IdempotencyKey,
+        mode: &ClaimMode,
         lease_ms: u64,
     ) -> Result<ClaimResult, Unavailable> {
-        let (account, naming, taking) = (account.clone(), naming.clone(), taking.clone());
-        self.run_claim_job(move |c| take_claim(c, &account, &naming, &taking, lease_ms)).await?
+        let (account, key, mode) = (account.clone(), key.clone(), mode.clone());
+        self.run_claim_job(move |c| take_claim(c, &account, &key, &mode, lease_ms)).await?
     }
 
     async fn renew_key(
@@ -338,40 +340,40 @@ impl ReplyStore for SqliteStore {
     async fn complete(
         &self,
         account: &AccountName,
-        naming: &IdempotencyKey,
+        key: &IdempotencyKey,
         reply: Option<ReplyParts>,
     ) -> Result<bool, Unavailable> {
         let (head, body) = match reply {
             Some(ReplyParts { head, body }) => (serde_json::to_string(&head).ok(), body),
             None => (None, Bytes::new()),
         };
-        let (total, most) = (body.len(), self.kept_bytes_max);
+        let (total, bytes_max) = (body.len(), self.kept_bytes_max);
         let mut head = head.unwrap_or_default();
         let mut pieces: Vec<Bytes> =
             body.chunks(PIECE_BYTES).map(|piece| body.slice_ref(piece)).collect();
-        // The last one in one transaction with the end.
+        // The last piece is written in the same transaction as the end of the call.
         let last = pieces.pop().map(|piece| (pieces.len(), piece));
         for (number, bytes) in pieces.into_iter().enumerate() {
-            let (account, naming) = (account.clone(), naming.clone());
+            let (account, key) = (account.clone(), key.clone());
             let writing = move |c: &Connection| {
                 let piece = BodyPiece { total, number, bytes: &bytes };
-                write_piece(c, &account, &naming, &piece, most)
+                write_piece(c, &account, &key, &piece, bytes_max)
             };
             if !self.run_claim_job(writing).await? {
                 head.clear();
                 break;
             }
         }
-        let (account, naming) = (account.clone(), naming.clone());
+        let (account, key) = (account.clone(), key.clone());
         self.run_claim_job(move |c| {
             let mut head = head;
             if let Some((number, bytes)) = last.filter(|_| !head.is_empty()) {
                 let piece = BodyPiece { total, number, bytes: &bytes };
-                if !write_piece(c, &account, &naming, &piece, most)? {
+                if !write_piece(c, &account, &key, &piece, bytes_max)? {
                     head.clear();
                 }
             }
-            end_claim(c, &account, &naming, &head, total)
+            end_claim(c, &account, &key, &head, total)
         })
         .await
     }

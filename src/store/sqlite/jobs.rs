@@ -1,5 +1,5 @@
-//! Jobs in a table, their bodies in another. Whatever changes one is a transaction of the writer's;
-//! clients' questions are answered beside it.
+//! Video jobs in a table, with their bodies in another one. Jobs are changed in transactions of the
+//! writer. Reads for clients use the reading thread's connection.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -26,9 +26,9 @@ impl JobQueue for SqliteStore {
 
     async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         let job = serialize_job(&order.job)?;
-        let most = self.kept_bytes_max;
+        let bytes_max = self.kept_bytes_max;
         self.scheduler
-            .run(Priority::ThreadDurable, move |txn| place_atomically(txn, &order, &job, most))
+            .run(Priority::ThreadDurable, move |txn| place_atomically(txn, &order, &job, bytes_max))
             .await?
     }
 
@@ -88,9 +88,10 @@ impl JobQueue for SqliteStore {
         claim: &mut JobClaim,
         next: ClaimUpdate,
     ) -> Result<bool, Unavailable> {
-        let (held, job, status) =
+        let (claim_row, job, status) =
             (claims::ClaimRow::of(claim), serialize_job(&claim.job)?, claim.job.status());
-        let save = move |txn: &mut WriteTxn<'_>| claims::save(txn.conn, &held, &job, status, next);
+        let save =
+            move |txn: &mut WriteTxn<'_>| claims::save(txn.conn, &claim_row, &job, status, next);
         let Some(deleted) = self.scheduler.run(Priority::ThreadDurable, save).await? else {
             return Ok(false);
         };
@@ -117,7 +118,7 @@ impl JobQueue for SqliteStore {
     }
 }
 
-/// A status as the table has it.
+/// Returns the number that the table has for a status.
 fn status_number(status: JobStatus) -> i64 {
     match status {
         JobStatus::Queued => 0,
@@ -127,24 +128,25 @@ fn status_number(status: JobStatus) -> i64 {
     }
 }
 
-/// So long after a moment.
+/// Returns the time `ms` after `now`, in unix ms.
 fn add_ms(now: i64, ms: u64) -> i64 {
     now.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX))
 }
 
-/// Places an order, or nothing of it. What cannot be written, for example since the disk is full,
-/// is no error of the transaction, in which others' operations are too, unless it ended that.
+/// Places an order, or writes nothing at all. A failed write, for example on a full disk, is not a
+/// failure of the transaction, which has operations of other callers as well, unless SQLite has
+/// ended the transaction.
 fn place_atomically(
     txn: &mut WriteTxn<'_>,
     order: &NewJob,
     job: &str,
-    most: u64,
+    bytes_max: u64,
 ) -> rusqlite::Result<Result<PlaceResult, Unavailable>> {
     let c = txn.conn;
     let account = &order.job.account;
     let Some(before) = txn.balances(account)? else { return Ok(Ok(PlaceResult::NoAccount)) };
     c.prepare_cached("SAVEPOINT place")?.execute([])?;
-    let placed = place_job(txn, order, job, most);
+    let placed = place_job(txn, order, job, bytes_max);
     if !matches!(placed, Ok(Ok(_))) && !c.is_autocommit() {
         c.prepare_cached("ROLLBACK TO place")?.execute([])?;
         txn.set_balances(account, before);
@@ -167,7 +169,7 @@ fn place_job(
     txn: &mut WriteTxn<'_>,
     order: &NewJob,
     job: &str,
-    most: u64,
+    bytes_max: u64,
 ) -> rusqlite::Result<Result<PlaceResult, Unavailable>> {
     let c = txn.conn;
     let (account, id) = (&order.job.account, &order.job.id);
@@ -182,7 +184,7 @@ fn place_job(
     if open.query_row([row], |r| r.get::<_, i64>(0))? >= i64::from(order.open_max) {
         return Ok(Ok(PlaceResult::TooManyOpen));
     }
-    if !kept_bytes::make_room(c, most, order.body.len())? {
+    if !kept_bytes::make_room(c, bytes_max, order.body.len())? {
         return Ok(Err(Unavailable("no room is left for what its vendor needs".to_owned())));
     }
     let hold = Operation::Hold {
@@ -202,7 +204,8 @@ fn place_job(
          VALUES (?, ?, ?, ?, ?, 0, ?, 0, ?)",
     )?;
     let (status, now) = (status_number(order.job.status()), unix_ms());
-    // Far from those of an earlier job of this id, whose claims somebody may still have.
+    // Revisions begin far above those of an earlier job with this id, since a worker may still have
+    // a claim of that job.
     let revision = now.saturating_mul(1_000);
     let video = insert.insert(params![row, id, job, status, now, revision, order.key])?;
     let mut insert = c.prepare_cached("INSERT INTO video_body (video, body) VALUES (?, ?)")?;
@@ -210,7 +213,8 @@ fn place_job(
     Ok(Ok(PlaceResult::New))
 }
 
-/// What became of the order when it, or another with its idempotency key, came before.
+/// Returns the result for an order that was placed before, or whose idempotency key was used
+/// before; `None` if the order is new.
 fn find_earlier_order(
     c: &Connection,
     account: i64,
@@ -247,7 +251,8 @@ fn find_job(c: &Connection, account: &AccountName, id: &str) -> rusqlite::Result
     select.query_row(params![account.as_str(), id], |row| row.get(0)).optional()
 }
 
-/// The jobs of a page and one more, if there is one.
+/// Returns the jobs of a page, and one more if there is one; `None` if the job after which the page
+/// begins does not exist.
 fn list_jobs(
     c: &Connection,
     account: &AccountName,

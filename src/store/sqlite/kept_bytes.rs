@@ -1,20 +1,23 @@
-//! How much the file keeps beside the books: replies, cache entries, bodies for vendors. Triggers
-//! count it, by account and in all, so that no code can forget to. Where there is no room left it
-//! is taken from whoever keeps most.
+//! The limit on the bytes that the file keeps besides the ledger: replies, cache entries, bodies
+//! for vendors. Triggers count the bytes, by account and in total, so that no code can forget to.
+//! If there is no room left, entries of the account that keeps most are evicted.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::kv_cache::ID_PREFIX;
 use crate::metrics::METRICS;
 
-/// So much is dropped at a time, at most, before it is looked again who keeps most.
+/// At most this many replies or cache entries are evicted before it is determined again which
+/// account keeps most.
 const REPLIES_EVICT_BATCH: u32 = 16;
 const NOTES_EVICT_BATCH: u32 = 16;
-/// So many of those who keep most are looked at: what a job's vendor needs is not dropped.
+/// At most this many of the accounts that keep most are considered. An account may have nothing to
+/// evict, since the bodies that a vendor still needs are not evicted.
 const LARGEST_ACCOUNTS_MAX: u32 = 8;
 
-/// What an older version writes to the file is counted too. A note that is replaced goes without
-/// its trigger.
+/// The tables and triggers that count. They also count what an older version of the program writes
+/// to the file. A cache entry that is replaced fires no delete trigger, so its bytes are subtracted
+/// before the insert.
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS kept (
     account TEXT    NOT NULL PRIMARY KEY,
@@ -24,7 +27,8 @@ CREATE TABLE IF NOT EXISTS kept (
 CREATE INDEX IF NOT EXISTS kept_most ON kept (bytes);
 CREATE INDEX IF NOT EXISTS reply_of ON reply (account, lives_until);
 
--- The sum of them, once what was there before them is counted.
+-- The sum over all accounts. The row exists once the bytes that the file had before these triggers
+-- are counted.
 CREATE TABLE IF NOT EXISTS kept_all (
     row   INTEGER PRIMARY KEY CHECK (row = 1),
     bytes INTEGER NOT NULL
@@ -76,7 +80,7 @@ CREATE TRIGGER IF NOT EXISTS kept_body_no_more AFTER DELETE ON video_body BEGIN
 END;
 ";
 
-/// What there is before the triggers have counted anything.
+/// Counts what the file had before it had these triggers, and commits.
 const RECOUNT_SQL: &str = "
 DELETE FROM kept;
 INSERT INTO kept
@@ -89,7 +93,8 @@ GROUP BY account;
 INSERT INTO kept_all SELECT 1, coalesce(sum(bytes), 0) FROM kept;
 COMMIT";
 
-/// Makes what is missing, and counts what a file has that was never counted.
+/// Creates the tables and triggers that are missing, and counts the bytes of a file in which they
+/// were never counted.
 pub(super) fn prepare_schema(c: &Connection) -> rusqlite::Result<()> {
     c.execute_batch(SCHEMA)?;
     if is_counted(c)? {
@@ -106,20 +111,20 @@ fn is_counted(c: &Connection) -> rusqlite::Result<bool> {
     select.exists([])
 }
 
-/// How many bytes are kept.
+/// Returns the number of bytes kept, for all accounts together.
 pub(super) fn total_bytes(c: &Connection) -> rusqlite::Result<u64> {
     let mut select = c.prepare_cached("SELECT bytes FROM kept_all")?;
     let bytes = select.query_row([], |row| row.get::<_, i64>(0)).optional()?;
     Ok(bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default())
 }
 
-/// Makes room for `wanted` bytes; `false` if that is impossible.
-pub(super) fn make_room(c: &Connection, most: u64, wanted: usize) -> rusqlite::Result<bool> {
+/// Evicts until there is room for `wanted` bytes; `false` if that is impossible.
+pub(super) fn make_room(c: &Connection, bytes_max: u64, wanted: usize) -> rusqlite::Result<bool> {
     let wanted = wanted as u64;
-    if wanted > most {
+    if wanted > bytes_max {
         return Ok(false);
     }
-    while total_bytes(c)?.saturating_add(wanted) > most {
+    while total_bytes(c)?.saturating_add(wanted) > bytes_max {
         if evict_batch(c)? == 0 {
             return Ok(false);
         }
@@ -127,16 +132,16 @@ pub(super) fn make_room(c: &Connection, most: u64, wanted: usize) -> rusqlite::R
     Ok(true)
 }
 
-/// Drops something where there is more than there may be; tells how many bytes.
-pub(super) fn evict_excess(c: &Connection, most: u64) -> rusqlite::Result<u64> {
+/// Evicts one batch if more than `bytes_max` bytes are kept. Returns the number of bytes evicted.
+pub(super) fn evict_excess(c: &Connection, bytes_max: u64) -> rusqlite::Result<u64> {
     let kept = total_bytes(c)?;
     METRICS.kept_bytes.with_label_values(&["store"]).set(i64::try_from(kept).unwrap_or(i64::MAX));
-    if kept > most { evict_batch(c) } else { Ok(0) }
+    if kept > bytes_max { evict_batch(c) } else { Ok(0) }
 }
 
-/// Drops some of what those keep who keep most, the first to be over first: bodies of replies, of
-/// which the names stay, before notes, and what a model thought before the ids by which clients go
-/// on. Tells how many bytes.
+/// Evicts a batch of entries of an account that keeps most, those that expire first. Bodies of
+/// replies go first, whose idempotency keys stay. Then go cache entries: a model's thinking before
+/// the ids with which clients continue. Returns the number of bytes evicted.
 fn evict_batch(c: &Connection) -> rusqlite::Result<u64> {
     const REPLIES: &str = "DELETE FROM reply WHERE account = ?1 AND owner IN (
         SELECT owner FROM reply WHERE account = ?1 ORDER BY lives_until, row LIMIT ?2)";
@@ -159,7 +164,8 @@ fn evict_batch(c: &Connection) -> rusqlite::Result<u64> {
             }
         }
         if dropped > 0 {
-            // Something without a byte would be dropped for nothing, and again.
+            // Bytes are returned, not entries: if only empty entries were evicted, the caller stops
+            // instead of evicting more of them for nothing.
             let bytes = before.saturating_sub(total_bytes(c)?);
             METRICS.kept_evicted_bytes.with_label_values(&["store"]).inc_by(bytes);
             return Ok(bytes);

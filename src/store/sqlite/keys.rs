@@ -1,11 +1,11 @@
-//! Keys in a table.
+//! API keys in a table.
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
 use crate::ledger::{AccountName, KeyHash, KeyRecord, Unavailable};
 
-/// Adds a key; says why not if its account is missing or its prefix is taken. That is no error of
-/// the transaction, in which others' operations are too.
+/// Adds an API key, or returns why it could not: its account does not exist, or its prefix is
+/// taken. That is not a failure of the transaction, which has operations of other callers as well.
 pub(super) fn add(
     c: &Connection,
     hash: KeyHash,

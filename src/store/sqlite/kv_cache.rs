@@ -1,4 +1,5 @@
-//! Entries in a table. They are large, so they are read beside the writer.
+//! The account cache in a table. Entries are large, so they are read on a separate connection, not
+//! on the writer's.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,20 +15,21 @@ use crate::clock::unix_ms;
 use crate::kv_cache::{self, AccountCache, CacheRefusal, Namespace};
 use crate::ledger::{AccountName, Unavailable};
 
-/// Keeps an entry; says why not if that fails. That is no error of the transaction, in which
-/// others' operations are too, unless it ended the transaction.
+/// Stores an entry under its names, or returns why it could not. A failed write is not a failure of
+/// the transaction, which has operations of other callers as well, unless SQLite has ended the
+/// transaction.
 fn store_entry(
     txn: &mut WriteTxn<'_>,
     account: &AccountName,
     names: &[String],
     entry: &[u8],
-    most: u64,
+    bytes_max: u64,
     life_ms: u64,
 ) -> rusqlite::Result<Result<(), Unavailable>> {
     let life_ms = i64::try_from(life_ms).unwrap_or(i64::MAX);
     let until = unix_ms().saturating_add(life_ms);
     let wanted = names.iter().map(|name| name.len() + entry.len()).sum();
-    let written = kept_bytes::make_room(txn.conn, most, wanted).and_then(|has_room| {
+    let written = kept_bytes::make_room(txn.conn, bytes_max, wanted).and_then(|has_room| {
         let mut names = names.iter().filter(|_| has_room);
         names.try_for_each(|name| upsert_entry(txn, account, name, entry, until)).map(|()| has_room)
     });
@@ -47,7 +49,8 @@ fn upsert_entry(
     entry: &[u8],
     until: i64,
 ) -> rusqlite::Result<()> {
-    // A new row even for an old name: of those that expire together the oldest row goes first.
+    // This makes a new row even for an old name: among entries that expire at the same time, the
+    // oldest row is evicted first.
     let mut insert = txn.conn.prepare_cached(
         "INSERT OR REPLACE INTO note (account, name, lives_until, body) VALUES (?, ?, ?, ?)",
     )?;
@@ -72,10 +75,10 @@ impl AccountCache for SqliteStore {
         life_ms: u64,
     ) -> Result<(), CacheRefusal> {
         kv_cache::check_size(names, &entry)?;
-        let (account, names, most) = (account.clone(), names.to_vec(), self.kept_bytes_max);
+        let (account, names, bytes_max) = (account.clone(), names.to_vec(), self.kept_bytes_max);
         self.scheduler
             .run(Priority::Thread, move |txn| {
-                store_entry(txn, &account, &names, &entry, most, life_ms)
+                store_entry(txn, &account, &names, &entry, bytes_max, life_ms)
             })
             .await??;
         Ok(())
@@ -86,7 +89,7 @@ impl AccountCache for SqliteStore {
         account: &AccountName,
         names: &[String],
     ) -> Result<Vec<Option<Bytes>>, Unavailable> {
-        cache_lookup::find_notes(names, |few| {
+        cache_lookup::find_entries(names, |few| {
             let account = account.clone();
             self.reader.query(move |c| {
                 let now = unix_ms();

@@ -1,4 +1,4 @@
-//! Payments in a table.
+//! Payments in a table, by which a repeated payment is recognised.
 
 use rusqlite::{OptionalExtension, params};
 
@@ -8,7 +8,7 @@ use crate::clock::unix_ms;
 use crate::ledger::{AccountName, Outcome, account};
 use crate::money::Money;
 
-/// Takes a payment.
+/// Credits a payment to an account, unless the payment `tx` was credited before.
 pub(super) fn credit(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,

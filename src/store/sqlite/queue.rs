@@ -1,33 +1,33 @@
 //! The queue of pending writes. A caller that places a hold is waiting, so it commits everything
-//! that is queued. Nobody waits for a settlement: it stays queued until the response is out, or
+//! that is queued. No caller waits for a settlement: it stays queued until the response is out, or
 //! joins the transaction of the next hold. Long jobs are left to a thread.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// When an item is to be taken, and by whom.
+/// When an item has to be taken from the queue, and by whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Executor {
     /// At once, by the thread.
     Thread,
     /// At once, by its caller.
     Caller,
-    /// With the next, or in a moment by its caller.
+    /// Together with the next item, or a moment later by its caller.
     AnyCaller,
 }
 
-/// What somebody whose turn is over has to do.
+/// What a caller has to do when its turn ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TurnOutcome {
-    /// Take what there is.
+    /// Take all items.
     TakeBatch,
-    /// Nothing: what there is is others' to take.
+    /// Do nothing: there are no items, or others will take them.
     NothingToDo,
-    /// Keep the turn, and take the items that came after the own one shortly.
+    /// Keep the turn, and take a moment later the items that came after the own one.
     KeepTurn,
 }
 
-/// A queue that a thread takes from, and those who bring something.
+/// A queue from which a thread takes items, and the callers that put them there.
 pub(super) struct WriteQueue<T> {
     waiting: Mutex<QueueState<T>>,
     wakeup: Condvar,
@@ -35,15 +35,15 @@ pub(super) struct WriteQueue<T> {
 
 struct QueueState<T> {
     items: VecDeque<T>,
-    /// How many have been taken since the beginning.
+    /// The number of items that have been taken so far.
     taken_count: u64,
-    /// How many came before the first that only the thread takes, if there is one.
+    /// The position of the first item that only the thread may take; `None` if there is none.
     thread_only_from: Option<usize>,
-    /// Whether the thread is to take them.
+    /// Whether the thread was woken to take the items.
     is_thread_woken: bool,
-    /// How many are about to take them.
+    /// The number of callers that have a turn, and so are about to take the items.
     pending_turns: usize,
-    /// Whether nothing more will come.
+    /// Whether the queue was closed, so that no more items come.
     is_closed: bool,
 }
 
@@ -66,8 +66,9 @@ impl<T> WriteQueue<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends an item. Returns its number if the caller has to make sure that it is taken: always
-    /// for an item that somebody waits for, since another caller may be delayed.
+    /// Appends an item. Returns its number if the caller gets a turn, and has to make sure that the
+    /// item is taken. An item of [`Executor::Caller`] always gets one, since another caller may be
+    /// delayed; no item does if the thread will take it.
     #[must_use]
     pub(super) fn push(&self, item: T, executor: Executor) -> Option<u64> {
         let mut waiting = self.lock();
@@ -90,7 +91,7 @@ impl<T> WriteQueue<T> {
         has_turn.then_some(number)
     }
 
-    /// Has the thread take what there is.
+    /// Wakes the thread to take the items, if there are any.
     pub(super) fn wake_thread(&self) {
         let mut waiting = self.lock();
         if !waiting.is_thread_woken && !waiting.items.is_empty() {
@@ -100,14 +101,14 @@ impl<T> WriteQueue<T> {
         }
     }
 
-    /// Nothing more will come; what is there is taken by the thread.
+    /// Closes the queue. The thread takes the items that are left.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.wakeup.notify_one();
     }
 
-    /// Ends the turn of the caller of this item and returns what it has to do. Later items are left
-    /// to callers whose turns are still pending, which take them in one batch.
+    /// Ends the turn that was given for an item, and returns what the caller has to do. Later items
+    /// are left to callers that still have a turn, which take them in one batch.
     pub(super) fn finish_turn(&self, number: u64, executor: Executor) -> TurnOutcome {
         let mut waiting = self.lock();
         waiting.pending_turns = waiting.pending_turns.saturating_sub(1);
@@ -125,7 +126,7 @@ impl<T> WriteQueue<T> {
         TurnOutcome::KeepTurn
     }
 
-    /// Whoever saw to it that an item is taken has left: the thread takes what there is.
+    /// Ends a turn whose caller was cancelled. The thread takes the items.
     pub(super) fn abandon_turn(&self) {
         let mut waiting = self.lock();
         waiting.pending_turns = waiting.pending_turns.saturating_sub(1);
@@ -133,19 +134,19 @@ impl<T> WriteQueue<T> {
         self.wake_thread();
     }
 
-    /// How many items there are, unless the one of this number is taken.
+    /// Returns the number of items; `None` if the item with this number was taken.
     pub(super) fn count_unless_taken(&self, number: u64) -> Option<usize> {
         let waiting = self.lock();
         (waiting.taken_count <= number).then_some(waiting.items.len())
     }
 
-    /// How many items there are, and whether they are left to the thread.
+    /// Returns the number of items, and whether they are left to the thread.
     pub(super) fn backlog(&self) -> (usize, bool) {
         let waiting = self.lock();
         (waiting.items.len(), waiting.is_thread_woken)
     }
 
-    /// Waits until the thread is to take something. `false` when it never will have to.
+    /// Waits until the thread has to take items. `false` if the queue is closed and empty.
     pub(super) fn wait_for_work(&self) -> bool {
         let mut waiting = self.lock();
         while !(waiting.is_thread_woken || waiting.is_closed) {
@@ -154,15 +155,16 @@ impl<T> WriteQueue<T> {
         waiting.is_thread_woken || !waiting.items.is_empty()
     }
 
-    /// Takes what is there, oldest first, at most so many; what only the thread takes, and what
-    /// came after that, only for the thread. The thread takes what is left.
-    pub(super) fn take_batch(&self, most: usize, executor: Executor) -> Vec<T> {
+    /// Takes at most `limit` items, oldest first. A caller takes no item that only the thread may
+    /// take, nor any item after that. If items are left, the thread is woken for them.
+    pub(super) fn take_batch(&self, limit: usize, executor: Executor) -> Vec<T> {
         let mut waiting = self.lock();
         let own = if executor == Executor::Thread { None } else { waiting.thread_only_from };
-        let count = own.unwrap_or(waiting.items.len()).min(most);
+        let count = own.unwrap_or(waiting.items.len()).min(limit);
         let has_more = waiting.items.len() > count;
         let was_called = std::mem::replace(&mut waiting.is_thread_woken, has_more);
-        // Of what is left the thread takes all, so nobody asks for the place any more.
+        // The position may be inexact once its item was taken. That does no harm, since the thread
+        // takes everything that is left.
         waiting.thread_only_from =
             waiting.thread_only_from.filter(|_| has_more).map(|from| from.saturating_sub(count));
         waiting.taken_count += count as u64;

@@ -1,5 +1,5 @@
-//! A thread and a connection beside the writer's, for what is large: the log lets readers read
-//! while the writer writes, and no hold waits for them.
+//! A thread with a separate connection for large reads: the write-ahead log lets it read while the
+//! writer writes, so no hold waits for a large read.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -11,10 +11,10 @@ use tokio::sync::oneshot;
 use super::schema::{self, BUSY_TIMEOUT};
 use crate::ledger::Unavailable;
 
-/// Something that somebody wants to read.
+/// A query that a caller wants to run.
 type ReadQuery = Box<dyn FnOnce(&Connection) + Send>;
 
-/// The reading thread; it ends with this.
+/// The handle of the reading thread, which ends when this is dropped.
 pub(super) struct ReadThread(mpsc::Sender<ReadQuery>);
 
 impl ReadThread {
@@ -27,7 +27,7 @@ impl ReadThread {
         Ok(ReadThread(ask))
     }
 
-    /// Reads what was written before this is asked.
+    /// Runs a query on the reading thread. It finds everything that was committed before this call.
     pub(super) async fn query<T, F>(&self, question: F) -> Result<T, Unavailable>
     where
         T: Send + 'static,
@@ -35,13 +35,13 @@ impl ReadThread {
     {
         let (reply, answer) = oneshot::channel();
         let question: ReadQuery = Box::new(move |c| {
-            // Else nobody waits for it any more.
+            // A query whose caller has stopped waiting is skipped.
             if !reply.is_closed() {
                 // The caller may have stopped waiting meanwhile.
                 let _ = reply.send(question(c));
             }
         });
-        // Only a panic of the thread closes the channel, and with it the reply's.
+        // The channel is closed only if the thread has panicked. Then the reply is dropped too.
         let _ = self.0.send(question);
         match answer.await {
             Ok(read) => read.map_err(|why| Unavailable(why.to_string())),

@@ -1,4 +1,5 @@
-//! Tables. The constraints state the ledger's invariants once more, so that no code can break them.
+//! The tables of the embedded store. Their constraints state the ledger's invariants once more, so
+//! that no code can break them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,11 +11,11 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionB
 
 use super::kept_bytes;
 
-/// How long to wait for another process that writes.
+/// How long a connection waits for another process that writes.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two tries to turn a new file's log on.
+/// The time between two attempts to turn on the write-ahead log of a new file.
 const WAL_RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// Between two tries to write while another process does.
+/// The time between two attempts to write while another process writes.
 const BUSY_RETRY_INTERVAL: Duration = Duration::from_micros(300);
 
 const SCHEMA: &str = "
@@ -38,9 +39,9 @@ CREATE TABLE IF NOT EXISTS payment (
     PRIMARY KEY (account, tx)
 ) STRICT, WITHOUT ROWID;
 
--- Holds that stand: as many as there are calls under way, so they share few pages, and those that
--- are due are found by reading them all. One is in the next table as well only if a version without
--- this table has ended it meanwhile, without seeing that it stands.
+-- Open holds. There are only as many as calls in progress, so they fit into few pages, and expired
+-- ones are found by a scan. A hold is in the next table too only if a version of the program that
+-- does not know this table has ended it meanwhile.
 CREATE TABLE IF NOT EXISTS open_hold (
     account     INTEGER NOT NULL REFERENCES account,
     id          TEXT    NOT NULL,
@@ -53,8 +54,8 @@ CREATE TABLE IF NOT EXISTS open_hold (
     PRIMARY KEY (account, id)
 ) STRICT, WITHOUT ROWID;
 
--- Holds that ended. state: 1 posted, 2 voided, 3 expired, 4 tombstone; 0 open, where a version
--- without the table above has written it, which may still be at work
+-- Ended holds. state: 1 posted, 2 voided, 3 expired, 4 tombstone; 0 open, if it was written by a
+-- version of the program that does not know the table above, which may still be running.
 CREATE TABLE IF NOT EXISTS hold (
     account     INTEGER NOT NULL REFERENCES account,
     id          TEXT    NOT NULL,
@@ -87,7 +88,8 @@ CREATE TABLE IF NOT EXISTS access_key (
     revoked_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
--- Of accounts that need not be open, so by their names. With rowids, since notes are large.
+-- Cache entries. The account is stored by name, since it need not exist. The table has rowids,
+-- since entries are large.
 CREATE TABLE IF NOT EXISTS note (
     account     TEXT    NOT NULL CHECK (length(account) BETWEEN 1 AND 64),
     name        TEXT    NOT NULL,
@@ -99,7 +101,7 @@ CREATE TABLE IF NOT EXISTS note (
 CREATE INDEX IF NOT EXISTS note_of ON note (account, lives_until);
 CREATE INDEX IF NOT EXISTS note_end ON note (lives_until);
 
--- Names of calls. head is null while the call runs, '' if it ended without a reply.
+-- Idempotency keys. head is null while the call runs, and '' if it ended without a reply.
 CREATE TABLE IF NOT EXISTS repeat (
     row         INTEGER PRIMARY KEY,
     account     TEXT    NOT NULL CHECK (length(account) BETWEEN 1 AND 64),
@@ -115,7 +117,7 @@ CREATE TABLE IF NOT EXISTS repeat (
 
 CREATE INDEX IF NOT EXISTS repeat_end ON repeat (lives_until);
 
--- Their bodies, in pieces.
+-- The bodies of replies, divided into pieces.
 CREATE TABLE IF NOT EXISTS reply (
     row         INTEGER PRIMARY KEY,
     account     TEXT    NOT NULL CHECK (length(account) BETWEEN 1 AND 64),
@@ -128,7 +130,7 @@ CREATE TABLE IF NOT EXISTS reply (
 
 CREATE INDEX IF NOT EXISTS reply_end ON reply (lives_until);
 
--- How many bytes these are, so that nobody has to add them up.
+-- The bytes of replies that each account keeps, counted by the triggers below.
 CREATE TABLE IF NOT EXISTS replies (
     account TEXT    NOT NULL PRIMARY KEY,
     bytes   INTEGER NOT NULL CHECK (bytes >= 0)
@@ -143,8 +145,9 @@ CREATE TRIGGER IF NOT EXISTS reply_forgotten AFTER DELETE ON reply BEGIN
     UPDATE replies SET bytes = bytes - length(old.body) WHERE account = old.account;
 END;
 
--- status: 0 queued, 1 in progress, 2 completed, 3 failed; lease_until is 0 while nobody has it;
--- saved_from is the revision that the last save was made from, until the next claim
+-- Video jobs. status: 0 queued, 1 in progress, 2 completed, 3 failed. lease_until is 0 while no
+-- worker has claimed the job. saved_from is the revision from which the last save was made; it is
+-- null again after the next claim.
 CREATE TABLE IF NOT EXISTS video (
     row         INTEGER PRIMARY KEY,
     account     INTEGER NOT NULL REFERENCES account,
@@ -165,13 +168,15 @@ CREATE INDEX IF NOT EXISTS video_next ON video (max(due, lease_until));
 CREATE INDEX IF NOT EXISTS video_status ON video (status);
 CREATE INDEX IF NOT EXISTS video_open ON video (account) WHERE status < 2;
 
--- Apart, so that whoever asks for a job does not move it.
+-- The bodies for vendors. They are in a table of their own, so that a read of a job does not read
+-- its body.
 CREATE TABLE IF NOT EXISTS video_body (
     video INTEGER PRIMARY KEY REFERENCES video,
     body  BLOB    NOT NULL
 ) STRICT;
 
--- What names the store wherever its file is, and not another one that takes the place of the file.
+-- The id of the store. It stays the same when the file is moved, and differs if another store's
+-- file takes its place.
 CREATE TABLE IF NOT EXISTS store_id (
     row INTEGER PRIMARY KEY CHECK (row = 1),
     id  TEXT    NOT NULL
@@ -183,23 +188,24 @@ CREATE TABLE IF NOT EXISTS secret (
 ) STRICT;
 ";
 
-/// So many pages of log are copied into the file by whoever writes, if nobody else has done it:
-/// that waits for the disk.
+/// When the log has this many pages, the connection that commits copies them into the file and
+/// waits for the disk, if the sync thread has not copied them before.
 const AUTOCHECKPOINT_PAGES: u32 = 32_000;
 
-/// How a store is opened: the file is never made here.
+/// Returns the flags with which a store is opened. They never create the file.
 fn open_flags() -> OpenFlags {
     OpenFlags::default().difference(OpenFlags::SQLITE_OPEN_CREATE)
 }
 
-/// Makes the tables in a file that has none, and the file if it is not there. Tells whether it did.
+/// Creates the tables in a file that has none, and the file if it does not exist. Returns whether
+/// it created the tables.
 ///
 /// # Errors
-/// The file is of something else, or with SQLite's own words.
+/// The file belongs to another program, or SQLite's own message.
 pub(super) fn create(path: &Path, busy_wait: Duration) -> Result<bool, String> {
-    let words = |why: rusqlite::Error| why.to_string();
-    let mut connection = Connection::open(path).map_err(words)?;
-    connection.busy_timeout(busy_wait).map_err(words)?;
+    let to_message = |why: rusqlite::Error| why.to_string();
+    let mut connection = Connection::open(path).map_err(to_message)?;
+    connection.busy_timeout(busy_wait).map_err(to_message)?;
     let made = connection.transaction_with_behavior(TransactionBehavior::Immediate);
     let made = made.and_then(|transaction| {
         let has_tables = has_tables(&transaction)?;
@@ -209,45 +215,45 @@ pub(super) fn create(path: &Path, busy_wait: Duration) -> Result<bool, String> {
         transaction.commit()?;
         Ok(has_tables)
     });
-    match made.map_err(words)? {
+    match made.map_err(to_message)? {
         None => Ok(true),
         Some(true) => Ok(false),
         Some(false) => Err(NOT_A_STORE.to_owned()),
     }
 }
 
-/// A file of somebody else's.
+/// The error for a file of another program.
 const NOT_A_STORE: &str = "it has tables, but is no store of tollgate";
 
 /// Whether a file has the tables of a store; `None` if it has none at all.
 fn has_tables(connection: &Connection) -> rusqlite::Result<Option<bool>> {
-    let asked = "SELECT max(name = 'account') FROM sqlite_schema WHERE type = 'table'";
-    connection.query_row(asked, [], |row| row.get(0))
+    let sql = "SELECT max(name = 'account') FROM sqlite_schema WHERE type = 'table'";
+    connection.query_row(sql, [], |row| row.get(0))
 }
 
-/// Opens the file of a store, and creates tables that an older version did not have. While the
+/// Opens the file of a store, and creates the tables that an older version did not have. While the
 /// returned switch is on, the connection does not wait for locks of other processes.
 ///
 /// # Errors
-/// The file is no store, or with SQLite's own words.
+/// The file is no store, or SQLite's own message.
 pub(super) fn open(
     path: &Path,
     busy_wait: Duration,
 ) -> Result<(Connection, Arc<AtomicBool>), String> {
-    let words = |why: rusqlite::Error| why.to_string();
-    let mut connection = Connection::open_with_flags(path, open_flags()).map_err(words)?;
-    let skip_busy_wait = install_busy_handler(&mut connection, busy_wait).map_err(words)?;
-    if has_tables(&connection).map_err(words)? != Some(true) {
+    let to_message = |why: rusqlite::Error| why.to_string();
+    let mut connection = Connection::open_with_flags(path, open_flags()).map_err(to_message)?;
+    let skip_busy_wait = install_busy_handler(&mut connection, busy_wait).map_err(to_message)?;
+    if has_tables(&connection).map_err(to_message)? != Some(true) {
         return Err("it is no store of tollgate; `tollgate init` makes a new one".to_owned());
     }
-    configure(&connection, busy_wait).map_err(words)?;
+    configure(&connection, busy_wait).map_err(to_message)?;
     Ok((connection, skip_busy_wait))
 }
 
 fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> {
     enable_wal(connection, busy_wait)?;
-    // A commit does not wait for the disk; whoever needs that waits for the log to be synced.
-    // Before the log is copied into the file, SQLite syncs both by itself.
+    // A commit does not wait for the disk; a caller that needs that waits until the log is synced.
+    // Before SQLite copies the log into the file, it syncs both by itself.
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.pragma_update(None, "wal_autocheckpoint", AUTOCHECKPOINT_PAGES)?;
     connection.pragma_update(None, "cache_size", -16_000)?;
@@ -258,21 +264,21 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     Ok(())
 }
 
-/// What names the store. One that an older version made gets its name now.
+/// Returns the id of the store. A store that an older version created gets its id now.
 ///
 /// # Errors
-/// With SQLite's own words.
+/// SQLite's own errors.
 pub(super) fn ensure_store_id(connection: &Connection) -> rusqlite::Result<String> {
     let find = || {
-        let asked = connection.query_row("SELECT id FROM store_id", [], |row| row.get(0));
-        asked.optional()
+        let found = connection.query_row("SELECT id FROM store_id", [], |row| row.get(0));
+        found.optional()
     };
     if let Some(id) = find()? {
         return Ok(id);
     }
     let id = uuid::Uuid::new_v4().simple().to_string();
     connection.execute("INSERT OR IGNORE INTO store_id (row, id) VALUES (1, ?1)", [&id])?;
-    // Somebody else may have been first.
+    // Another process may have written its id first.
     Ok(find()?.unwrap_or(id))
 }
 
@@ -297,7 +303,7 @@ fn install_busy_handler(
     Ok(skip_busy_wait)
 }
 
-/// A connection beside the first, to a file that has its tables and its log.
+/// Opens a further connection to a file that has its tables and its write-ahead log.
 pub(super) fn open_secondary(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(path, open_flags())?;
     connection.busy_timeout(busy_wait)?;
@@ -306,21 +312,22 @@ pub(super) fn open_secondary(path: &Path, busy_wait: Duration) -> rusqlite::Resu
     Ok(connection)
 }
 
-/// What is deleted (replies, a model's thinking, revoked names) is overwritten, and does not stay
-/// in the file until its room is needed. It is a setting of the connection, not of the file.
+/// Makes the connection overwrite what it deletes (replies, a model's thinking, released
+/// idempotency keys), so that this does not stay in the file until its space is needed. It is a
+/// setting of the connection, not of the file.
 fn enable_secure_delete(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "secure_delete", "on")
 }
 
-/// The same, that only reads.
+/// Opens a further connection that only reads.
 pub(super) fn open_read_only(path: &Path, busy_wait: Duration) -> rusqlite::Result<Connection> {
     let connection = open_secondary(path, busy_wait)?;
     connection.pragma_update(None, "query_only", "on")?;
     Ok(connection)
 }
 
-/// Turns the write-ahead log on. Several that open a new file at once do not wait for each other
-/// here: SQLite's own waiting leaves this one step out.
+/// Turns the write-ahead log on, and retries while another connection locks the file: several
+/// processes may open a new file at once, and SQLite's own waiting leaves out this step.
 fn enable_wal(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<()> {
     let end = Instant::now() + busy_wait;
     loop {
@@ -363,7 +370,7 @@ mod tests {
         copied(&first);
         assert!(is_in_file(), "it is kept as it is");
         let beside = open_secondary(&path, wait).expect("another connection");
-        // A part through each, since it is a setting of the connection.
+        // Each connection deletes a part, since `secure_delete` is a setting of the connection.
         first.execute("DELETE FROM note WHERE name < '3'", []).expect("deleted");
         beside.execute("DELETE FROM note", []).expect("deleted");
         copied(&first);

@@ -1,9 +1,9 @@
-//! What the writer has before it while it works: the connection, and the account rows of late.
+//! An open write transaction, and the cache of rows that recent transactions have read or written.
 //!
-//! A busy account is read once and written once a transaction, however many operations come
-//! together, and a hold is not read again to be ended. The rows hold as long as no other process
-//! has written; SQLite tells. So do the numbers of cache entries, which would take a walk through
-//! an index each.
+//! A busy account is read once, and written once per transaction, however many operations the
+//! transaction has; and a hold need not be read again when it ends. The cached rows are valid as
+//! long as no other process has written, which SQLite's `data_version` shows. The same holds for
+//! the cached numbers of cache entries, each of which would take a scan of an index.
 
 use std::collections::HashMap;
 
@@ -15,34 +15,36 @@ use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
 use crate::ledger::account::{Balances, HoldRecord, HoldState, Posting};
 
-/// So many rows are remembered from one transaction to the next.
+/// At most this many rows are cached from one transaction to the next.
 const CACHED_ROWS_MAX: usize = 10_000;
 
-/// Account rows that the writer remembers.
+/// The cache of account rows, with their open holds and numbers of cache entries.
 #[derive(Default)]
 pub(super) struct RowCache {
     by_name: HashMap<AccountName, CachedRow>,
-    /// Those that must be written before the transaction ends: few of all that are remembered.
+    /// The accounts whose rows must be written before the transaction ends: few of all that are
+    /// cached.
     dirty: Vec<AccountName>,
-    /// How many cache entries of an account are in a namespace, at most: what was replaced or swept
-    /// may still be counted.
+    /// An upper bound of the number of an account's cache entries in a namespace: entries that were
+    /// replaced or purged may still be counted.
     note_counts: HashMap<(AccountName, Namespace), usize>,
-    /// SQLite's number for what other connections wrote, when the rows were read.
+    /// SQLite's `data_version` when the rows were read. It changes when another connection writes.
     data_version: i64,
 }
 
 struct CachedRow {
     row: AccountRow,
-    /// Whether it is among those that changed.
+    /// Whether the account is in `RowCache::dirty`.
     is_dirty: bool,
-    /// The last number in the journal, once it was asked for.
+    /// The last number in the account's journal; `None` if it was not read yet.
     last_seq: Option<i64>,
-    /// Holds that stand, as far as they were made or changed of late.
+    /// Open holds by id, as far as they were placed or changed recently.
     open_holds: HashMap<String, HoldRecord>,
 }
 
 impl RowCache {
-    /// Forgets everything if another process has written since.
+    /// Empties the cache if another connection has written since, or if the cache has grown too
+    /// large.
     pub(super) fn invalidate_if_stale(&mut self, c: &Connection) -> rusqlite::Result<()> {
         let data_version =
             c.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
@@ -54,12 +56,12 @@ impl RowCache {
         Ok(())
     }
 
-    /// Writes what changed.
+    /// Writes the balances that have changed.
     pub(super) fn write_dirty(&mut self, c: &Connection) -> rusqlite::Result<()> {
         for name in self.dirty.drain(..) {
-            let Some(remembered) = self.by_name.get_mut(&name) else { continue };
-            accounts::save_balances(c, remembered.row.id, &remembered.row.balances)?;
-            remembered.is_dirty = false;
+            let Some(cached) = self.by_name.get_mut(&name) else { continue };
+            accounts::save_balances(c, cached.row.id, &cached.row.balances)?;
+            cached.is_dirty = false;
         }
         Ok(())
     }
@@ -73,7 +75,7 @@ pub(super) struct WriteTxn<'a> {
 }
 
 impl WriteTxn<'_> {
-    /// An account's row; `None` if there is no such account.
+    /// Returns an account's row; `None` if there is no such account.
     pub(super) fn account_row(
         &mut self,
         name: &AccountName,
@@ -81,31 +83,32 @@ impl WriteTxn<'_> {
         if !self.row_cache.by_name.contains_key(name) {
             let Some(row) = accounts::find(self.conn, name)? else { return Ok(None) };
             let (is_dirty, last_seq, open_holds) = (false, None, HashMap::new());
-            let remembered = CachedRow { row, is_dirty, last_seq, open_holds };
-            self.row_cache.by_name.insert(name.clone(), remembered);
+            let cached = CachedRow { row, is_dirty, last_seq, open_holds };
+            self.row_cache.by_name.insert(name.clone(), cached);
         }
         Ok(self.row_cache.by_name.get(name).map(|r| &r.row))
     }
 
-    /// A hold that stands, if it is remembered.
+    /// Returns an open hold from the cache; `None` if it is not cached.
     pub(super) fn cached_hold(&self, name: &AccountName, id: &str) -> Option<&HoldRecord> {
         self.row_cache.by_name.get(name)?.open_holds.get(id)
     }
 
-    /// Remembers a hold of an account whose row is at hand, as it was written, while it stands.
+    /// Puts a hold into the cache as it was written, if it is open, else removes it. The account's
+    /// row must be cached.
     pub(super) fn cache_hold(&mut self, name: &AccountName, id: &str, record: &HoldRecord) {
-        let Some(remembered) = self.row_cache.by_name.get_mut(name) else { return };
+        let Some(cached) = self.row_cache.by_name.get_mut(name) else { return };
         if matches!(record.state, HoldState::Open { .. }) {
-            remembered.open_holds.insert(id.to_owned(), record.clone());
+            cached.open_holds.insert(id.to_owned(), record.clone());
         } else {
-            remembered.open_holds.remove(id);
+            cached.open_holds.remove(id);
         }
     }
 
-    /// Forgets a hold, whatever was written of it.
+    /// Removes a hold from the cache.
     pub(super) fn evict_hold(&mut self, name: &AccountName, id: &str) {
-        if let Some(remembered) = self.row_cache.by_name.get_mut(name) {
-            remembered.open_holds.remove(id);
+        if let Some(cached) = self.row_cache.by_name.get_mut(name) {
+            cached.open_holds.remove(id);
         }
     }
 
@@ -113,56 +116,57 @@ impl WriteTxn<'_> {
         Ok(self.account_row(name)?.map(|row| row.balances))
     }
 
-    /// Changes the balances of an account whose row is at hand.
+    /// Changes the balances of an account whose row is cached.
     pub(super) fn set_balances(&mut self, name: &AccountName, balances: Balances) {
-        let Some(remembered) = self.row_cache.by_name.get_mut(name) else { return };
-        if remembered.row.balances != balances && !remembered.is_dirty {
-            remembered.is_dirty = true;
+        let Some(cached) = self.row_cache.by_name.get_mut(name) else { return };
+        if cached.row.balances != balances && !cached.is_dirty {
+            cached.is_dirty = true;
             self.row_cache.dirty.push(name.clone());
         }
-        remembered.row.balances = balances;
+        cached.row.balances = balances;
     }
 
-    /// Counts an entry that was just written; tells how many are in its namespace now, at most.
+    /// Counts a cache entry that was just written. Returns an upper bound of the number of entries
+    /// in its namespace.
     pub(super) fn count_entry(
         &mut self,
         name: &AccountName,
-        on: Namespace,
+        namespace: Namespace,
     ) -> rusqlite::Result<usize> {
-        match self.row_cache.note_counts.get_mut(&(name.clone(), on)) {
+        match self.row_cache.note_counts.get_mut(&(name.clone(), namespace)) {
             Some(count) => {
                 *count += 1;
                 Ok(*count)
             }
-            None => self.recount_entries(name, on),
+            None => self.recount_entries(name, namespace),
         }
     }
 
-    /// Tells how many cache entries of an account are in a namespace, and remembers it.
+    /// Counts the cache entries of an account in a namespace, and caches the number.
     pub(super) fn recount_entries(
         &mut self,
         name: &AccountName,
-        on: Namespace,
+        namespace: Namespace,
     ) -> rusqlite::Result<usize> {
-        let count = cache_entries::count_entries(self.conn, name, on)?;
-        self.row_cache.note_counts.insert((name.clone(), on), count);
+        let count = cache_entries::count_entries(self.conn, name, namespace)?;
+        self.row_cache.note_counts.insert((name.clone(), namespace), count);
         Ok(count)
     }
 
-    /// Adds a charge to the journal of an account whose row is at hand.
+    /// Appends a charge to the journal of an account whose row is cached.
     pub(super) fn append_posting(
         &mut self,
         name: &AccountName,
         posting: &Posting,
     ) -> rusqlite::Result<()> {
-        let Some(remembered) = self.row_cache.by_name.get_mut(name) else { return Ok(()) };
-        let account = remembered.row.id;
-        let last = match remembered.last_seq {
+        let Some(cached) = self.row_cache.by_name.get_mut(name) else { return Ok(()) };
+        let account = cached.row.id;
+        let last = match cached.last_seq {
             Some(last) => last,
             None => accounts::last_seq(self.conn, account)?,
         };
         accounts::append_posting(self.conn, account, last + 1, posting)?;
-        remembered.last_seq = Some(last + 1);
+        cached.last_seq = Some(last + 1);
         Ok(())
     }
 }

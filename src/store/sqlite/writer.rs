@@ -1,8 +1,8 @@
-//! Group commit: the caller of a short job commits it together with the jobs that others have
-//! queued meanwhile. A thread commits long jobs, and short ones whose caller would have to wait for
-//! the connection or for another process.
+//! Group commit: the caller of a short job commits it together with the jobs that other callers
+//! have queued meanwhile. A thread commits long jobs, and short ones whose caller would have to
+//! wait for the connection or for another process.
 //!
-//! To wake a thread for each hold would cost a call more time than all the rest of the gateway.
+//! Waking a thread for each hold would cost a call more time than the rest of the gateway.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,77 +17,78 @@ use super::queue::{Executor, TurnOutcome, WriteQueue};
 use super::write_txn::{RowCache, WriteTxn};
 use crate::ledger::Unavailable;
 
-/// Operations in one transaction, at most.
+/// At most this many jobs are committed in one transaction.
 const BATCH_MAX: usize = 256;
-/// Scheduler yields for which a batch waits, at most, while each brings more operations: one
-/// transaction for many costs little more than one for one.
+/// A batch waits for at most this many scheduler yields, as long as each of them brings more jobs:
+/// one transaction for many jobs costs little more than one for a single job.
 const BATCH_YIELDS_MAX: usize = 8;
-/// A batch of this size does not wait for more operations.
+/// A batch of this many jobs does not wait for more.
 const BATCH_TARGET: usize = 32;
 
 /// Tells the caller of a job whether it was committed.
 pub(super) type OnCommit = Box<dyn FnOnce(bool) + Send>;
 
-/// What a job does.
+/// The body of a job. It runs inside a transaction and returns the callback for its caller.
 type JobBody = Box<dyn FnOnce(&mut WriteTxn<'_>) -> rusqlite::Result<OnCommit> + Send>;
 
-/// When a job is done, and when it is acknowledged.
+/// When and by whom a job is done, and when it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// At once by its caller, since it is short; acknowledged when it is committed.
+    /// Done at once by its caller, since it is short; acknowledged when it is committed.
     Inline,
-    /// In a moment by its caller, after the replies that are ready; short, and acknowledged when it
-    /// is on disk.
+    /// Done a moment later by its caller, after the responses that are ready; short, and
+    /// acknowledged when it is on disk.
     DeferredDurable,
-    /// At once by the thread; acknowledged when it is committed.
+    /// Done at once by the thread; acknowledged when it is committed.
     Thread,
-    /// At once by the thread; acknowledged when it is on disk, which a caller waits for.
+    /// Done at once by the thread; acknowledged when it is on disk, for which a caller waits.
     ThreadDurable,
 }
 
 impl Priority {
-    /// Whether it counts only once it is on disk.
+    /// Whether the job is acknowledged only when it is on disk.
     fn is_durable(self) -> bool {
         matches!(self, Priority::DeferredDurable | Priority::ThreadDurable)
     }
 }
 
-/// Something to do inside a transaction.
+/// A job that is to be done inside a transaction.
 struct WriteJob {
     body: JobBody,
     priority: Priority,
 }
 
-/// What a transaction has done that counts once it is on disk.
+/// The jobs of a committed transaction that are acknowledged only when they are on disk.
 pub(super) struct CommittedBatch {
     pub(super) acknowledgements: Vec<OnCommit>,
-    /// Whether somebody is kept from something until then.
+    /// Whether a caller waits for one of them, so that the sync should not be delayed.
     pub(super) is_awaited: bool,
 }
 
-/// What all who write share.
+/// The queue of jobs and the connection that writes, which all callers share.
 pub(super) struct WriteScheduler {
     queue: WriteQueue<WriteJob>,
     writer: Mutex<WriteConnection>,
-    /// To those who wait for the disk.
+    /// Sends committed batches to the thread that syncs the disk.
     sync_sender: mpsc::Sender<CommittedBatch>,
-    /// Why nothing is written any more: the files are no longer those of the store.
+    /// Why no job is accepted any more: the files are no longer those of the store.
     lost_reason: OnceLock<String>,
 }
 
-/// The connection that writes, and the account rows that it remembers.
+/// The connection that writes, and its cache of account rows.
 struct WriteConnection {
     connection: Connection,
     row_cache: RowCache,
-    /// Whether it does not wait for other processes at the moment.
+    /// While this is set, the connection does not wait for locks of other processes.
     skip_busy_wait: Arc<AtomicBool>,
 }
 
-/// Somebody's turn to write; whoever leaves without having done so leaves it to the thread.
+/// A caller's turn to commit the queue. If it is dropped before it is over, the queue is left to
+/// the thread.
 struct CommitTurn {
     scheduler: Arc<WriteScheduler>,
     executor: Executor,
-    /// Of the item that it was given for.
+    /// The number of the job for which the turn was given.
     item_number: u64,
     is_done: bool,
 }
@@ -111,7 +112,8 @@ impl WriteScheduler {
         })
     }
 
-    /// Puts a job into the queue now; the future tells how it went.
+    /// Puts a job into the queue at once. The future returns its result when the job is
+    /// acknowledged.
     pub(super) fn run<T, J>(
         self: &Arc<Self>,
         priority: Priority,
@@ -138,7 +140,7 @@ impl WriteScheduler {
             Priority::DeferredDurable => Executor::AnyCaller,
             Priority::Thread | Priority::ThreadDurable => Executor::Thread,
         };
-        // What is not put into the queue tells nobody anything.
+        // After the store was lost, the job is dropped without being queued.
         let turn = lost
             .is_none()
             .then(|| self.queue.push(WriteJob { body, priority }, executor))
@@ -159,17 +161,19 @@ impl WriteScheduler {
         }
     }
 
-    /// What the thread does, until nothing more will come.
+    /// Runs on the writer thread: commits batches when it is woken, until the queue is closed and
+    /// empty.
     pub(super) fn run_write_loop(&self) {
         while self.queue.wait_for_work() {
-            // A job that panics takes nobody's but its own batch with it.
+            // A job that panics only fails the jobs of its own batch.
             let written = catch_unwind(AssertUnwindSafe(|| {
                 let mut writer = self.lock();
                 let (waiting, _) = self.queue.backlog();
                 let begun = writer.begin_txn(false);
-                // What came while another process was waited for has its own time for that.
-                let most = if begun.is_ok() { BATCH_MAX } else { waiting };
-                self.commit_batch(writer, begun, most, Executor::Thread);
+                // If the wait for another process failed, only the jobs that were queued before it
+                // fail. Later jobs get their own wait.
+                let limit = if begun.is_ok() { BATCH_MAX } else { waiting };
+                self.commit_batch(writer, begun, limit, Executor::Thread);
             }));
             if written.is_err() {
                 log::error!(
@@ -180,7 +184,8 @@ impl WriteScheduler {
         }
     }
 
-    /// Nothing is written or read any more: whatever is would go where nobody finds it.
+    /// Marks the files as lost. No job is accepted any more: its writes would go into a file that
+    /// no process opens again.
     pub(super) fn mark_lost(&self, why: String) {
         if self.lost_reason.set(why).is_ok() {
             let why = self.lost_reason.get().map_or("", String::as_str);
@@ -191,13 +196,14 @@ impl WriteScheduler {
         }
     }
 
-    /// Nothing more will come.
+    /// Closes the queue. The thread commits what is queued and ends.
     pub(super) fn close(&self) {
         self.queue.close();
     }
 
-    /// Keeps everybody from writing, for as long as the log is brought into the file. The first
-    /// write into a log that begins anew waits for the disk, so that is done here as well.
+    /// Runs `copy`, which copies the write-ahead log into the file, while this process writes
+    /// nothing else. The next write begins the log anew and waits for the disk, so a write that
+    /// changes nothing is done here as well.
     pub(super) fn restart_wal(
         &self,
         copy: impl FnOnce() -> rusqlite::Result<()>,
@@ -209,7 +215,7 @@ impl WriteScheduler {
             writer.roll_back();
         }
         match written {
-            // Then it writes first, or whoever comes next.
+            // Another process writes at the moment: it or the next writer begins the log anew.
             Err(why) if why.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(()),
             written => written,
         }
@@ -219,8 +225,8 @@ impl WriteScheduler {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what waits, unless somebody else has to be waited for, or it takes long: then the
-    /// thread does it.
+    /// Commits what is queued, on the calling thread. If another caller or another process is
+    /// writing, wakes the thread instead; if the thread was woken already, does nothing.
     fn try_commit_inline(&self) {
         let mut writer = match self.writer.try_lock() {
             Ok(writer) => writer,
@@ -239,15 +245,16 @@ impl WriteScheduler {
         }
     }
 
-    /// Does what waits in one transaction that has begun, and tells of it.
+    /// Runs at most `limit` queued jobs in the transaction of `begun` and commits it. Then
+    /// acknowledges the jobs, or passes those that must be on disk to the thread that syncs.
     fn commit_batch(
         &self,
         mut writer: MutexGuard<'_, WriteConnection>,
         begun: rusqlite::Result<()>,
-        most: usize,
+        limit: usize,
         executor: Executor,
     ) {
-        let batch = self.queue.take_batch(most, executor);
+        let batch = self.queue.take_batch(limit, executor);
         let done = begun.and_then(|()| writer.commit_jobs(batch));
         if done.is_err() {
             writer.roll_back();
@@ -262,7 +269,8 @@ impl WriteScheduler {
                     let is_awaited =
                         durable.iter().any(|(when, _)| *when == Priority::ThreadDurable);
                     let acknowledgements = durable.into_iter().map(|(_, a)| a).collect();
-                    // Only a panic of the thread that syncs closes it; then nobody is told.
+                    // The channel is closed only if the sync thread has panicked; then these jobs
+                    // fail.
                     let _ = self.sync_sender.send(CommittedBatch { acknowledgements, is_awaited });
                 }
             }
@@ -280,20 +288,22 @@ impl CommitTurn {
         CommitTurn { scheduler, executor, item_number, is_done: false }
     }
 
-    /// Returns the turn if the caller has to take it; a deferred one runs as a task of its own.
+    /// Returns the turn if the caller has to take it at once; a deferred turn runs as a separate
+    /// task.
     fn spawn_unless_inline(self) -> Option<CommitTurn> {
         if self.executor == Executor::Caller {
             return Some(self);
         }
-        // Outside of a runtime nobody has time, and the thread does it.
+        // Outside a runtime the turn is dropped, which leaves the queue to the thread.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move { drop(self.gather_and_write().await) });
         }
         None
     }
 
-    /// Waits as long as more comes, and writes, unless somebody else has written. If nobody will
-    /// see to what came since, gives another turn, that may wait.
+    /// Waits while more jobs arrive, and commits the queue, unless another caller has committed
+    /// this job. If no other turn covers the jobs that came since, returns a turn for them, which
+    /// may be deferred.
     async fn gather_and_write(mut self) -> Option<CommitTurn> {
         let mut seen = 0;
         for _ in 0..BATCH_YIELDS_MAX {
@@ -336,18 +346,19 @@ impl Drop for CommitTurn {
 }
 
 impl WriteConnection {
-    /// Begins a transaction, and waits for other processes unless it is in a hurry.
+    /// Begins a transaction. With `skip_busy_wait`, it fails at once if another process has the
+    /// lock.
     fn begin_txn(&mut self, skip_busy_wait: bool) -> rusqlite::Result<()> {
         if !self.connection.is_autocommit() {
-            // Whoever wrote last did not come to its end.
+            // The last writer did not end its transaction, since a job panicked.
             self.roll_back();
         }
         self.skip_busy_wait.store(skip_busy_wait, Ordering::Relaxed);
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
     }
 
-    /// Runs the jobs of a batch and commits. Returns for each its priority and what to call with
-    /// whether it was committed.
+    /// Runs the jobs of a batch and commits. Returns for each its priority and its callback, which
+    /// has to be called with whether the job is kept.
     fn commit_jobs(&mut self, batch: Vec<WriteJob>) -> rusqlite::Result<Vec<(Priority, OnCommit)>> {
         let conn = &self.connection;
         self.row_cache.invalidate_if_stale(conn)?;
@@ -361,14 +372,14 @@ impl WriteConnection {
         Ok(done)
     }
 
-    /// Writes something that changes nothing, and ends the transaction.
+    /// Writes something that changes no data, and commits.
     fn write_noop(&self) -> rusqlite::Result<()> {
-        // Nobody uses this number, and it is written though it is the same.
+        // The user version is not used, and SQLite writes it even if it stays the same.
         self.connection.pragma_update(None, "user_version", 0)?;
         self.connection.prepare_cached("COMMIT")?.execute([]).map(drop)
     }
 
-    /// Takes back what a transaction has done that failed.
+    /// Rolls a failed transaction back, and empties the row cache.
     fn roll_back(&mut self) {
         self.row_cache = RowCache::default();
         if !self.connection.is_autocommit()

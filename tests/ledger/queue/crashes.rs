@@ -158,7 +158,7 @@ async fn what_was_announced_long_ago_is_not_placed_any_more() {
     let keys = "account hold:a open video:a video-body:a video-keys videos videos-open ";
     let keys: Vec<_> = keys.split(' ').map(|key| format!("tollgate:{{ada}}:{key}")).collect();
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-    let parts = ["prelude", "holding", "videos/record", "kept/kept", "videos/place"];
+    let parts = ["prelude", "holding", "videos/record", "storage/prelude", "videos/place"];
     let before = hand.says::<u64>(&["DBSIZE"]);
     let mut args = ["a", "10", "10", "60000", "1", "9", "k", "queued", "{}", "body"];
     assert_eq!(hand.runs(&parts, &keys, &args), ["late"]);
@@ -180,8 +180,8 @@ async fn whoever_looked_in_vain_drops_nothing_that_was_announced_since() {
     let by_status = JobStatus::ALL.map(status);
     let mut keys = vec![DUE, VERSIONS];
     keys.extend(by_status.iter().map(String::as_str));
-    let announce = ["prelude", "videos/index", "videos/announce"];
-    let drop = ["prelude", "videos/index", "videos/drop"];
+    let announce = ["prelude", "videos/index", "videos/index_add"];
+    let drop = ["prelude", "videos/index", "videos/index_remove"];
     hand.does(&["ZADD", DUE, "5", "ada a"]);
     let again = hand.runs(&announce, &keys, &["ada a", "60000", "30000"]);
     assert_eq!(again[1], "", "somebody else announced it first");

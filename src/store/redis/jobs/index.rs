@@ -1,19 +1,22 @@
-//! The index of all jobs, in a slot of its own: when to look at which, and how many are how far.
+//! The index of all jobs, in its own slot: when each job is to be checked next, and how many jobs
+//! have which status.
 //!
-//! The truth is each job's record, in its account's slot; no command changes both at once. So:
-//! - A job is announced before it is placed: a minute later it is looked at, whether whoever placed
-//!   it has lived to note it here or not. It is placed within half of that or not at all, so nobody
-//!   who looks in vain can drop an entry whose job comes later. The same before a job is made due
-//!   sooner than the index knows (a deletion).
-//! - What a script did to a record is noted here after it, with the record's version: whichever
-//!   note comes last, the newest counts. If it never comes (its node died, the server did not
-//!   answer) the index says what it said before, which is sooner: somebody looks, finds that the
-//!   job is not due, and notes when it is.
-//! - An entry is dropped by who looks at it in vain, but only as it was when it became due. That of
-//!   a removed job stays for a while, so that no note that comes late brings the job back. One that
-//!   came to nothing is taken back at once by who announced it first, unless it was announced again
-//!   since.
-//! - Counts follow the notes, and are wrong between a crash and the next look.
+//! The truth about a job is its record in its account's slot. No command can change the record and
+//! the index together. Therefore:
+//! - An index entry is added before its job is placed. A minute later (`RECHECK_AFTER_MS`) the
+//!   entry is checked, even if the process that placed the job died before it could update the
+//!   index. The job is placed within half of that time (`WRITE_DEADLINE_MS`) or not at all, so a
+//!   check that finds no job cannot drop an entry whose job is placed later. In the same way a
+//!   check is scheduled before a job is made due sooner than the index shows (by a deletion).
+//! - After a script has changed a record, the index is updated with the record's version. Updates
+//!   may arrive in any order: the one with the newest version counts. If an update never arrives
+//!   (the process died, or the server did not answer), the index keeps its earlier check time. Then
+//!   a worker checks the job, finds that it is not due, and updates the index.
+//! - A check that finds no job drops the entry, but only if the entry has not changed since the
+//!   check read it. The entry of a removed job stays for a while, so that a late update does not
+//!   bring the job back. If a job was not placed after all, the process that added its entry
+//!   removes the entry at once, unless another process has added it again since.
+//! - The counts by status follow the updates, so they are wrong between a crash and the next check.
 
 use super::super::scripts::{ScriptCall, ScriptSelector};
 use super::super::shared_store::RedisStore;
@@ -29,35 +32,38 @@ const WRITE_DEADLINE_MS: u64 = 30_000;
 const DUE_KEY: &str = "tollgate:{:videos}:due";
 const VERSIONS_KEY: &str = "tollgate:{:videos}:versions";
 
-/// Where the jobs of a status are. No account's name has a colon, so none shares the hash tag.
+/// Returns the key of the set of jobs with this status. No account's name contains a colon, so no
+/// account shares this hash tag.
 pub(super) fn status_key(status: JobStatus) -> String {
     format!("tollgate:{{:videos}}:{}", status.name())
 }
 
-/// How the index names a job.
+/// Returns the member of the index that stands for a job.
 pub(super) fn index_member(account: &AccountName, id: &str) -> String {
     format!("{account} {id}")
 }
 
-/// A job whose time to be looked at has come.
+/// An index entry that is due: its job is to be checked now.
 pub(super) struct DueEntry {
     pub(super) member: String,
-    /// When it became so, as the server writes it.
+    /// The time of the check, in unix ms, as the server writes it.
     due_score: String,
 }
 
 impl DueEntry {
-    /// The job that it is about; `None` if it is about none.
+    /// Returns the account and the id of the job; `None` if the member names no job.
     pub(super) fn job(&self) -> Option<(AccountName, &str)> {
         let (account, id) = self.member.split_once(' ')?;
         Some((AccountName::parse(account)?, id))
     }
 }
 
-/// A job that is about to be placed, or made due sooner.
+/// A scheduled check of a job that is about to be placed or made due sooner.
 pub(super) struct IndexUpdate {
-    /// When it is too late for that, by the server's clock.
+    /// The time in unix ms, by the server's clock, after which the job must not be changed any
+    /// more.
     pub(super) deadline: String,
+    /// The entry, if it was added for this job and may be removed again; else `None`.
     entry: Option<DueEntry>,
 }
 
@@ -72,14 +78,14 @@ fn index_call(member: &str) -> ScriptCall {
 }
 
 impl RedisStore {
-    /// Before a job is placed.
+    /// Adds the entry of a job that is about to be placed.
     pub(super) async fn index_add(&self, member: &str) -> Result<IndexUpdate, Unavailable> {
-        self.begin_index_update(|s| &s.index.announce, member).await
+        self.begin_index_update(|s| &s.index.add, member).await
     }
 
-    /// Before a job is made due sooner.
-    pub(super) async fn index_expedite(&self, member: &str) -> Result<IndexUpdate, Unavailable> {
-        self.begin_index_update(|s| &s.index.hasten, member).await
+    /// Schedules a check of a job that is about to be made due sooner.
+    pub(super) async fn schedule_recheck(&self, member: &str) -> Result<IndexUpdate, Unavailable> {
+        self.begin_index_update(|s| &s.index.schedule_recheck, member).await
     }
 
     async fn begin_index_update(
@@ -89,35 +95,36 @@ impl RedisStore {
     ) -> Result<IndexUpdate, Unavailable> {
         let mut call = index_call(member);
         call.arg(RECHECK_AFTER_MS).arg(WRITE_DEADLINE_MS);
-        let mut words = self.run_script(&call, pick).await?.into_iter();
-        let deadline = words.next().unwrap_or_default();
-        // Nothing of one that was there before.
-        let seen = words.next().filter(|seen| !seen.is_empty());
+        let mut reply = self.run_script(&call, pick).await?.into_iter();
+        let deadline = reply.next().unwrap_or_default();
+        // The time is empty if the entry existed before; then this process must not remove it.
+        let seen = reply.next().filter(|seen| !seen.is_empty());
         let entry = seen.map(|seen| DueEntry { member: member.to_owned(), due_score: seen });
         Ok(IndexUpdate { deadline, entry })
     }
 
-    /// Removes the entry of a job that was announced and then not placed.
-    pub(super) async fn cancel_index_add(&self, announced: IndexUpdate) {
-        if let Some(entry) = announced.entry {
+    /// Removes the entry of a job that was not placed after all, if this process added the entry.
+    pub(super) async fn cancel_index_add(&self, scheduled: IndexUpdate) {
+        if let Some(entry) = scheduled.entry {
             self.remove_index_entry(&entry).await;
         }
     }
 
-    /// Notes what a record's script told: after a word the version, when to look next, the status.
+    /// Updates the index with the reply of a script on a job's record. The reply begins with the
+    /// result, the record's version, the time of the next check and the status.
     pub(super) async fn update_index(&self, member: &str, reply: &[String]) {
         let mut call = index_call(member);
-        reply.iter().skip(1).take(3).for_each(|word| {
-            call.arg(word);
+        reply.iter().skip(1).take(3).for_each(|part| {
+            call.arg(part);
         });
-        self.run_index_script(&call, |s| &s.index.note).await;
+        self.run_index_script(&call, |s| &s.index.update).await;
     }
 
-    /// Forgets an entry, if it still is as it was.
+    /// Removes an entry, unless it has changed since it was read.
     pub(super) async fn remove_index_entry(&self, entry: &DueEntry) {
         let mut call = index_call(&entry.member);
         call.arg(&entry.due_score);
-        self.run_index_script(&call, |s| &s.index.drop).await;
+        self.run_index_script(&call, |s| &s.index.remove).await;
     }
 
     /// Runs a script that updates the index. A failure is only logged: the next check repairs it.
@@ -130,15 +137,15 @@ impl RedisStore {
         }
     }
 
-    /// Entries that are due, the longest due first.
+    /// Returns at most `limit` entries that are due, the longest due first.
     pub(super) async fn due_entries(&self, limit: usize) -> Result<Vec<DueEntry>, Unavailable> {
         let mut call = ScriptCall::default();
         call.key(DUE_KEY).arg(limit);
-        let words = self.run_read_script(&call, |s| &s.index.due).await?;
+        let reply = self.run_read_script(&call, |s| &s.index.due).await?;
         let entry = |pair: &[String]| match pair {
             [member, seen] => Some(DueEntry { member: member.clone(), due_score: seen.clone() }),
             _ => None,
         };
-        Ok(words.chunks(2).filter_map(entry).collect())
+        Ok(reply.chunks(2).filter_map(entry).collect())
     }
 }

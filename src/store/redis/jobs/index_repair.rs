@@ -1,5 +1,5 @@
-//! Jobs that the index has lost: its server may fall back to an older state by itself, for example
-//! when a cluster's node dies before its replica has everything.
+//! Finds jobs that the index has lost. The index's server may fall back to an older state by
+//! itself, for example when a cluster's node dies before its replica has everything.
 //!
 //! From time to time a call that claims jobs also scans some accounts and schedules a check of
 //! their open jobs, which brings the index in line with the records.
@@ -13,11 +13,11 @@ use crate::ledger::{AccountName, Unavailable};
 
 /// About how many accounts one step scans (SSCAN's COUNT).
 const ACCOUNTS_PER_STEP: u32 = 1_000;
-/// Jobs that are scheduled for a check at a time.
+/// At most this many jobs are scheduled for a check at a time.
 const JOBS_BATCH: usize = 200;
 
 impl RedisStore {
-    /// Takes a step of the survey, if it is time for one.
+    /// Scans the next accounts for lost jobs, unless the last scan was too recent.
     pub(super) async fn repair_index(&self) {
         let Some(cursor) = self.index_repair.next_scan_cursor() else { return };
         match self.repair_index_from(cursor).await {
@@ -31,17 +31,17 @@ impl RedisStore {
 
     async fn repair_index_from(&self, cursor: u64) -> Result<u64, Unavailable> {
         let (next, names) = self.scan_accounts(cursor, ACCOUNTS_PER_STEP).await?;
-        // An account that cannot be read just now keeps nobody from the others.
+        // If an account cannot be read now, the other accounts are still scanned.
         let open = join_all(names.into_iter().map(|name| self.open_job_members(name))).await;
         let members: Vec<String> = open.into_iter().flatten().flatten().collect();
         for few in members.chunks(JOBS_BATCH) {
-            let hastened = join_all(few.iter().map(|member| self.index_expedite(member))).await;
-            hastened.into_iter().try_for_each(|one| one.map(|_| ()))?;
+            let scheduled = join_all(few.iter().map(|member| self.schedule_recheck(member))).await;
+            scheduled.into_iter().try_for_each(|one| one.map(|_| ()))?;
         }
         Ok(next)
     }
 
-    /// The jobs of an account that are under way, as the index names them.
+    /// Returns the members of the index that stand for an account's open jobs.
     async fn open_job_members(&self, name: AccountName) -> Result<Vec<String>, Unavailable> {
         let mut members = redis::cmd("SMEMBERS");
         members.arg(AccountKeys::of(&name).videos_open());

@@ -1,3 +1,8 @@
+-- Adds a payment to an account, once.
+-- KEYS: the account, its payments.
+-- ARGV: the id of the payment, the amount.
+-- Reply: 'done'; 'exists' if the payment was added before; 'conflict' if it was added with another
+--   amount; 'out_of_range'; or 'no_account'.
 local account, payments = KEYS[1], KEYS[2]
 local tx, amount = ARGV[1], ARGV[2]
 if not sound(amount) then return redis.error_reply('ERR amount') end

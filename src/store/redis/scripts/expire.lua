@@ -1,3 +1,9 @@
+-- Ends a hold whose lease has expired, and charges the cost of its last checkpoint, if there is
+-- one.
+-- KEYS: the account, the hold, the account's open holds, the journal.
+-- ARGV: the id of the hold.
+-- Reply: 'done' and the part written off; 'gone' if the hold is not open, if its lease has not
+--   expired, or if the charge does not fit.
 local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id = ARGV[1]
 local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'line', 'lease_until')

@@ -1,4 +1,7 @@
--- Sets more money aside for a hold that stands: `wanted` in all, as far as there is any.
+-- Sets more money aside for an open hold, up to `wanted` in all, as far as it is available.
+-- KEYS: the account, the hold.
+-- ARGV: the id of the hold, the wanted amount.
+-- Reply: 'held' and the amount now held; 'gone' if the hold is not open; or 'no_account'.
 local account, hold = KEYS[1], KEYS[2]
 local wanted = ARGV[2]
 if not sound(wanted) then return redis.error_reply('ERR amount') end

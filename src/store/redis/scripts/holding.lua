@@ -1,4 +1,8 @@
--- Sets money aside for a hold: as much of `wanted` as there is, but not below `least`.
+-- Places a hold: sets aside as much of `wanted` as is available, but not less than `least`. Nothing
+-- changes if the hold exists already.
+-- Reply: 'held' and the amount; 'hold_exists', its amount and its state; 'insufficient' and what is
+--   available; 'conflict' if the hold exists with other amounts; 'tombstoned' if it was voided
+--   before; or 'no_account'.
 local function set_aside(account, hold, open, id, wanted, least, lease)
   if not (sound(wanted) and sound(least)) then return redis.error_reply('ERR amount') end
   local available = redis.call('HGET', account, 'available')

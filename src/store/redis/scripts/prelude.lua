@@ -1,5 +1,9 @@
--- Amounts are strings of digits from first to last: a script's numbers are doubles and would lose
--- nano-USD above 2^53. Redis itself adds and subtracts them, exactly, in 64 bits.
+-- Common functions, at the beginning of every script.
+-- Amounts are strings of decimal digits throughout, in nano-USD: the numbers of a script are
+-- doubles and would lose nano-USD above 2^53. The server itself adds and subtracts amounts exactly,
+-- in 64 bits.
+
+-- Whether an amount has at most 19 digits and nothing else.
 local function sound(amount)
   return type(amount) == 'string' and #amount <= 19 and string.find(amount, '^%d+$') ~= nil
 end
@@ -17,7 +21,8 @@ local function subtract(key, field, amount)
   if amount ~= '0' then redis.call('HINCRBY', key, field, '-' .. amount) end
 end
 
--- a - b as a string, '-' in front if below zero
+-- Returns the amount a - b, with a '-' in front if it is negative. The server computes it in a
+-- field of the hash `scratch`, which is deleted again.
 local function difference(scratch, a, b)
   redis.call('HSET', scratch, 'scratch', a)
   subtract(scratch, 'scratch', b)
@@ -31,10 +36,12 @@ local function now_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
--- A hold that ended is remembered for a day, so that a repeat gets the same answer.
+-- A hold that has ended is remembered for this time, in ms (one day), so that a repeated operation
+-- gets the same reply.
 local REMEMBER_MS = 86400000
 
--- Takes a sum from what is available, the rest as a loss; gives the loss.
+-- Takes an amount from what is available, and writes off the part that is not available. Returns
+-- the part that was written off.
 local function take(account, scratch, amount)
   local available = redis.call('HGET', account, 'available')
   local paid = amount
@@ -45,20 +52,23 @@ local function take(account, scratch, amount)
   return lost
 end
 
--- Adds to what is posted, and does so before anything else changes: a script that fails half-way
--- keeps what it wrote. No other sum can leave the range: a loss is never above what is posted.
+-- Adds a charge to what is posted; false if the sum would exceed 64 bits. It must run before
+-- anything else changes, because a script that fails half-way keeps what it has written. No other
+-- sum can exceed its range: what is written off is never more than what is posted.
 local function fits(account, charge)
   if charge == '0' then return true end
   return type(redis.pcall('HINCRBY', account, 'posted', charge)) == 'number'
 end
 
--- Charges an open hold: what it does not cover comes from the account, the rest is a loss.
--- Gives the loss; nil if the charge does not fit and nothing was done.
+-- Charges an open hold. The part that the hold does not cover comes from what is available, and the
+-- rest is written off.
+-- Returns the part that was written off; nil if the charge does not fit, and then nothing has
+-- changed.
 local function post(account, hold, held, charge)
   if not fits(account, charge) then return nil end
   subtract(account, 'held', held)
   if less(held, charge) then return take(account, hold, difference(hold, charge, held)) end
-  -- What was held was available before, so for a moment it can be again.
+  -- This sum cannot exceed its range: the held amount was part of what is available before.
   add(account, 'available', held)
   subtract(account, 'available', charge)
   return '0'

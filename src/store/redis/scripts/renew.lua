@@ -1,4 +1,9 @@
--- Renews a hold's lease, or takes a checkpoint of its cost.
+-- Renews a hold's lease, or records a checkpoint of the call's cost, unless the last checkpoint is
+-- higher.
+-- KEYS: the account, the hold, the account's open holds.
+-- ARGV: the id of the hold, then the lease in ms; for a checkpoint the lease is '', and the charge
+--   and its journal line follow.
+-- Reply: 'done'; 'gone' if the hold is not open; or 'no_account'.
 local account, hold, open = KEYS[1], KEYS[2], KEYS[3]
 local id, lease, charge, line = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end

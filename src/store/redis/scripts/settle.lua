@@ -1,3 +1,10 @@
+-- Ends a hold with a charge, and adds the charge to the journal.
+-- KEYS: the account, the hold, the account's open holds, the journal.
+-- ARGV: the id of the hold, the charge, the journal line; optionally the origin, with which a lost
+--   hold can be settled: the wanted and the least amount, and the time of the request in unix ms.
+-- Reply: 'posted', the total charge and the part written off now; 'already_posted' and the amount;
+--   'voided' if the hold was voided before; 'unknown' if there is no such hold; 'out_of_range'; or
+--   'no_account'.
 local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, charge, line = ARGV[1], ARGV[2], ARGV[3]
 local wanted, least, at = ARGV[4], ARGV[5], tonumber(ARGV[6])
@@ -9,9 +16,10 @@ local is_lost = not state
 if is_lost then
   if not wanted then return {'unknown'} end
   if not (sound(wanted) and sound(least)) then return redis.error_reply('ERR amount') end
-  -- One that is older may have ended, and be forgotten.
+  -- An older hold may have been settled already and forgotten since.
   if math.abs(now_ms() - at) >= REMEMBER_MS / 2 then return {'unknown'} end
-  -- This server lost it. What it held is available again, as far as nobody else took it.
+  -- This server has lost the hold. What the hold set aside is available again, except what other
+  -- calls have taken since. So the hold is settled like one that expired.
   state, known = 'expired', {'expired', '0', '0'}
 end
 if state == 'posted' then return {'already_posted', known[3]} end
@@ -21,7 +29,7 @@ if state == 'open' then
   lost = post(account, hold, known[2], charge)
   if not lost then return {'out_of_range'} end
 else
-  -- It expired: what is still due comes from what is available now.
+  -- The hold has expired, so what is still due is taken from what is available now.
   amount = difference(hold, charge, known[3])
   if string.sub(amount, 1, 1) == '-' then
     amount, total = '0', known[3]

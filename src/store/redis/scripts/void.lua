@@ -1,3 +1,9 @@
+-- Ends a hold without a charge. The void of an unknown hold leaves a tombstone, so that a hold that
+-- arrives later is refused.
+-- KEYS: the account, the hold, the account's open holds.
+-- ARGV: the id of the hold.
+-- Reply: 'voided'; 'already_posted' and the amount, if the hold was charged before; or
+--   'no_account'.
 local account, hold, open = KEYS[1], KEYS[2], KEYS[3]
 local id = ARGV[1]
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
@@ -10,8 +16,8 @@ if not state then
 end
 if state == 'posted' then return {'already_posted', known[3]} end
 if state == 'expired' and known[3] ~= '0' then return {'already_posted', known[3]} end
--- What expired for nothing is as if it had been voided in time: nor is it charged later, since
--- whoever is told so may make the call once more.
+-- A hold that expired without a charge counts as voided in time. It must not be charged later
+-- either, because a caller that gets this reply may repeat the call.
 if state == 'expired' then redis.call('HSET', hold, 'state', 'voided') end
 if state == 'open' then
   subtract(account, 'held', known[2])

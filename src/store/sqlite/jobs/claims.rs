@@ -1,4 +1,4 @@
-//! What a worker does with the jobs that it claims.
+//! What a worker does with jobs: it claims them, renews and saves its claims, and removes jobs.
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -9,12 +9,12 @@ use crate::clock::unix_ms;
 use crate::jobs::{ClaimUpdate, JobClaim, JobStatus};
 use crate::ledger::AccountName;
 
-/// Of a claim, what the table needs.
+/// The part of a claim that the table needs.
 pub(super) struct ClaimRow {
     account: AccountName,
     id: String,
     revision: i64,
-    /// Whether its worker knows that it was deleted.
+    /// Whether the worker knows that the client deleted the job.
     knows_deleted: bool,
 }
 
@@ -23,32 +23,34 @@ impl ClaimRow {
         ClaimRow {
             account: claim.job.account.clone(),
             id: claim.job.id.clone(),
-            // None that was given out is so large.
+            // No revision that was given out is larger than `i64::MAX`.
             revision: i64::try_from(claim.revision).unwrap_or(i64::MAX),
             knows_deleted: claim.deleted,
         }
     }
 
-    /// Whether it is deleted by now, of a claim that was saved just so before: the answer was lost.
+    /// Returns whether the job is deleted by now, if exactly this save was done before and its
+    /// response was lost; `None` if it was not done.
     fn find_same_save(&self, c: &Connection, job: &str) -> rusqlite::Result<Option<bool>> {
         let mut select = c.prepare_cached(
             "SELECT deleted FROM video
              WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ?
              AND saved_from = ? AND job = ?",
         )?;
-        let asked = params![self.account.as_str(), self.id, self.revision, job];
-        select.query_row(asked, |row| row.get(0)).optional()
+        let values = params![self.account.as_str(), self.id, self.revision, job];
+        select.query_row(values, |row| row.get(0)).optional()
     }
 
-    /// Its row, and whether it is deleted by now; `None` if it is no longer a claim.
+    /// Returns the row of the job, and whether the job is deleted by now; `None` if the claim was
+    /// lost.
     fn find_row(&self, c: &Connection) -> rusqlite::Result<Option<(i64, bool)>> {
         let mut select = c.prepare_cached(
             "SELECT row, deleted FROM video
              WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ?
              AND revision = ? AND lease_until > 0",
         )?;
-        let asked = params![self.account.as_str(), self.id, self.revision];
-        select.query_row(asked, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+        let values = params![self.account.as_str(), self.id, self.revision];
+        select.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional()
     }
 }
 
@@ -80,39 +82,40 @@ pub(super) fn claim_due(
     Ok(claims)
 }
 
-pub(super) fn renew(c: &Connection, held: &ClaimRow, lease_ms: u64) -> rusqlite::Result<bool> {
-    let Some((row, _)) = held.find_row(c)? else { return Ok(false) };
+pub(super) fn renew(c: &Connection, claim: &ClaimRow, lease_ms: u64) -> rusqlite::Result<bool> {
+    let Some((row, _)) = claim.find_row(c)? else { return Ok(false) };
     let mut update = c.prepare_cached("UPDATE video SET lease_until = ? WHERE row = ?")?;
     update.execute([add_ms(unix_ms(), lease_ms).max(1), row])?;
     Ok(true)
 }
 
-pub(super) fn read_body(c: &Connection, held: &ClaimRow) -> rusqlite::Result<Option<Bytes>> {
+pub(super) fn read_body(c: &Connection, claim: &ClaimRow) -> rusqlite::Result<Option<Bytes>> {
     let mut select = c.prepare_cached(
         "SELECT body FROM video_body JOIN video ON video.row = video_body.video
          WHERE account = (SELECT id FROM account WHERE name = ?) AND id = ?",
     )?;
-    let body = select.query_row(params![held.account.as_str(), held.id], |row| row.get(0));
+    let body = select.query_row(params![claim.account.as_str(), claim.id], |row| row.get(0));
     Ok(body.optional()?.map(|body: Vec<u8>| Bytes::from(body)))
 }
 
-/// Saves; tells whether the job is deleted. `None` if it is no longer a claim.
+/// Saves a claim. Returns whether the job is deleted; `None` if the claim was lost.
 pub(super) fn save(
     c: &Connection,
-    held: &ClaimRow,
+    claim: &ClaimRow,
     job: &str,
     status: JobStatus,
     next: ClaimUpdate,
 ) -> rusqlite::Result<Option<bool>> {
-    let Some((row, deleted)) = held.find_row(c)? else { return held.find_same_save(c, job) };
+    let Some((row, deleted)) = claim.find_row(c)? else { return claim.find_same_save(c, job) };
     let mut update = c.prepare_cached(
         "UPDATE video SET job = ?, status = ?, saved_from = revision, revision = revision + 1
          WHERE row = ?",
     )?;
     update.execute(params![job, status_number(status), row])?;
     if let Some(due_ms) = next.due_ms {
-        // Whoever did not know of the deletion asked for the time of a video that is wanted.
-        let due_ms = if deleted && !held.knows_deleted { 0 } else { due_ms };
+        // A worker that did not know of the deletion chose a time for a video that is still wanted;
+        // a deleted job is due at once.
+        let due_ms = if deleted && !claim.knows_deleted { 0 } else { due_ms };
         let mut update =
             c.prepare_cached("UPDATE video SET due = ?, lease_until = 0 WHERE row = ?")?;
         update.execute([add_ms(unix_ms(), due_ms), row])?;
@@ -123,8 +126,8 @@ pub(super) fn save(
     Ok(Some(deleted))
 }
 
-pub(super) fn remove(c: &Connection, held: &ClaimRow) -> rusqlite::Result<bool> {
-    let Some((row, _)) = held.find_row(c)? else { return Ok(false) };
+pub(super) fn remove(c: &Connection, claim: &ClaimRow) -> rusqlite::Result<bool> {
+    let Some((row, _)) = claim.find_row(c)? else { return Ok(false) };
     c.prepare_cached("DELETE FROM video_body WHERE video = ?")?.execute([row])?;
     c.prepare_cached("DELETE FROM video WHERE row = ?")?.execute([row])?;
     Ok(true)

@@ -1,4 +1,7 @@
--- Ids of an account's jobs in their order, at most so many.
+-- Reads ids of an account's video jobs, in their order. Changes nothing.
+-- KEYS: the account's list of jobs.
+-- ARGV: '1' for ascending order, the most ids, and optionally the id after which the page begins.
+-- Reply: 'page' and the ids; or 'unknown' if the id after which the page begins is not in the list.
 local list, ascending, count, after = KEYS[1], ARGV[1] == '1', ARGV[2], ARGV[3]
 if after and not redis.call('ZSCORE', list, after) then return {'unknown'} end
 local ids

@@ -1,3 +1,13 @@
+-- Places a video job with its hold, its body and its idempotency key: all of them or nothing.
+-- KEYS: the account, the hold, the account's open holds; the job's record and body; the account's
+--   idempotency keys of jobs, list of jobs and open jobs; the prefix of the account's keys.
+-- ARGV: the job's id, the wanted and the least amount, the lease of the hold in ms, the deadline
+--   for placing in unix ms, the most open jobs, the idempotency key or '', the job's status, the
+--   job as JSON, the body.
+-- Reply: 'placed', the index values and the bytes that the account keeps; 'known', the index
+--   values, the job and its key, if the job exists already; 'used' and the id of the job that has
+--   the idempotency key; 'late' after the deadline; 'crowded' if there are too many open jobs;
+--   'no_account'; or a reply of holding.lua.
 local account, hold, held_open = KEYS[1], KEYS[2], KEYS[3]
 local record, body, keys, list, open = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local tag = KEYS[9]
@@ -6,7 +16,7 @@ local deadline, open_max, key = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local status, job, content = ARGV[8], ARGV[9], ARGV[10]
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
 local known = redis.call('HMGET', record, 'job', 'key')
-if known[1] then return told('known', record, known[1], known[2]) end
+if known[1] then return record_reply('known', record, known[1], known[2]) end
 if key ~= '' then
   local first = redis.call('HGET', keys, key)
   if first then return {'used', first} end
@@ -22,9 +32,9 @@ redis.call('HSET', record, 'job', job, 'status', status, 'due', text(now), 'unti
 raise(record, 'revision')
 raise(record, 'version')
 redis.call('SET', body, content)
--- When it is gone is found by whoever counts next.
+-- The deletion of the body does not reduce this sum. The next measurement of the account does.
 redis.call('INCRBY', tag .. 'bodies-bytes', whole(#content))
 if key ~= '' then redis.call('HSET', keys, key, id) end
 redis.call('ZADD', list, '0', id)
 if is_open(status) then redis.call('SADD', open, id) end
-return told('placed', record, kept_bytes(tag))
+return record_reply('placed', record, kept_bytes(tag))

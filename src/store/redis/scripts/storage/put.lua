@@ -1,7 +1,12 @@
--- Keeps a note under names. Where there are more than there may be, those that go first make room.
+-- Stores a cache entry under one or more names, or deletes it from them if its life is 0. If the
+-- list has too many entries, those that expire first are evicted.
+-- KEYS: the prefix of the account's keys, the list, the sum of its bytes, then the key of each
+--   name.
+-- ARGV: the entry, its life in ms, the most entries of the list, then the names.
+-- Reply: 'done' and the bytes that the account keeps.
 local tag, list, total = KEYS[1], KEYS[2], KEYS[3]
 local note, life, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
--- What the server needs for one beside its bytes, about.
+-- About how many bytes the server needs for an entry, besides its content and its name.
 local BESIDE = 200
 local now = now_ms()
 drop_over(list, total, now)

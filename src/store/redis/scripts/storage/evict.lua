@@ -1,6 +1,12 @@
--- Drops so many bytes of what an account keeps, the first to go first: bodies of replies, of which
--- the names stay, before notes, and what a model thought before the ids by which clients go on.
+-- Evicts at least the wanted number of bytes of what an account keeps, as far as one call may, in
+-- the order of expiry within each list. Bodies of replies come first (their idempotency keys stay),
+-- then the models' saved thinking and other cache entries, and last the vendor ids by which clients
+-- continue.
+-- KEYS: the prefix of the account's keys.
+-- ARGV: the wanted number of bytes.
+-- Reply: the bytes that were evicted, and the bytes that the account keeps.
 local tag, wanted = KEYS[1], tonumber(ARGV[1])
+-- One call evicts at most this many bodies and entries.
 local STEPS_MAX = 500
 local dropped, steps = 0, 0
 for _, list in ipairs(LISTS) do

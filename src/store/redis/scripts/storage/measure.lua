@@ -1,5 +1,9 @@
+-- Corrects the count of the bytes that an account keeps: expired members are removed from its
+-- lists, and the bodies for vendors are measured anew.
+-- KEYS: the prefix of the account's keys.
+-- Reply: the bytes that the account keeps.
 local tag = KEYS[1]
--- So often some that are over are looked for, at most.
+-- Expired members are removed from a list at most this many times, LOOKS_MAX at a time.
 local TURNS_MAX = 10
 local now = now_ms()
 for _, list in ipairs(LISTS) do
@@ -7,7 +11,7 @@ for _, list in ipairs(LISTS) do
     if drop_over(tag .. list, tag .. list .. '-bytes', now) < LOOKS_MAX then break end
   end
 end
--- Bodies for vendors are few: those of jobs that are under way.
+-- There are few bodies for vendors: only those of open jobs.
 local bodies = 0
 for _, id in ipairs(redis.call('SMEMBERS', tag .. 'videos-open')) do
   bodies = bodies + redis.call('STRLEN', tag .. 'video-body:' .. id)

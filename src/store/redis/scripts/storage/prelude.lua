@@ -1,19 +1,23 @@
--- What an account keeps: lists by when it goes, whose members are "BYTES NAME", and sums beside
--- them. Bytes and times are doubles here; amounts never are.
+-- Common functions to count the bytes that an account keeps.
+-- Each list is a sorted set of members "BYTES NAME", ordered by the time of their expiry in unix
+-- ms. A key beside it, whose name ends with '-bytes', has the sum of their bytes. Bytes and times
+-- are doubles here; amounts never are.
 local LISTS = {'replies', 'notes', 'ids'}
--- So many that are over are looked for, at most; one call adds few.
+-- At most this many expired members are removed from a list at a time; one script adds few.
 local LOOKS_MAX = 100
 
 local function whole(number)
   return string.format('%.0f', number)
 end
 
+-- Splits a member into its bytes and its name.
 local function split(member)
   local space = string.find(member, ' ', 1, true)
   return string.sub(member, 1, space - 1), string.sub(member, space + 1)
 end
 
--- Counts no more what is over; tells how much was found.
+-- Removes expired members from a list, and their bytes from its total. Returns how many were
+-- removed.
 local function drop_over(list, total, now)
   if redis.call('EXISTS', list) == 0 then
     redis.call('DEL', total)
@@ -28,14 +32,16 @@ local function drop_over(list, total, now)
   return #over
 end
 
+-- Adds a member to a list, and its bytes to the total.
 local function count(list, total, bytes, name, now, life)
   redis.call('ZADD', list, whole(now + life), whole(bytes) .. ' ' .. name)
   redis.call('INCRBY', total, whole(bytes))
   if redis.call('PTTL', list) < life then redis.call('PEXPIRE', list, whole(life)) end
-  -- The list of what is counted never outlives the count.
+  -- The total expires after the list, so a list is never left without its total.
   redis.call('PEXPIRE', total, whole(redis.call('PTTL', list) + 1000))
 end
 
+-- Returns all bytes that an account keeps, as a string. `tag` is the prefix of the account's keys.
 local function kept_bytes(tag)
   local all = tonumber(redis.call('GET', tag .. 'bodies-bytes') or '0')
   for _, list in ipairs(LISTS) do

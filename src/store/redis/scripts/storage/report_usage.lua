@@ -1,4 +1,7 @@
--- What accounts keep, each by the last word on it; tells how much that is, and who keeps most.
+-- Records how many bytes accounts keep: the count given for an account replaces its last one.
+-- KEYS: the sorted set of accounts by their bytes, the total of all accounts.
+-- ARGV: pairs of an account and its bytes; there may be none.
+-- Reply: the total, then pairs of an account and its bytes, for the accounts that keep the most.
 local accounts, total = KEYS[1], KEYS[2]
 local HOLDERS = 8
 for at = 1, #ARGV, 2 do

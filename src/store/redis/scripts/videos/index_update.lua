@@ -1,4 +1,7 @@
--- What a job's record said last, unless something newer is here already.
+-- Updates the entry of a job from the reply of a script on its record, unless the index already has
+-- a newer version.
+-- ARGV: the job, the version of its record, the time of its next check in unix ms, its status.
+-- Reply: 'noted', or 'old' if the index has a newer version.
 local member, version, look, status = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local known = redis.call('HGET', versions, member)
 if known and tonumber(known) > tonumber(version) then return {'old'} end

@@ -1,0 +1,15 @@
+-- Schedules a check of a job that is about to be placed. The check takes place whether the job is
+-- placed or not.
+-- ARGV: the job; after how many ms it is checked; within how many ms it must be placed.
+-- Reply: the deadline for placing the job, in unix ms; then the time of the check if the entry is
+--   new, or '' if it existed before.
+local member, look_ms, late_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local now = now_ms()
+local look, known = now + look_ms, redis.call('ZSCORE', due, member)
+-- An entry that exists always gets another time than before: index_remove.lua compares the times.
+-- So neither the process that added the entry first nor a worker that is checking the job now can
+-- remove the entry.
+if known and tonumber(known) >= look then look = tonumber(known) + 1 end
+if look > now + 2 * look_ms then look = now + look_ms end
+redis.call('ZADD', due, text(look), member)
+return {text(now + late_ms), known and '' or text(look)}
