@@ -42,7 +42,7 @@ use rules_file::ModelEntry;
 pub(crate) type RulesSource = (String, String);
 
 impl Catalogue {
-    /// Reads the rules of all vendors. `naming` are the vendors' own names for models, from the
+    /// Parses the rules of all vendors. `naming` has the vendors' own names for models, from the
     /// configuration.
     ///
     /// # Errors
@@ -61,19 +61,21 @@ impl Catalogue {
             example_count: 0,
             file_counts: Vec::new(),
         };
-        let mut places = HashMap::new();
+        let mut locations = HashMap::new();
         for (file, text) in sources {
             digest.update(text.as_bytes());
             let rules = rules_file::parse(file, text, &mut faults);
             catalogue.file_counts.push(RulesFileCounts::new(file, &rules));
-            for ModelEntry { model, location: place, is_default } in rules.models {
+            for ModelEntry { model, location, is_default } in rules.models {
                 if is_default && let Some(first) = catalogue.default_model(model.kind) {
-                    faults.push(place.error(format!("'{first}' is the default already")));
+                    faults.push(location.error(format!("'{first}' is the default already")));
                 } else if is_default {
                     catalogue.default_models.push((model.kind, model.id.clone()));
                 }
-                if let Some(first) = places.insert(model.id.clone(), place.clone()) {
-                    faults.push(place.error(format!("model '{}' stands at {first} too", model.id)));
+                if let Some(first) = locations.insert(model.id.clone(), location.clone()) {
+                    faults.push(
+                        location.error(format!("model '{}' stands at {first} too", model.id)),
+                    );
                 }
                 catalogue.by_name.insert(model.id.clone(), catalogue.models.len());
                 catalogue.models.push(Arc::new(model));
@@ -100,7 +102,7 @@ impl Catalogue {
         for (at, model) in self.models.iter().enumerate() {
             let vendor = naming.iter().find(|n| n.vendor == *model.vendor.name && n.allow_aliases);
             let Some(vendor) = vendor else { continue };
-            // An id of ours always wins over a name of a vendor's.
+            // A model's id takes precedence over the same name used by a vendor.
             self.by_name.entry(vendor.vendor_model_name(&model.id).into_owned()).or_insert(at);
         }
     }

@@ -1,4 +1,4 @@
-//! TOML files whose every value knows its file and line.
+//! Reads TOML files so that every value keeps its file and line.
 //!
 //! People edit the rules and the configuration. So a fault names its line and the word that was
 //! probably meant, and all faults of a file are reported together. Numbers keep their digits, so no
@@ -15,7 +15,7 @@ mod table;
 
 pub(crate) use table::TableReader;
 
-/// Something wrong with a data file, and where.
+/// A fault in a rules file or in the configuration, with its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     pub location: SourceLocation,
@@ -29,7 +29,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// A line of a file, or a variable of the environment.
+/// A line of a file, a whole file, or an environment variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceLocation {
     file: Arc<str>,
@@ -37,13 +37,13 @@ pub struct SourceLocation {
 }
 
 impl SourceLocation {
-    /// A file as a whole, or a variable of the environment.
+    /// Returns the location of a whole file, or of an environment variable.
     #[must_use]
     pub(crate) fn whole_source(name: &str) -> SourceLocation {
         SourceLocation { file: name.into(), line: None }
     }
 
-    /// Something is wrong here.
+    /// Returns an error at this location.
     #[must_use]
     pub(crate) fn error(&self, what: impl Into<String>) -> ConfigError {
         ConfigError { location: self.clone(), message: what.into() }
@@ -59,7 +59,7 @@ impl fmt::Display for SourceLocation {
     }
 }
 
-/// A value and where it stands.
+/// A value with its location.
 #[derive(Debug, Clone)]
 pub(crate) struct SpannedValue {
     pub location: SourceLocation,
@@ -70,7 +70,7 @@ pub(crate) struct SpannedValue {
 #[derive(Debug, Clone)]
 pub(crate) enum TomlValue {
     Text(String),
-    /// A number: its digits as they stand, without underscores.
+    /// A number: its digits as written, without underscores.
     Number(String),
     /// `true` or `false`.
     Bool(bool),
@@ -80,7 +80,7 @@ pub(crate) enum TomlValue {
 }
 
 impl TomlValue {
-    /// The kind in words, for faults.
+    /// Returns the kind of the value in words, for error messages.
     #[must_use]
     pub(crate) fn kind_name(&self) -> &'static str {
         match self {
@@ -93,7 +93,7 @@ impl TomlValue {
     }
 }
 
-/// Reads one file. What can be read is returned beside the faults.
+/// Parses one file. Returns the values that could be read, and the faults.
 #[must_use]
 pub(crate) fn parse(file: &str, text: &str) -> (SpannedValue, Vec<ConfigError>) {
     let source = TextSource::new(file, text);
@@ -107,21 +107,22 @@ pub(crate) fn parse(file: &str, text: &str) -> (SpannedValue, Vec<ConfigError>) 
     (node, faults)
 }
 
-/// Reads the value of a variable: TOML if it is TOML, else the text itself.
+/// Parses the value of an environment variable: as TOML if it is valid TOML, else as a text.
 #[must_use]
 pub(crate) fn parse_value(name: &str, text: &str) -> SpannedValue {
-    let place = SourceLocation::whole_source(name);
+    let location = SourceLocation::whole_source(name);
     let wrapped = format!("v = {text}");
     let (node, faults) = parse(name, &wrapped);
     let single = match node.value {
         TomlValue::Table(members) if faults.is_empty() && members.len() == 1 => members,
-        _ => return SpannedValue { location: place, value: TomlValue::Text(text.to_owned()) },
+        _ => return SpannedValue { location, value: TomlValue::Text(text.to_owned()) },
     };
     let value = single.into_iter().next().map(|(_, n)| n.value);
-    SpannedValue { location: place, value: value.unwrap_or(TomlValue::Text(text.to_owned())) }
+    SpannedValue { location, value: value.unwrap_or(TomlValue::Text(text.to_owned())) }
 }
 
-/// The known word nearest to `word`, if one is near enough to have been meant.
+/// Returns the known word nearest to `word`; `None` if no known word is near enough to have been
+/// meant.
 #[must_use]
 pub(crate) fn closest_word<'a>(
     word: &str,
@@ -159,7 +160,8 @@ impl TextSource {
         let mut members: Vec<(usize, String, SpannedValue)> = Vec::new();
         for (key, value) in table {
             let mut node = self.read_value(value, faults);
-            // The key's line, not the value's: that is where one looks.
+            // The location is the line of the key, not of the value, because people look for the
+            // key.
             node.location = self.location_at(key.span().start);
             members.push((key.span().start, key.get_ref().to_string(), node));
         }
@@ -173,12 +175,12 @@ impl TextSource {
         value: &Spanned<DeValue<'_>>,
         faults: &mut Vec<ConfigError>,
     ) -> SpannedValue {
-        let place = self.location_at(value.span().start);
+        let location = self.location_at(value.span().start);
         let read = match value.get_ref() {
             DeValue::String(text) => TomlValue::Text(text.to_string()),
             DeValue::Integer(n) if n.radix() == 10 => TomlValue::Number(n.as_str().to_owned()),
             DeValue::Integer(_) => {
-                faults.push(place.error("write the number in decimal"));
+                faults.push(location.error("write the number in decimal"));
                 TomlValue::Number("0".to_owned())
             }
             DeValue::Float(n) => TomlValue::Number(n.as_str().to_owned()),
@@ -189,7 +191,7 @@ impl TextSource {
             }
             DeValue::Table(t) => return self.read_table(t, value.span().start, faults),
         };
-        SpannedValue { location: place, value: read }
+        SpannedValue { location, value: read }
     }
 }
 
@@ -200,9 +202,9 @@ mod tests {
     #[test]
     fn every_fault_of_a_file_is_told_with_its_line() {
         let (_, faults) = parse("x.toml", "a = 1\nb = \nc = 2\nd 3\n");
-        let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        assert!(told.iter().any(|t| t.starts_with("x.toml:2: ")), "{told:?}");
-        assert!(told.iter().any(|t| t.starts_with("x.toml:4: ")), "{told:?}");
+        let messages: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        assert!(messages.iter().any(|t| t.starts_with("x.toml:2: ")), "{messages:?}");
+        assert!(messages.iter().any(|t| t.starts_with("x.toml:4: ")), "{messages:?}");
     }
 
     #[test]
@@ -236,8 +238,8 @@ mod tests {
             assert_eq!(read(text), Some((digits.to_owned(), vec![])));
         }
         for text in ["0x10", "0o10", "0b10"] {
-            let told = "f:1: write the number in decimal".to_owned();
-            assert_eq!(read(text), Some(("0".to_owned(), vec![told])));
+            let message = "f:1: write the number in decimal".to_owned();
+            assert_eq!(read(text), Some(("0".to_owned(), vec![message])));
         }
     }
 
@@ -245,8 +247,8 @@ mod tests {
     fn members_stand_in_the_order_and_on_the_lines_of_the_file() {
         let (node, faults) = parse("f", "b = 1\n\na = [\n2]\n[c]\nd = 3\n");
         let TomlValue::Table(members) = node.value else { panic!("a table") };
-        let told = members.iter().map(|(key, node)| format!("{key} {}", node.location));
-        assert_eq!(told.collect::<Vec<_>>(), ["b f:1", "a f:3", "c f:5"]);
+        let found = members.iter().map(|(key, node)| format!("{key} {}", node.location));
+        assert_eq!(found.collect::<Vec<_>>(), ["b f:1", "a f:3", "c f:5"]);
         assert_eq!((node.location.to_string().as_str(), faults), ("f", vec![]));
     }
 }

@@ -1,5 +1,5 @@
-//! Whether rules lack what they should have: a file that is gone, empty or cut short must not take
-//! a vendor out of sale.
+//! Checks that the rules are complete: a rules file that is missing, empty or cut short must not
+//! take a vendor out of sale.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::offer::{Catalogue, RulesFileCounts};
@@ -20,15 +20,16 @@ impl RulesFileCounts {
 }
 
 impl Catalogue {
-    /// Vendors of the configuration for which the rules in a folder have no model. Each is a fault
-    /// that names the file.
+    /// Returns a fault for each vendor of the configuration that has no model in the rules of a
+    /// folder. The fault names the vendor's file.
     #[must_use]
     pub(crate) fn find_missing_vendors(
         &self,
         configured: &[VendorModelNames],
         folder: &str,
     ) -> Vec<ConfigError> {
-        let has_models = |vendor: &str| self.counts_of(vendor).is_some_and(|f| f.model_count > 0);
+        let has_models =
+            |vendor: &str| self.counts_of(vendor).is_some_and(|counts| counts.model_count > 0);
         let missing = configured.iter().filter(|naming| !has_models(&naming.vendor));
         let fault = |naming: &VendorModelNames| {
             let vendor = &naming.vendor;
@@ -45,9 +46,9 @@ impl Catalogue {
         missing.map(fault).collect()
     }
 
-    /// What these rules lack of those before them and would not lack on purpose: a vendor's models
-    /// altogether, or all of its examples, which stand last in a file. Each is a fault that names
-    /// the file.
+    /// Compares these rules with those before them, and returns a fault for each file that lost all
+    /// its models, or all its examples, which are at the end of a file. Such a loss is taken for a
+    /// mistake. The fault names the file.
     #[must_use]
     pub(crate) fn find_losses(&self, before: &Catalogue) -> Vec<ConfigError> {
         before.file_counts.iter().filter_map(|old| self.find_loss(old)).collect()
@@ -95,7 +96,7 @@ mod tests {
         Catalogue::parse(&sources, &[]).expect("sound rules")
     }
 
-    fn told(faults: &[ConfigError]) -> Vec<String> {
+    fn error_messages(faults: &[ConfigError]) -> Vec<String> {
         faults.iter().map(ToString::to_string).collect()
     }
 
@@ -108,7 +109,7 @@ mod tests {
     )]
     fn what_is_lost_is_told_with_its_file(#[case] files: &[(&str, &str)], #[case] begins: &str) {
         let before = catalogue(&[("vendor_y", &format!("{MODEL}{EXAMPLE}"))]);
-        let lost = told(&catalogue(files).find_losses(&before));
+        let lost = error_messages(&catalogue(files).find_losses(&before));
         assert_eq!(lost.len(), 1, "{lost:?}");
         assert!(lost[0].starts_with(begins), "{lost:?}");
     }
@@ -122,7 +123,7 @@ mod tests {
         let more =
             catalogue(&[("vendor_y", &whole), ("vendor_x", &whole.replace("\"a\"", "\"c\""))]);
         assert_eq!(more.find_losses(&before), []);
-        // Without examples it never had any to lose.
+        // A file without examples cannot lose them.
         let plain = catalogue(&[("vendor_y", MODEL)]);
         assert_eq!(catalogue(&[("vendor_y", MODEL)]).find_losses(&plain), []);
     }
@@ -136,7 +137,7 @@ mod tests {
         let configured = [naming("vendor_z"), naming("vendor_y"), naming("vendor_x")];
         let missing = catalogue(&[("vendor_y", "")]).find_missing_vendors(&configured, "r/");
         assert_eq!(
-            told(&missing),
+            error_messages(&missing),
             [
                 "r/vendor_y.toml: the file has no models, but the configuration has a section \
                  [vendor.vendor_y]",

@@ -1,5 +1,5 @@
-//! Examples in the rules: what a body becomes, or why it is refused, and which answers are a block.
-//! They run when rules are read.
+//! Examples in the rules: the body that a request becomes, the field for which it is refused, or
+//! whether an answer is a block. They run when the rules are parsed.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::dialect::Endpoint;
 use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::toml_reader::{ConfigError, SourceLocation, SpannedValue, TableReader};
 
-/// One example.
+/// An example, with its location in the rules.
 pub(super) struct RuleExample {
     location: SourceLocation,
     case: ExampleCase,
@@ -22,10 +22,10 @@ pub(super) struct RuleExample {
 
 enum ExampleCase {
     Body(ExpectedBody),
-    Answer(ExpectedBlock),
+    Answer(ExpectedFailover),
 }
 
-/// How the rules rewrite or refuse the body of a call.
+/// An example of how the rules rewrite or refuse the body of a call.
 struct ExpectedBody {
     model: String,
     endpoint: Endpoint,
@@ -34,22 +34,22 @@ struct ExpectedBody {
     expect: Result<String, String>,
 }
 
-/// Whether an answer of the vendor's is a block.
-struct ExpectedBlock {
+/// An example of whether an answer of the vendor is a block: the gateway then tries the next route.
+struct ExpectedFailover {
     vendor: Arc<Vendor>,
     status: u16,
     body: String,
     is_blocked: bool,
 }
 
-/// Reads an `[[example]]`.
+/// Parses an `[[example]]`.
 pub(super) fn parse(
     node: SpannedValue,
     vendor: &Arc<Vendor>,
     faults: &mut Vec<ConfigError>,
 ) -> Option<RuleExample> {
     let mut row = TableReader::open(node, faults);
-    let place = row.location.clone();
+    let location = row.location.clone();
     let (case, needs) = if row.has("answer") {
         let needs = "an example of an answer needs status, answer, and whether it is blocked";
         (parse_answer(&mut row, vendor, faults).map(ExampleCase::Answer), needs)
@@ -60,21 +60,21 @@ pub(super) fn parse(
     };
     row.finish(faults);
     if case.is_none() {
-        faults.push(place.error(needs));
+        faults.push(location.error(needs));
     }
-    Some(RuleExample { location: place, case: case? })
+    Some(RuleExample { location, case: case? })
 }
 
 fn parse_answer(
     row: &mut TableReader,
     vendor: &Arc<Vendor>,
     faults: &mut Vec<ConfigError>,
-) -> Option<ExpectedBlock> {
+) -> Option<ExpectedFailover> {
     let status = row.integer("status", faults).and_then(|n| u16::try_from(n).ok());
     let body = row.text("answer", faults);
     let is_blocked = row.bool("blocked", faults);
     let vendor = vendor.clone();
-    Some(ExpectedBlock { vendor, status: status?, body: body?, is_blocked: is_blocked? })
+    Some(ExpectedFailover { vendor, status: status?, body: body?, is_blocked: is_blocked? })
 }
 
 fn parse_body(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<ExpectedBody> {
@@ -92,7 +92,7 @@ fn parse_body(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<Ex
 }
 
 impl RuleExample {
-    /// Runs it; a different outcome is a fault.
+    /// Runs the example. An outcome other than the expected one is a fault.
     pub(super) fn run(&self, catalogue: &Catalogue, faults: &mut Vec<ConfigError>) {
         let outcome = match &self.case {
             ExampleCase::Body(body) => body.check(catalogue),
@@ -104,7 +104,7 @@ impl RuleExample {
     }
 }
 
-impl ExpectedBlock {
+impl ExpectedFailover {
     fn check(&self) -> Result<(), String> {
         let rules = &self.vendor.failover;
         let is_blocked = rules.matches_status(self.status)
@@ -145,7 +145,7 @@ impl ExpectedBody {
 }
 
 fn rewrite_body(model: &Model, endpoint: Endpoint, document: &JsonDocument) -> String {
-    let mut draft = JsonPatch::new(document);
-    model.rewrite(endpoint, &mut draft);
-    String::from_utf8_lossy(&draft.finish().concat()).into_owned()
+    let mut patch = JsonPatch::new(document);
+    model.rewrite(endpoint, &mut patch);
+    String::from_utf8_lossy(&patch.finish().concat()).into_owned()
 }

@@ -1,66 +1,69 @@
-//! Which vendor replies cause failover: the route fails, and the request is not the reason.
+//! Decides which vendor replies cause failover: replies that show that the route failed, and that
+//! the request is not the reason.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::json::{JsonKind, JsonValue as Json, scan};
 use crate::toml_reader::{ConfigError, SpannedValue, TableReader, TomlValue};
 
-/// The fewest bytes of a text's prefix, so that it means something.
+/// The minimum length of a prefix in bytes: a shorter one would match unrelated texts.
 const PREFIX_BYTES_MIN: usize = 12;
 
 /// Which answers of a vendor make the gateway try the next route.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FailoverRule {
     statuses: Vec<u16>,
-    /// Hundreds that block as a whole, such as 5 for `5xx`.
+    /// The first digits of status classes that cause failover as a whole, such as 5 for `5xx`.
     status_classes: Vec<u16>,
     error_texts: Vec<FailoverText>,
 }
 
-/// What a field of a refusal says when it is about the gateway's own account and none of the
-/// client's doing.
+/// The texts in a field of a refusal that show that it is about the gateway's own account, and not
+/// caused by the client.
 ///
-/// The field has to be this text, or begin with it, and not just hold it: vendors repeat what
-/// clients sent, and a client that could write the words could have any call tried on every route.
+/// The field must equal one of the texts or begin with one of the prefixes. It is not enough if it
+/// contains one: vendors repeat what clients sent, so a client that wrote such a text into its
+/// request could have any call tried on every route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FailoverText {
     status: u16,
-    /// Such as `error.details[].reason`.
+    /// The path of the field, such as `error.details[].reason`.
     field: String,
     texts: Vec<String>,
     prefixes: Vec<String>,
 }
 
 impl FailoverRule {
-    /// Whether a status blocks.
+    /// Whether a status alone causes failover.
     #[must_use]
     pub(crate) fn matches_status(&self, status: u16) -> bool {
         self.statuses.contains(&status) || self.status_classes.contains(&(status / 100))
     }
 
-    /// Whether a refusal of a status that does not block says that it is a block.
+    /// Whether the body of a refusal causes failover, although its status alone does not.
     #[must_use]
     pub(crate) fn matches_body(&self, status: u16, body: &[u8]) -> bool {
-        let mut words = self.error_texts.iter().filter(|words| words.status == status).peekable();
-        if words.peek().is_none() || scan::validate_value(body).is_err() {
+        let mut error_texts =
+            self.error_texts.iter().filter(|text| text.status == status).peekable();
+        if error_texts.peek().is_none() || scan::validate_value(body).is_err() {
             return false;
         }
         let body = Json::from_validated(body.trim_ascii());
-        // Some vendors send their error as the only one of a list.
+        // Some vendors send the error as the only element of a list.
         let error =
             if body.kind() == JsonKind::Array { body.elements().next() } else { Some(body) };
-        error.is_some_and(|error| words.any(|words| words.matches_path(error, &words.field)))
+        error.is_some_and(|error| error_texts.any(|text| text.matches_path(error, &text.field)))
     }
 
-    /// Reads `blocked` and `blocked_words`.
+    /// Parses the keys `blocked` and `blocked_words` of the rules.
     pub(super) fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> FailoverRule {
-        let mut blocked = FailoverRule::default();
+        let mut rule = FailoverRule::default();
         for node in table.list("blocked", faults) {
             match &node.value {
                 TomlValue::Number(n) if matches!(n.parse(), Ok(100..=599)) => {
-                    blocked.statuses.extend(n.parse::<u16>());
+                    rule.statuses.extend(n.parse::<u16>());
                 }
                 TomlValue::Text(class) if matches!(class.as_str(), "4xx" | "5xx") => {
-                    blocked.status_classes.push(if class == "4xx" { 4 } else { 5 });
+                    rule.status_classes.push(if class == "4xx" { 4 } else { 5 });
                 }
                 _ => {
                     faults.push(
@@ -70,48 +73,49 @@ impl FailoverRule {
             }
         }
         for node in table.list("blocked_words", faults) {
-            blocked.error_texts.extend(FailoverText::parse(node, faults));
+            rule.error_texts.extend(FailoverText::parse(node, faults));
         }
-        blocked
+        rule
     }
 }
 
 impl FailoverText {
     fn parse(node: SpannedValue, faults: &mut Vec<ConfigError>) -> Option<FailoverText> {
         let mut row = TableReader::open(node, faults);
-        let place = row.location.clone();
+        let location = row.location.clone();
         let status = row.integer("status", faults).and_then(|n| u16::try_from(n).ok());
         let field = row.text("field", faults).filter(|field| is_field_path(field));
-        let words = row.texts("words", faults).unwrap_or_default();
+        let patterns = row.texts("words", faults).unwrap_or_default();
         row.finish(faults);
         let status = status.filter(|status| (400..=499).contains(status));
-        let (Some(status), Some(field), false) = (status, field, words.is_empty()) else {
+        let (Some(status), Some(field), false) = (status, field, patterns.is_empty()) else {
             let needs = "'blocked_words' need a status from 400 to 499, a field such as \
                 error.details[].reason, and words";
-            faults.push(place.error(needs));
+            faults.push(location.error(needs));
             return None;
         };
-        let (mut texts, mut beginnings) = (Vec::new(), Vec::new());
-        for word in words {
-            match word.strip_suffix('*') {
-                None if !word.is_empty() => texts.push(word),
-                Some(beginning) if beginning.len() >= PREFIX_BYTES_MIN => {
-                    beginnings.push(beginning.to_owned());
+        let (mut texts, mut prefixes) = (Vec::new(), Vec::new());
+        for pattern in patterns {
+            match pattern.strip_suffix('*') {
+                None if !pattern.is_empty() => texts.push(pattern),
+                Some(prefix) if prefix.len() >= PREFIX_BYTES_MIN => {
+                    prefixes.push(prefix.to_owned());
                 }
-                _ => faults.push(place.error(format!(
-                    "'{word}' says too little; before a * stand {PREFIX_BYTES_MIN} bytes or more"
+                _ => faults.push(location.error(format!(
+                    "'{pattern}' says too little; before a * stand {PREFIX_BYTES_MIN} bytes or more"
                 ))),
             }
         }
-        Some(FailoverText { status, field, texts, prefixes: beginnings })
+        Some(FailoverText { status, field, texts, prefixes })
     }
 
-    /// Whether what stands at the end of a path says them.
+    /// Whether the text at the end of a path in `value` is one of the texts or begins with a
+    /// prefix.
     fn matches_path(&self, value: Json<'_>, path: &str) -> bool {
         let Some((name, rest)) =
             (!path.is_empty()).then(|| path.split_once('.').unwrap_or((path, "")))
         else {
-            return value.text().is_some_and(|said| self.matches_text(&said));
+            return value.text().is_some_and(|text| self.matches_text(&text));
         };
         let Some(inner) = value.get(name.trim_end_matches("[]")) else { return false };
         if name.ends_with("[]") {
@@ -120,9 +124,9 @@ impl FailoverText {
         self.matches_path(inner, rest)
     }
 
-    fn matches_text(&self, said: &str) -> bool {
-        self.texts.iter().any(|text| text == said)
-            || self.prefixes.iter().any(|beginning| said.starts_with(beginning))
+    fn matches_text(&self, value: &str) -> bool {
+        self.texts.iter().any(|text| text == value)
+            || self.prefixes.iter().any(|prefix| value.starts_with(prefix))
     }
 }
 

@@ -1,6 +1,7 @@
-//! Fields that must not reach a vendor, because what they cost is in no price list.
+//! Fields that must not reach a vendor, because no price covers their cost.
 //!
-//! All rules of a vendor make one tree, so a body is walked once, and only where a rule looks.
+//! All refused fields of a vendor's endpoint form one tree, so a body is walked once, and only
+//! along the paths of refused fields.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
@@ -9,27 +10,27 @@ use crate::money::price::Price;
 /// One refused field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldRefusal {
-    /// Its path as the rules write it, such as `tools[].type`.
+    /// The path of the field as written in the rules, such as `tools[].type`.
     pub field: String,
-    /// What a client is told.
+    /// The reason that the client gets in the error.
     pub reason: String,
-    /// Values that are allowed all the same, as JSON.
+    /// Values of the field, as JSON, that are allowed all the same.
     pub unless: Vec<String>,
-    /// The price by which a model takes the field all the same.
+    /// An optional price: a model that has it may get the field all the same.
     pub unless_price: Option<OptionalPrice>,
-    /// What programs are told in the messages format, as JSON.
+    /// Details for programs, as JSON, in the error of the messages format.
     pub details: Option<String>,
 }
 
 /// A price that not every model has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptionalPrice {
-    /// Of what is kept in a prompt cache for an hour.
+    /// The price of tokens that are written to a prompt cache for an hour.
     CacheWrite1h,
 }
 
 impl OptionalPrice {
-    /// Reads a name as the rules write it.
+    /// Parses the name of a price in the rules; `None` if it is unknown.
     #[must_use]
     pub(crate) fn from_name(name: &str) -> Option<OptionalPrice> {
         (name == "cache_write_1h").then_some(OptionalPrice::CacheWrite1h)
@@ -60,7 +61,7 @@ impl FieldPolicy {
     /// Adds a refused field.
     ///
     /// # Errors
-    /// What is wrong with its path.
+    /// A text that says what is wrong with the path of the field.
     pub(crate) fn add(&mut self, refusal: FieldRefusal) -> Result<(), String> {
         let mut branch = &mut self.root;
         for part in refusal.field.split('.') {
@@ -77,7 +78,8 @@ impl FieldPolicy {
         Ok(())
     }
 
-    /// The first refused field that a body has, for a model of that price.
+    /// Returns the first refused field in a body for a model of this price; `None` if the body has
+    /// none.
     #[must_use]
     pub fn find_refusal(&self, document: &JsonDocument, price: &Price) -> Option<&FieldRefusal> {
         self.root
@@ -104,7 +106,7 @@ impl FieldNode {
         if let Some(refusal) = self.refusals.iter().find(|r| !r.allows(value, price)) {
             return Some(refusal);
         }
-        // A rule may look into a list and another into an object of the same name.
+        // One refused path may lead into a list, another into an object of the same name.
         if let (JsonKind::Array, Some(each)) = (value.kind(), &self.elements) {
             return value.elements().find_map(|element| each.find_refusal(element, price));
         }
@@ -124,7 +126,8 @@ impl FieldRefusal {
             return true;
         }
         self.unless.iter().any(|allowed| match value.text() {
-            // An escaped string reads the same as a plain one.
+            // Strings are compared unescaped, since an escaped string means the same as a plain
+            // one.
             Some(text) => {
                 JsonValue::from_validated(allowed.as_bytes()).text().is_some_and(|a| a == text)
             }

@@ -1,10 +1,10 @@
-//! What models make.
+//! The kinds of models, by their output.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-/// What a model makes.
+/// The kind of a model, by its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ModelKind {
-    /// Text, in conversations.
+    /// Text in conversations.
     Chat,
     /// Text, in the responses format only (the pro tier).
     Responses,
@@ -16,7 +16,7 @@ pub enum ModelKind {
     Speech,
     /// Embeddings.
     Embedding,
-    /// Verdicts on input.
+    /// Moderation verdicts on an input.
     Moderation,
 }
 
@@ -32,7 +32,7 @@ impl ModelKind {
         ModelKind::Moderation,
     ];
 
-    /// Its name: the section of the rules, and `type` in the listing.
+    /// Returns its name: the section of the rules, and the `type` in the model listing.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -12,7 +12,7 @@ use crate::dialect::json::JsonPatch;
 use crate::money::Rate;
 use crate::money::price::{Price, TokenPrice, TokenRates};
 
-/// A model, its price, and how its vendor is spoken to.
+/// A model with its price and its vendor.
 #[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -21,28 +21,29 @@ use crate::money::price::{Price, TokenPrice, TokenRates};
 pub struct Model {
     /// The id that clients use.
     pub id: String,
-    /// What it makes.
+    /// The kind of its output.
     pub kind: ModelKind,
-    /// What it costs.
+    /// Its price.
     pub price: Price,
-    /// How many tokens it can take in, where the price list says so.
+    /// The most input tokens that it accepts; `None` if the price list has no such number.
     pub context_length: Option<u64>,
-    /// How many tokens it can put out in one choice, where the rules say so.
+    /// The most output tokens of one choice; `None` if the rules set none.
     pub output_max: Option<u64>,
     /// Whether it takes `reasoning_effort`.
     pub supports_effort: bool,
-    /// Whether it may think where nobody sees it.
+    /// Whether it may produce hidden reasoning, which is not in the answer.
     pub hidden_reasoning: bool,
-    /// Whether it takes a JSON schema for its output, where its vendor speaks messages.
+    /// Whether it accepts a JSON schema for its output, if its vendor uses the messages format.
     pub supports_json_schema: bool,
-    /// Whether it thinks unasked, and wants its thinking back with the results of tools.
+    /// Whether it thinks without being asked, and requires its thinking back with the results of
+    /// tools.
     pub thinking: bool,
-    /// Whose it is.
+    /// The vendor whose model it is.
     pub vendor: Arc<Vendor>,
 }
 
 impl Model {
-    /// The endpoints it is sold on.
+    /// Returns the endpoints on which it is sold.
     #[must_use]
     pub fn endpoints(&self) -> Vec<Endpoint> {
         match self.kind {
@@ -62,7 +63,8 @@ impl Model {
         }
     }
 
-    /// The number that the rules fill in for a member which a body lacks, if they do.
+    /// Returns the number that the rules set for a member if a body lacks it; `None` if they set
+    /// none.
     #[must_use]
     pub(crate) fn default_number(&self, endpoint: Endpoint, member: &str) -> Option<u64> {
         let rewrites = self.vendor.rewrites(&self.id, endpoint);
@@ -70,15 +72,15 @@ impl Model {
         defaults.filter(|(name, _)| name == member).find_map(|(_, json)| json.parse().ok())
     }
 
-    /// Makes the changes of the rules to a body.
-    pub fn rewrite(&self, endpoint: Endpoint, draft: &mut JsonPatch<'_>) {
-        self.vendor.rewrites(&self.id, endpoint).for_each(|rewrite| rewrite.apply(draft));
+    /// Applies the rewrites of the rules to a body.
+    pub fn rewrite(&self, endpoint: Endpoint, patch: &mut JsonPatch<'_>) {
+        self.vendor.rewrites(&self.id, endpoint).for_each(|rewrite| rewrite.apply(patch));
         if !self.supports_effort && endpoint == Endpoint::Chat {
-            draft.remove("reasoning_effort");
+            patch.remove("reasoning_effort");
         }
     }
 
-    /// Its entry in the model listing; its prices are those of the moment `at` (unix seconds).
+    /// Returns its entry in the model listing, with the prices at the time `at` (unix seconds).
     #[must_use]
     pub fn listing(&self, at: i64) -> Json {
         let endpoints: Vec<&str> = self.endpoints().into_iter().map(Endpoint::path).collect();
@@ -176,7 +178,7 @@ mod tests {
     fn the_listing_told_the_old_price_after_it_had_changed() {
         let from = vec![(JANUARY_2027, rates(1_500, 7_500))];
         let price = TokenPrice { base: rates(750, 3_750), input_tiers: vec![], dated_rates: from };
-        let told = |at: i64| {
+        let prices_at = |at: i64| {
             let pricing = Json::Object(token_pricing(&price, at));
             let tiers = json!([{
                 "from_date": "2027-01-01", "prompt": "0.0000015", "completion": "0.0000075",
@@ -184,7 +186,7 @@ mod tests {
             assert_eq!(pricing["tiers"], tiers, "the tiers stay");
             [pricing["prompt"].clone(), pricing["completion"].clone()]
         };
-        assert_eq!(told(JANUARY_2027 - 1), ["0.00000075", "0.00000375"]);
-        assert_eq!(told(JANUARY_2027), ["0.0000015", "0.0000075"]);
+        assert_eq!(prices_at(JANUARY_2027 - 1), ["0.00000075", "0.00000375"]);
+        assert_eq!(prices_at(JANUARY_2027), ["0.0000015", "0.0000075"]);
     }
 }

@@ -1,4 +1,4 @@
-//! All models on offer, and how one is found by its name or by one that is near.
+//! All models on offer, and the search for one by its name or by a similar name.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::cmp::Reverse;
@@ -10,26 +10,26 @@ use super::model::Model;
 use crate::dialect::Endpoint;
 
 /// At most this many characters of an unknown name are compared: the search costs the product of
-/// the lengths, and a longer name is no nearer to any of ours.
+/// the lengths, and a longer name is no nearer to any known id.
 const COMPARED_CHARS_MAX: usize = 128;
 
 /// Every model on offer.
 #[derive(Debug)]
 pub struct Catalogue {
     pub(super) models: Vec<Arc<Model>>,
-    /// Ids, and the vendors' own names where clients may use them.
+    /// The index in `models` for each id, and for the vendors' own names if clients may use them.
     pub(super) by_name: HashMap<String, usize>,
     /// The default models: used by calls of a kind that name no model.
     pub(super) default_models: Vec<(ModelKind, String)>,
-    /// Names the price list in journals: a digest of the rules.
+    /// The price version for journals: a digest of the rules.
     pub version: Arc<str>,
     /// How many examples in the rules were run.
     pub example_count: usize,
-    /// What each rules file has brought.
+    /// The number of models and examples in each rules file.
     pub(super) file_counts: Vec<RulesFileCounts>,
 }
 
-/// What a rules file has brought.
+/// The number of models and examples in a rules file.
 #[derive(Debug)]
 pub(super) struct RulesFileCounts {
     pub(super) file: String,
@@ -39,25 +39,25 @@ pub(super) struct RulesFileCounts {
 }
 
 impl Catalogue {
-    /// The model of that id, or that a vendor calls so where aliases are on.
+    /// Returns the model with this id, or with this name at its vendor if aliases are allowed.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<Model>> {
         self.by_name.get(name).map(|at| &self.models[*at])
     }
 
-    /// The tokens of the vendors whose rules were read.
+    /// Returns the tokens of the vendors whose rules were read, once for each of their models.
     pub fn vendors(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(|model| model.vendor.name.as_str())
     }
 
-    /// The model that calls of a kind are for when they name none.
+    /// Returns the id of the default model: the model for calls of a kind that name none.
     #[must_use]
     pub(crate) fn default_model(&self, kind: ModelKind) -> Option<&str> {
         self.default_models.iter().find(|(k, _)| *k == kind).map(|(_, id)| id.as_str())
     }
 
-    /// The known id nearest to a name. It is looked for among the models of `endpoint` first; only
-    /// where none of them is near, among all.
+    /// Returns the known id nearest to a name. The models of `endpoint` are searched first; all
+    /// models are searched only if none of those is near.
     #[must_use]
     pub(crate) fn closest_model_id(&self, name: &str, endpoint: Option<Endpoint>) -> Option<&str> {
         let name = UnknownName::new(name);
@@ -71,14 +71,16 @@ impl Catalogue {
         Some(self.models[at].id.as_str())
     }
 
-    /// The nearest of the models that are wanted, and how far its name is away.
+    /// Returns the nearest of the wanted models: the distance of its name, and its index in
+    /// `models`.
     fn nearest(
         &self,
         name: &UnknownName,
         is_wanted: impl Fn(usize) -> bool,
     ) -> Option<(usize, usize)> {
         let names = self.by_name.iter().filter(|(_, at)| is_wanted(**at));
-        // Of two as near the longer one: a date adds to it.
+        // Of two names at the same distance, the longer one wins: an unknown name may be both with
+        // a date added.
         let ranked =
             names.map(|(id, at)| (name.distance(&id.to_lowercase()), Reverse(id.len()), *at));
         ranked.min().map(|(distance, _, at)| (distance, at))
@@ -91,11 +93,12 @@ impl Catalogue {
     }
 }
 
-/// A name that is no model's.
+/// A name that no model has.
 struct UnknownName {
-    /// In lower case, and no longer than is compared.
+    /// The name in lower case, cut to `COMPARED_CHARS_MAX`.
     full: String,
-    /// The same behind its last slash, if it has one: others name models by their maker.
+    /// The part of `full` after its last slash, if it has one: other services put the maker's name
+    /// before the model's.
     last_segment: Option<String>,
 }
 
@@ -106,8 +109,9 @@ impl UnknownName {
         UnknownName { full, last_segment }
     }
 
-    /// How far an id is away: as a whole, or where either has a slash, of what stands behind it. A
-    /// name that only adds a date to an id means that one.
+    /// Returns the distance of an id from the name: the smallest edit distance between the whole
+    /// texts and the parts after their last slashes. A name that only adds a date to an id means
+    /// that model, so the distance is 0.
     fn distance(&self, id: &str) -> usize {
         let own = [Some(self.full.as_str()), self.last_segment.as_deref()];
         let theirs = [Some(id), last_segment(id)];
@@ -120,7 +124,7 @@ impl UnknownName {
         pairs.min().unwrap_or(usize::MAX)
     }
 
-    /// Whether this number of changes leaves most of the list as it is.
+    /// Whether a name at this distance is near: at most half of its characters are changed.
     fn is_near(&self, distance: usize) -> bool {
         let compared = self.last_segment.as_ref().unwrap_or(&self.full);
         distance.saturating_mul(2) <= compared.chars().count()
@@ -131,7 +135,7 @@ fn last_segment(name: &str) -> Option<&str> {
     name.rsplit_once('/').map(|(_, rest)| rest).filter(|rest| !rest.is_empty())
 }
 
-/// Whether what a name adds to an id is a date as vendors write them, or the word for the newest.
+/// Whether the text that a name adds to an id is a date as vendors write them, or `-latest`.
 fn is_date_suffix(rest: &str) -> bool {
     let digits = rest.bytes().filter(u8::is_ascii_digit).count();
     let only = rest.bytes().all(|b| b.is_ascii_digit() || b == b'-');

@@ -68,11 +68,11 @@ fn parse_token_price(
         parse_token_count(tier, "input_tokens", faults)
     });
     let from = parse_tiers(row.list("from", faults), faults, |tier, faults| {
-        let place = tier.location.clone();
+        let location = tier.location.clone();
         let date = tier.text("date", faults);
         let read = date.as_deref().and_then(midnight_utc);
         if read.is_none() {
-            faults.push(place.error("'date' must be a date such as \"2027-01-01\""));
+            faults.push(location.error("'date' must be a date such as \"2027-01-01\""));
         }
         read
     });
@@ -90,21 +90,21 @@ fn parse_tiers<W: Ord + Copy>(
     let mut read: Vec<(W, TokenRates)> = Vec::new();
     for row in rows {
         let mut tier = TableReader::open(row, faults);
-        let place = tier.location.clone();
+        let location = tier.location.clone();
         let (when, rates) = (when(&mut tier, faults), parse_rates(&mut tier, true, faults));
         tier.finish(faults);
         match when {
             Some(when) if read.last().is_none_or(|(before, _)| *before < when) => {
                 read.push((when, rates));
             }
-            Some(_) => faults.push(place.error("tiers must stand in ascending order")),
+            Some(_) => faults.push(location.error("tiers must stand in ascending order")),
             None => {}
         }
     }
     read
 }
 
-/// Midnight UTC of a day, in unix seconds.
+/// Returns midnight UTC of a day, in unix seconds; `None` if the text is not a date.
 fn midnight_utc(date: &str) -> Option<i64> {
     let day: jiff::civil::Date = date.parse().ok()?;
     let moment = day.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
@@ -126,7 +126,7 @@ fn parse_video_rates(
     row: &mut TableReader,
     faults: &mut Vec<ConfigError>,
 ) -> Vec<(VideoResolution, Rate)> {
-    let place = row.location.clone();
+    let location = row.location.clone();
     let mut rates = Vec::new();
     for (name, node) in row.members("second", faults) {
         let Some(resolution) = VideoResolution::from_name(&name) else {
@@ -144,7 +144,7 @@ fn parse_video_rates(
         }
     }
     if rates.is_empty() {
-        faults.push(place.error("'second' must give a price for each resolution"));
+        faults.push(location.error("'second' must give a price for each resolution"));
     }
     rates
 }
@@ -167,18 +167,23 @@ fn optional_price<P>(
     faults: &mut Vec<ConfigError>,
     read: fn(&str) -> Result<P, MoneyError>,
 ) -> Option<P> {
-    let (digits, place) = row.number(key, faults)?;
+    let (digits, location) = row.number(key, faults)?;
     match read(&digits) {
         Ok(price) => Some(price),
         Err(why) => {
-            faults.push(invalid_price(&place, key, &digits, why));
+            faults.push(invalid_price(&location, key, &digits, why));
             None
         }
     }
 }
 
-fn invalid_price(place: &SourceLocation, key: &str, digits: &str, why: MoneyError) -> ConfigError {
-    place.error(format!("'{key}' = {digits}: {why}"))
+fn invalid_price(
+    location: &SourceLocation,
+    key: &str,
+    digits: &str,
+    why: MoneyError,
+) -> ConfigError {
+    location.error(format!("'{key}' = {digits}: {why}"))
 }
 
 #[cfg(test)]

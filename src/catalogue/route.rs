@@ -1,4 +1,4 @@
-//! The ordered routes to a vendor, and what the vendor calls our models.
+//! The ordered routes to a vendor, and the vendor's own names for models.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
@@ -7,42 +7,45 @@ use std::fmt;
 use super::route_tls::RouteTlsFiles;
 use crate::toml_reader::{ConfigError, SourceLocation, SpannedValue, TableReader};
 
-/// What a vendor calls models: exact names, and patterns with one `*` at the end.
+/// A vendor's own names for models: exact names, and patterns with one `*` at the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelPatterns {
     exact: Vec<(String, String)>,
-    /// Beginnings without their `*`, longest first.
+    /// Prefixes, without the `*`, of our ids and of the vendor's names; longest first.
     patterns: Vec<(String, String)>,
 }
 
 impl ModelPatterns {
-    /// Reads a table `"our-*" = "their-*"`.
+    /// Parses a table of lines such as `"our-*" = "their-*"`.
     pub(crate) fn parse(
         members: Vec<(String, SpannedValue)>,
         faults: &mut Vec<ConfigError>,
     ) -> ModelPatterns {
         let mut names = ModelPatterns::default();
-        for (ours, node) in members {
-            let crate::toml_reader::TomlValue::Text(theirs) = &node.value else {
-                faults.push(node.location.error(format!("the name of '{ours}' must be a text")));
+        for (model_id, node) in members {
+            let crate::toml_reader::TomlValue::Text(vendor_name) = &node.value else {
+                faults
+                    .push(node.location.error(format!("the name of '{model_id}' must be a text")));
                 continue;
             };
-            match (ours.strip_suffix('*'), theirs.strip_suffix('*')) {
-                (Some(ours), Some(theirs)) => names.patterns.push((ours.into(), theirs.into())),
-                (None, None) => names.exact.push((ours, theirs.clone())),
+            match (model_id.strip_suffix('*'), vendor_name.strip_suffix('*')) {
+                (Some(model_id), Some(vendor_name)) => {
+                    names.patterns.push((model_id.into(), vendor_name.into()))
+                }
+                (None, None) => names.exact.push((model_id, vendor_name.clone())),
                 _ => faults.push(node.location.error("a pattern has a * at the end of both sides")),
             }
         }
-        names.patterns.sort_by_key(|(ours, _)| std::cmp::Reverse(ours.len()));
+        names.patterns.sort_by_key(|(model_id, _)| std::cmp::Reverse(model_id.len()));
         names
     }
 
     fn lookup(&self, id: &str) -> Option<String> {
-        if let Some((_, theirs)) = self.exact.iter().find(|(ours, _)| ours == id) {
-            return Some(theirs.clone());
+        if let Some((_, vendor_name)) = self.exact.iter().find(|(model_id, _)| model_id == id) {
+            return Some(vendor_name.clone());
         }
-        let by_pattern = |(ours, theirs): &(String, String)| {
-            id.strip_prefix(ours.as_str()).map(|rest| format!("{theirs}{rest}"))
+        let by_pattern = |(model_id, vendor_name): &(String, String)| {
+            id.strip_prefix(model_id.as_str()).map(|rest| format!("{vendor_name}{rest}"))
         };
         self.patterns.iter().find_map(by_pattern)
     }
@@ -53,32 +56,32 @@ impl ModelPatterns {
 pub struct VendorModelNames {
     /// The vendor's token.
     pub vendor: String,
-    /// The names.
+    /// The vendor's names, by the ids of our models.
     pub names: ModelPatterns,
-    /// Whether clients may use them too.
+    /// Whether clients may use the vendor's names too.
     pub allow_aliases: bool,
 }
 
 impl VendorModelNames {
-    /// What the vendor calls a model.
+    /// Returns the vendor's name for a model; the model's id if no other name is configured.
     #[must_use]
     pub(crate) fn vendor_model_name<'a>(&self, id: &'a str) -> Cow<'a, str> {
         self.names.lookup(id).map_or(Cow::Borrowed(id), Cow::Owned)
     }
 }
 
-/// Where a route's key is to be found.
+/// The place from which a route's key is read.
 #[derive(Clone, PartialEq, Eq)]
 pub enum KeySource {
-    /// In a variable of the environment.
+    /// The name of an environment variable that holds the key.
     Env(String),
-    /// In a file.
+    /// The path of a file that holds the key.
     File(String),
-    /// Here.
+    /// The key itself.
     Literal(String),
 }
 
-/// Without the key itself, which may stand here.
+/// Writes the place without the key itself, which the configuration may contain.
 impl fmt::Debug for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -90,7 +93,7 @@ impl fmt::Debug for KeySource {
 }
 
 impl KeySource {
-    /// Reads `env:NAME`, `file:PATH`, or the key itself.
+    /// Parses `env:NAME`, `file:PATH`, or the key itself.
     #[must_use]
     pub(crate) fn parse(text: &str) -> KeySource {
         match text.split_once(':') {
@@ -104,7 +107,7 @@ impl KeySource {
 /// A base address of a vendor: `http[s]://host[:port]/path`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseUrl {
-    /// Whether to speak TLS.
+    /// Whether connections use TLS.
     pub tls: bool,
     /// The host, without brackets.
     pub host: String,
@@ -115,10 +118,10 @@ pub struct BaseUrl {
 }
 
 impl BaseUrl {
-    /// Reads an address.
+    /// Parses an address.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A text that says what is wrong with the address.
     pub(crate) fn parse(text: &str) -> Result<BaseUrl, String> {
         let wrong = || format!("'{}' is no address such as https://host/v1", redact_address(text));
         let uri: http::Uri = text.parse().map_err(|_| wrong())?;
@@ -135,7 +138,7 @@ impl BaseUrl {
         Ok(BaseUrl { tls, host, port, path: uri.path().trim_end_matches('/').to_owned() })
     }
 
-    /// What goes into the `host` header.
+    /// Returns the value of the `host` header.
     #[must_use]
     pub(crate) fn authority(&self) -> String {
         let host =
@@ -145,14 +148,15 @@ impl BaseUrl {
     }
 }
 
-/// What may be told of an address that is none: what stands before an @ may be a password, and what
-/// stands in a query a key.
+/// Returns the part of an invalid address that an error may show: the part before an `@` may be a
+/// password, and a query may contain a key.
 fn redact_address(text: &str) -> &str {
     let bare = text.find(['?', '#']).map_or(text, |at| &text[..at]);
     match text.rsplit_once('@') {
         None => bare,
         Some((_, rest)) if bare.len() == text.len() => rest,
-        // A query with an @, or a password with a question mark: nobody can tell.
+        // This may be a query with an `@`, or a password with a question mark. The two cannot be
+        // told apart, so nothing is shown.
         Some(_) => "…",
     }
 }
@@ -164,8 +168,8 @@ fn is_host(text: &str) -> bool {
     !text.is_empty() && (is_name || text.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
-/// Whether a host belongs to the domain of another: it is that one or below it. The domain of
-/// `api.vendor.test` is `vendor.test`; nothing is below an address or a name of one word.
+/// Whether a host is another one or belongs to its domain. The domain of `api.vendor.test` is
+/// `vendor.test`. Nothing belongs to the domain of an IP address or of a name of one word.
 #[must_use]
 pub(crate) fn is_same_domain(host: &str, other: &str) -> bool {
     let domain = other.strip_prefix("api.").filter(|rest| rest.contains('.')).unwrap_or(other);
@@ -174,38 +178,39 @@ pub(crate) fn is_same_domain(host: &str, other: &str) -> bool {
     host == other || (is_domain && (host == domain || is_below()))
 }
 
-/// One way to a vendor, as configured.
+/// A route to a vendor, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteSection {
     /// Its name in journals and metrics.
     pub name: String,
-    /// Where.
+    /// The base address of the vendor's API.
     pub base_url: BaseUrl,
-    /// The key's place.
+    /// The place of the key.
     pub key: KeySource,
-    /// Names that differ from the vendor's other routes.
+    /// The names of models that differ from those of the vendor's other routes.
     pub names: ModelPatterns,
-    /// Calls under way, at most; 0 for no bound.
+    /// At most this many calls run on the route at the same time; 0 sets no limit.
     pub requests_max: usize,
-    /// Whom it trusts and what it shows of itself, where that is not as usual.
+    /// The TLS settings; `None` trusts the system's authorities and presents no certificate.
     pub tls: Option<RouteTlsFiles>,
 }
 
 /// Everything configured for a vendor.
 #[derive(Debug, Clone, Default)]
 pub struct VendorRoutes {
-    /// Names and aliases.
+    /// The vendor's names for models, and whether clients may use them.
     pub naming: VendorModelNames,
     /// The routes in order of preference.
     pub routes: Vec<RouteSection>,
-    /// The real names of headers that the rules name neutrally.
+    /// Pairs of the neutral name of a header in the rules and its real name at the vendor.
     pub header_names: Vec<(String, String)>,
-    /// Hosts where it keeps finished videos, beside those near to a route's own.
+    /// Hosts from which finished videos may be fetched, besides those in the domain of a route's
+    /// own host.
     pub file_hosts: Vec<String>,
 }
 
 impl VendorRoutes {
-    /// Reads a `[vendor.NAME]` section.
+    /// Parses a `[vendor.NAME]` section.
     pub(crate) fn parse(
         vendor: &str,
         node: SpannedValue,
@@ -234,10 +239,10 @@ impl VendorRoutes {
             }
         }
         for node in table.list("routes", faults) {
-            let place = node.location.clone();
+            let location = node.location.clone();
             let Some(route) = parse_route(node, faults) else { continue };
             if section.routes.iter().any(|r| r.name == route.name) {
-                faults.push(place.error(format!("route '{}' stands twice", route.name)));
+                faults.push(location.error(format!("route '{}' stands twice", route.name)));
             }
             section.routes.push(route);
         }
@@ -248,21 +253,21 @@ impl VendorRoutes {
 
 fn parse_route(node: SpannedValue, faults: &mut Vec<ConfigError>) -> Option<RouteSection> {
     let mut row = TableReader::open(node, faults);
-    let place = row.location.clone();
-    let name = required_text(&mut row, "name", &place, faults);
-    let key = required_text(&mut row, "key", &place, faults);
-    let base = required_text(&mut row, "base_url", &place, faults);
+    let location = row.location.clone();
+    let name = required_text(&mut row, "name", &location, faults);
+    let key = required_text(&mut row, "key", &location, faults);
+    let base = required_text(&mut row, "base_url", &location, faults);
     let names = ModelPatterns::parse(row.members("names", faults), faults);
     let requests_max = row.integer("requests_max", faults).and_then(|n| n.try_into().ok());
     let tls = row.take_value("tls");
     row.finish(faults);
     if key.as_deref().is_some_and(|key| key.contains(char::is_control)) {
-        faults.push(place.error("'key' has a control character, which no header can carry"));
+        faults.push(location.error("'key' has a control character, which no header can carry"));
     }
     let base = match BaseUrl::parse(&base?) {
         Ok(base) => base,
         Err(why) => {
-            faults.push(place.error(why));
+            faults.push(location.error(why));
             return None;
         }
     };
@@ -281,18 +286,18 @@ fn parse_route(node: SpannedValue, faults: &mut Vec<ConfigError>) -> Option<Rout
 fn required_text(
     row: &mut TableReader,
     key: &'static str,
-    place: &SourceLocation,
+    location: &SourceLocation,
     faults: &mut Vec<ConfigError>,
 ) -> Option<String> {
     let text = row.text(key, faults).filter(|t| !t.is_empty());
     if text.is_none() {
-        faults.push(place.error(format!("a route needs '{key}'")));
+        faults.push(location.error(format!("a route needs '{key}'")));
     }
     text
 }
 
 impl RouteSection {
-    /// What this route calls a model.
+    /// Returns the name of a model on this route: the route's own name, else that of the vendor.
     #[must_use]
     pub(crate) fn vendor_model_name<'a>(
         &self,
@@ -316,9 +321,9 @@ mod tests {
     #[case("https://host/v1?key=canary@canary", "'…'")]
     #[case("https://user:canary?canary@host/v1", "'…'")]
     #[case("host/v1", "'host/v1'")]
-    fn an_address_told_the_key_in_its_query(#[case] text: &str, #[case] told: &str) {
+    fn an_address_told_the_key_in_its_query(#[case] text: &str, #[case] shown: &str) {
         let why = BaseUrl::parse(text).expect_err("no address");
-        assert!(why.contains(told) && !why.contains("canary"), "{why}");
+        assert!(why.contains(shown) && !why.contains("canary"), "{why}");
     }
 
     #[rstest]
@@ -334,8 +339,8 @@ mod tests {
         VendorRoutes::parse("vendor_x", node, &mut faults);
         assert_eq!(faults.len(), count, "{faults:?}");
         for fault in faults {
-            let told = fault.to_string();
-            assert!(told.starts_with("t.toml:1: ") && !told.contains("canary"), "{told}");
+            let message = fault.to_string();
+            assert!(message.starts_with("t.toml:1: ") && !message.contains("canary"), "{message}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The TLS of one route: whom it trusts, and what it shows of itself, as configured.
+//! The TLS settings of one route, as configured: the authorities that it trusts, and the client
+//! certificate that it presents.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::toml_reader::{ConfigError, SourceLocation, SpannedValue, TableReader};
@@ -6,25 +7,26 @@ use crate::toml_reader::{ConfigError, SourceLocation, SpannedValue, TableReader}
 /// The `tls` table of a route. Each file is in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteTlsFiles {
-    /// Where it stands, so that a fault of a file can say so.
+    /// The location of the table in the configuration, for errors about its files.
     pub location: SourceLocation,
-    /// Authorities that may vouch for the vendor, in place of the system's.
+    /// The file of the authorities that the route trusts in place of the system's; `None` trusts
+    /// the system's.
     pub ca: Option<String>,
-    /// The certificate chain and the key that the vendor is shown.
+    /// The client certificate that the vendor gets; `None` if the route presents none.
     pub client: Option<ClientCertificateFiles>,
 }
 
-/// A certificate chain and its key.
+/// The files of a client certificate chain and of its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificateFiles {
-    /// The chain, the client's own certificate first.
+    /// The file of the chain, with the client's own certificate first.
     pub cert: String,
-    /// Its key.
+    /// The file of the private key.
     pub key: String,
 }
 
 impl RouteTlsFiles {
-    /// Reads `{ ca = "..", cert = "..", key = ".." }`.
+    /// Parses `{ ca = "..", cert = "..", key = ".." }`.
     pub(crate) fn parse(
         node: SpannedValue,
         is_tls: bool,

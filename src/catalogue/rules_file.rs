@@ -18,9 +18,9 @@ use crate::toml_reader::{
     self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue, closest_word,
 };
 
-/// What a rules file holds.
+/// The content of a rules file.
 pub(super) struct RulesFile {
-    /// The token of their vendor.
+    /// The token of the vendor.
     pub(super) vendor: String,
     pub(super) models: Vec<ModelEntry>,
     pub(super) examples: Vec<RuleExample>,
@@ -30,14 +30,14 @@ pub(super) struct RulesFile {
 pub(super) struct ModelEntry {
     pub(super) model: Model,
     pub(super) location: SourceLocation,
-    /// Whether calls of its kind that name no model are for it.
+    /// Whether it is the default model: the model for calls of its kind that name none.
     pub(super) is_default: bool,
 }
 
-/// What a refusal is for that names no endpoint.
+/// The endpoints of a refusal that names no endpoint.
 const TEXT_ENDPOINTS: [Endpoint; 3] = [Endpoint::Chat, Endpoint::Responses, Endpoint::Messages];
 
-/// Reads a rules file; what is wrong goes to `faults`.
+/// Parses a rules file, and adds every fault to `faults`.
 pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<ConfigError>) -> RulesFile {
     let (root, syntax) = toml_reader::parse(file, text);
     faults.extend(syntax);
@@ -82,24 +82,24 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<ConfigError>) -> Ru
 }
 
 fn parse_text_api(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> TextApi {
-    let place = table.location.clone();
+    let location = table.location.clone();
     match table.text("dialect", faults).as_deref() {
         Some("chat") => TextApi::Chat,
         Some("messages") => TextApi::Messages,
         _ => {
-            faults.push(place.error("'dialect' must be \"chat\" or \"messages\""));
+            faults.push(location.error("'dialect' must be \"chat\" or \"messages\""));
             TextApi::Chat
         }
     }
 }
 
 fn parse_image_edits(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> ImageEditFormat {
-    let place = table.location.clone();
+    let location = table.location.clone();
     match table.text("image_edits", faults).as_deref() {
         None | Some("form") => ImageEditFormat::Form,
         Some("json") => ImageEditFormat::Json,
         Some(_) => {
-            faults.push(place.error("'image_edits' must be \"form\" or \"json\""));
+            faults.push(location.error("'image_edits' must be \"form\" or \"json\""));
             ImageEditFormat::Form
         }
     }
@@ -143,7 +143,7 @@ fn parse_wire_settings(
     vendor.output_tokens_default = positive("output_tokens");
     vendor.image_tokens_max = positive("image_tokens");
     vendor.document_tokens_max = positive("document_tokens");
-    // Not every vendor has tools of its own.
+    // Optional, because not every vendor hosts tools itself.
     vendor.tool_tokens_max = estimate.integer("tool_tokens", faults).unwrap_or(0);
     estimate.finish(faults);
 }
@@ -155,7 +155,7 @@ fn parse_model(
     vendor: &Arc<Vendor>,
     faults: &mut Vec<ConfigError>,
 ) -> ModelEntry {
-    let place = node.location.clone();
+    let location = node.location.clone();
     let mut row = TableReader::open(node, faults);
     let price = prices::parse_price(kind, &mut row, faults);
     let text = matches!(kind, ModelKind::Chat | ModelKind::Responses);
@@ -183,7 +183,7 @@ fn parse_model(
         thinking,
         vendor,
     };
-    ModelEntry { model, location: place, is_default }
+    ModelEntry { model, location, is_default }
 }
 
 fn parse_refusal(vendor: &mut Vendor, node: SpannedValue, faults: &mut Vec<ConfigError>) {
@@ -194,20 +194,20 @@ fn parse_refusal(vendor: &mut Vendor, node: SpannedValue, faults: &mut Vec<Confi
     let unless = row.list("unless", faults).iter().filter_map(|n| to_json(n, faults)).collect();
     let unless_price = parse_unless_price(&mut row, faults);
     let details = row.take_value("details").and_then(|n| to_json(&n, faults));
-    let place = row.location.clone();
+    let location = row.location.clone();
     row.finish(faults);
     if because.is_empty() {
-        faults.push(place.error("'because' must tell the client why"));
+        faults.push(location.error("'because' must tell the client why"));
     }
     let refusal = FieldRefusal { field, reason: because, unless, unless_price, details };
-    for endpoint in parse_endpoints(named.as_deref(), &TEXT_ENDPOINTS, &place, faults) {
+    for endpoint in parse_endpoints(named.as_deref(), &TEXT_ENDPOINTS, &location, faults) {
         if !vendor.field_policies.iter().any(|(e, _)| *e == endpoint) {
             vendor.field_policies.push((endpoint, FieldPolicy::default()));
         }
-        let screens = vendor.field_policies.iter_mut().filter(|(e, _)| *e == endpoint);
-        for (_, screen) in screens {
-            if let Err(why) = screen.add(refusal.clone()) {
-                faults.push(place.error(why));
+        let policies = vendor.field_policies.iter_mut().filter(|(e, _)| *e == endpoint);
+        for (_, policy) in policies {
+            if let Err(why) = policy.add(refusal.clone()) {
+                faults.push(location.error(why));
             }
         }
     }
@@ -225,18 +225,18 @@ fn parse_unless_price(
     known
 }
 
-/// The endpoints of these names, if any are given.
+/// Returns the endpoints with these names; `otherwise` if no names are given.
 fn parse_endpoints(
     names: Option<&[String]>,
     otherwise: &[Endpoint],
-    place: &SourceLocation,
+    location: &SourceLocation,
     faults: &mut Vec<ConfigError>,
 ) -> Vec<Endpoint> {
     let Some(names) = names else { return otherwise.to_vec() };
     let known = |name: &String| Endpoint::ALL.into_iter().find(|e| e.name() == name);
     for name in names.iter().filter(|name| known(name).is_none()) {
         let near = closest_word(name, Endpoint::ALL.iter().map(|e| e.name())).unwrap_or("chat");
-        faults.push(place.error(format!("unknown endpoint '{name}'; closest is '{near}'")));
+        faults.push(location.error(format!("unknown endpoint '{name}'; closest is '{near}'")));
     }
     names.iter().filter_map(known).collect()
 }
@@ -264,7 +264,7 @@ fn parse_rewrite(
             .into_iter()
             .map(|(field, node)| parse_clamp(field, node, faults))
             .collect(),
-        lower: row
+        fallbacks: row
             .members("lower", faults)
             .into_iter()
             .map(|(field, node)| parse_fallback(field, node, faults))
@@ -286,7 +286,7 @@ fn parse_rewrite(
     rewrite
 }
 
-/// Lists of fields of which only the first that is there stays.
+/// Reads lists of fields: of each list, only the first field that a body has stays in it.
 fn parse_either(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<Vec<String>> {
     let lists = row.list("either", faults);
     let fields = |node: SpannedValue, faults: &mut Vec<ConfigError>| {
@@ -327,17 +327,18 @@ fn parse_fallback(
     faults: &mut Vec<ConfigError>,
 ) -> FallbackValue {
     let mut row = TableReader::open(node, faults);
-    let place = row.location.clone();
+    let location = row.location.clone();
     let to = row.take_value("to").and_then(|n| to_json(&n, faults));
     if to.is_none() {
-        faults.push(place.error("'to' must be the value to lower to"));
+        faults.push(location.error("'to' must be the value to lower to"));
     }
     let unless = row.list("unless", faults).iter().filter_map(|n| to_json(n, faults)).collect();
     row.finish(faults);
     FallbackValue { field, to: to.unwrap_or_default(), unless }
 }
 
-/// A value of the rules as JSON text.
+/// Returns a value of the rules as JSON text. A number that JSON cannot express, such as `inf`, is
+/// a fault.
 fn to_json(node: &SpannedValue, faults: &mut Vec<ConfigError>) -> Option<String> {
     match &node.value {
         TomlValue::Text(text) => Some(json_string(text)),

@@ -1,4 +1,5 @@
-//! How a vendor is spoken to: its API format and wire settings, its refused fields, its rewrites.
+//! The properties of a vendor in the rules: its API format and wire settings, its refused fields,
+//! its rewrites.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::failover::FailoverRule;
@@ -6,7 +7,7 @@ use super::field_policy::FieldPolicy;
 use super::rewrite::RewriteRule;
 use crate::dialect::Endpoint;
 
-/// What a vendor's text endpoint speaks.
+/// The API format of a vendor's text endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TextApi {
     /// Chat completions.
@@ -16,7 +17,7 @@ pub enum TextApi {
     Messages,
 }
 
-/// How a vendor takes an image that is to be edited.
+/// The format in which a vendor takes an image that is to be edited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ImageEditFormat {
     /// As a file in a form.
@@ -26,50 +27,52 @@ pub enum ImageEditFormat {
     Json,
 }
 
-/// How a vendor is spoken to.
+/// The API format, wire settings and rules of a vendor.
 #[derive(Debug, Default)]
 pub struct Vendor {
     /// Its token, such as `vendor_b`.
     pub name: String,
-    /// What its text endpoint speaks.
+    /// The API format of its text endpoint.
     pub text_api: TextApi,
     /// Whether its chat models are sold in the responses format too.
     pub supports_responses: bool,
-    /// Whether the limit of a call's output is one of its hidden reasoning too.
+    /// Whether the limit on a call's output tokens covers hidden reasoning too.
     pub limit_covers_reasoning: bool,
-    /// How it takes images to be edited.
+    /// The format in which it takes images to be edited.
     pub image_edits: ImageEditFormat,
     /// The header that carries the key.
     pub auth_header: String,
-    /// What stands before the key, such as `Bearer`.
+    /// The word before the key in that header, such as `Bearer`; `None` if there is none.
     pub auth_scheme: Option<String>,
-    /// Which answers are a block.
+    /// The answers that are a block: the gateway then tries the next route.
     pub failover: FailoverRule,
-    /// Headers of the client's that go to the vendor, lower case; `*` at the end matches any rest.
+    /// The client's headers that are forwarded to the vendor, in lower case; a `*` at the end of a
+    /// name matches any rest.
     pub forward_headers: Vec<String>,
-    /// The header that names the version of the vendor's interface, and the version that the
-    /// gateway speaks itself.
+    /// The header that holds the version of the vendor's API, and the version that the gateway
+    /// itself uses. `None` if there is no such header.
     pub version: Option<(String, String)>,
-    /// Output tokens assumed where the client sets no limit.
+    /// Output tokens assumed if the client sets no limit.
     pub output_tokens_default: u64,
-    /// Input tokens of an image, at most.
+    /// The most input tokens of one image.
     pub image_tokens_max: u64,
-    /// Input tokens of a document of pages, at most.
+    /// The most input tokens of one paged document.
     pub document_tokens_max: u64,
-    /// Input tokens that the vendor adds for a tool of its own, at most, and once for having tools.
+    /// The most input tokens that the vendor adds for each tool that it hosts itself, and once more
+    /// if a call has any tools.
     pub tool_tokens_max: u64,
     pub(super) field_policies: Vec<(Endpoint, FieldPolicy)>,
     pub(super) rewrites: Vec<RewriteRule>,
 }
 
 impl Vendor {
-    /// What is refused on an endpoint.
+    /// Returns the refused fields of an endpoint; `None` if there are none.
     #[must_use]
     pub fn field_policy(&self, endpoint: Endpoint) -> Option<&FieldPolicy> {
         self.field_policies.iter().find(|(e, _)| *e == endpoint).map(|(_, s)| s)
     }
 
-    /// The rewrites of a model's bodies on an endpoint, in order.
+    /// Returns the rewrites of a model's bodies on an endpoint, in the order of the rules.
     pub(crate) fn rewrites<'a>(
         &'a self,
         model: &'a str,

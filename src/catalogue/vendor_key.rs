@@ -5,38 +5,39 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-/// A key of a vendor's. Clones share it, so that all that call the vendor get a new one at once. It
-/// has no `Debug`, so that it can't get into a log by accident.
+/// A vendor's API key. Clones share it, so that a new key takes effect for all calls to the vendor
+/// at once. It has no `Debug`, so that it cannot get into a log by accident.
 #[derive(Clone)]
 pub(crate) struct VendorKey(Arc<ArcSwap<KeyHistory>>);
 
-/// Calls that began before a reload carry the key of then, and their vendor may repeat it.
+/// The current key, and the one that it replaced. Calls that began before a reload were sent with
+/// the previous key, and the vendor may repeat it in an answer.
 struct KeyHistory {
     current: Arc<String>,
     previous: Option<Arc<String>>,
 }
 
 impl VendorKey {
-    /// Takes the key as the vendor issued it.
+    /// Makes a shared key from the text that the vendor issued.
     #[must_use]
     pub(crate) fn new(key: String) -> VendorKey {
         let keys = KeyHistory { current: Arc::new(key), previous: None };
         VendorKey(Arc::new(ArcSwap::from_pointee(keys)))
     }
 
-    /// The key itself, to be put into a header.
+    /// Returns the key itself, for the header of a request.
     #[must_use]
     pub(crate) fn reveal(&self) -> Arc<String> {
         self.0.load().current.clone()
     }
 
-    /// What may not be repeated to a client: the key, and the one that it replaced.
+    /// Returns the texts that a client must not see: the key, and the one that it replaced.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = Arc<String>> + use<> {
         let keys = self.0.load();
         [Some(keys.current.clone()), keys.previous.clone()].into_iter().flatten()
     }
 
-    /// Puts another key in its place; tells whether it is another one.
+    /// Replaces the key. Returns whether the new key differs from the old one.
     #[must_use]
     pub(crate) fn replace(&self, key: &str) -> bool {
         let current = self.reveal();

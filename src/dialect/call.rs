@@ -111,8 +111,8 @@ impl ModelCall {
                 RequestKind::Image { file }
             }
             Endpoint::Videos => {
-                let ask = videos::parse_request(&document, file.as_ref())?;
-                RequestKind::Video { ask, file }
+                let request = videos::parse_request(&document, file.as_ref())?;
+                RequestKind::Video { request, file }
             }
             Endpoint::Moderations => {
                 moderations::check_request(&document)?;
@@ -129,7 +129,7 @@ impl ModelCall {
             RequestKind::Chat { text, .. } | RequestKind::Messages(text) => {
                 estimate_tokens(text.input_size.text_bytes)
             }
-            RequestKind::Responses(ask) => estimate_tokens(ask.input_size.text_bytes),
+            RequestKind::Responses(request) => estimate_tokens(request.input_size.text_bytes),
             RequestKind::Embeddings(inputs) => inputs.tokens,
             RequestKind::Speech { .. }
             | RequestKind::Image { .. }

@@ -1,4 +1,4 @@
-//! A chat completions call.
+//! Parses chat completions calls.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;
@@ -12,15 +12,15 @@ use super::call::text_request::{InputSize, TextRequest};
 use super::data_uri::{TEXT_MEDIA_TYPES, is_data_uri};
 use super::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 
-/// Choices of one call, at most (`vendor_b`'s limit).
+/// At most this many choices may be asked for in one call (`vendor_b`'s limit).
 const CHOICES_MAX: u64 = 128;
 
-/// Reads a body.
+/// Parses the body of a chat completions call.
 ///
 /// # Errors
 /// [`CallError`] names the field and what would be right.
 pub(super) fn parse_request(document: &JsonDocument) -> Result<RequestKind, CallError> {
-    let usage_asked = match non_null_member(document, "stream_options") {
+    let include_usage = match non_null_member(document, "stream_options") {
         None => false,
         Some(options) if options.kind() == JsonKind::Object => {
             match options.get("include_usage").filter(|v| !v.is_null()) {
@@ -41,25 +41,21 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<RequestKind, Call
     if choices > CHOICES_MAX {
         return Err(CallError::invalid("n", &format!("from 1 to {CHOICES_MAX}")));
     }
-    let content = measure_input(document)?;
+    let input_size = measure_input(document)?;
     // Rejected prediction tokens are billed as output, whatever the limit.
     let hidden_max = non_null_member(document, "prediction").map_or(0, |p| p.raw().len() as u64);
     Ok(RequestKind::Chat {
-        include_usage: usage_asked,
-        text: TextRequest {
-            output_max,
-            choices,
-            hidden_output_max: hidden_max,
-            input_size: content,
-        },
+        include_usage,
+        text: TextRequest { output_max, choices, hidden_output_max: hidden_max, input_size },
     })
 }
 
-/// Asks the vendor for usage at the end of a stream, whether the client did or not: without it,
-/// nobody could say what the call cost.
-pub fn set_include_usage(draft: &mut JsonPatch<'_>) {
-    let options = draft.get("stream_options").filter(|v| v.kind() == JsonKind::Object);
-    let asked = match options.map(|v| Bytes::copy_from_slice(v.raw())).map(JsonDocument::parse) {
+/// Asks the vendor for usage at the end of a stream, whether the client did or not: without it, the
+/// cost of the call would be unknown.
+pub fn set_include_usage(patch: &mut JsonPatch<'_>) {
+    let options = patch.get("stream_options").filter(|v| v.kind() == JsonKind::Object);
+    let requested = match options.map(|v| Bytes::copy_from_slice(v.raw())).map(JsonDocument::parse)
+    {
         Some(Ok(document)) => {
             let mut inner = JsonPatch::new(&document);
             inner.set("include_usage", "true".to_owned());
@@ -67,52 +63,52 @@ pub fn set_include_usage(draft: &mut JsonPatch<'_>) {
         }
         _ => r#"{"include_usage":true}"#.to_owned(),
     };
-    draft.set("stream_options", asked);
+    patch.set("stream_options", requested);
 }
 
-/// Checks the messages' shape; counts what is not text.
+/// Checks the shape of the messages, and counts the input that is not text.
 fn measure_input(document: &JsonDocument) -> Result<InputSize, CallError> {
-    let mut content = InputSize {
-        tool_prompts: count_tool_prompts(document, "function"),
+    let mut input_size = InputSize {
+        vendor_tool_prompt_count: count_tool_prompts(document, "function"),
         ..InputSize::default()
     };
-    let mut other_bytes = 0;
+    let mut non_text_bytes = 0;
     visit_messages(document, "system, user, assistant or tool", |parts| {
         for part in parts.elements() {
             let Some((kind, address)) = find_attachment(part) else {
-                content.has_external_input |= !is_text_part(part);
+                input_size.has_external_input |= !is_text_part(part);
                 continue;
             };
             let counted = match kind {
-                AttachmentKind::Image => &mut content.images,
-                AttachmentKind::Document => &mut content.documents,
+                AttachmentKind::Image => &mut input_size.images,
+                AttachmentKind::Document => &mut input_size.documents,
                 AttachmentKind::Text => continue,
             };
             *counted += 1;
-            other_bytes += address.raw().len() as u64;
+            non_text_bytes += address.raw().len() as u64;
         }
     })?;
-    content.text_bytes = (document.body().len() as u64).saturating_sub(other_bytes);
-    Ok(content)
+    input_size.text_bytes = (document.body().len() as u64).saturating_sub(non_text_bytes);
+    Ok(input_size)
 }
 
-/// What is attached to a message beside its text.
+/// The kind of an attachment, which a message has besides its text.
 #[derive(Clone, Copy)]
 enum AttachmentKind {
     Image,
-    /// A document that is looked at page by page, or that the vendor unpacks.
+    /// A document that the vendor reads page by page, or a file that it unpacks.
     Document,
-    /// Something that is read as text.
+    /// A file that the vendor reads as text.
     Text,
 }
 
-/// Whether a part is a text of its own.
+/// Whether a part is a text.
 fn is_text_part(part: JsonValue<'_>) -> bool {
     let kind = part.get("type").and_then(JsonValue::text);
     matches!(kind.as_deref(), Some("text" | "refusal"))
 }
 
-/// What a part attaches, and the string that holds it or its address.
+/// Returns the kind of a part's attachment, and the string that holds its data or its address.
 fn find_attachment(part: JsonValue<'_>) -> Option<(AttachmentKind, JsonValue<'_>)> {
     let (address, is_file) = match part.get("image_url") {
         Some(image) if image.kind() == JsonKind::Object => (image.get("url")?, false),
@@ -137,7 +133,7 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    /// The content of a call with one part and a tool.
+    /// Measures the input of a call with one part and one tool.
     fn content_with(part: &str) -> InputSize {
         let body = format!(
             r#"{{"model":"m","messages":[{{"role":"user","content":[{part}]}}],"tools":[{{}}]}}"#
@@ -180,8 +176,9 @@ mod tests {
         #[case] images: u64,
         #[case] documents: u64,
     ) {
-        let InputSize { images: i, documents: d, tool_prompts, .. } = content_with(part);
-        assert_eq!((i, d, tool_prompts), (images, documents, 1));
+        let InputSize { images: i, documents: d, vendor_tool_prompt_count, .. } =
+            content_with(part);
+        assert_eq!((i, d, vendor_tool_prompt_count), (images, documents, 1));
     }
 
     #[rstest]

@@ -1,5 +1,5 @@
-//! An embeddings call, and its reply as the client wants it: vectors in base64 where the vendor
-//! knows numbers only, and usage where it reports none.
+//! Embeddings calls, and the conversion of their replies to what the client asked for: vectors in
+//! base64 if the vendor returns numbers only, and counted usage if the vendor reports none.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
@@ -14,15 +14,15 @@ mod reply;
 pub use inputs::EmbeddingInputs;
 pub use reply::{EmbeddingsReader, EmbeddingsReply, EmbeddingsReplyError, convert_reply};
 
-/// Inputs of one call, at most (`vendor_b`'s limit).
+/// At most this many inputs are accepted in one call (`vendor_b`'s limit).
 const INPUTS_MAX: u64 = 2_048;
-/// Numbers of one vector, at most: no model has more.
+/// At most this many numbers are in one vector: no model has more.
 const DIMENSIONS_MAX: u64 = 3_072;
-/// Bytes that one number takes at most if the vendor indents its JSON.
+/// The most bytes that one number takes as text if the vendor indents its JSON.
 const NUMBER_BYTES_MAX: u64 = 24;
-/// Numbers of one reply, at most, where they come as text.
+/// At most this many numbers fit into one reply as text.
 const NUMBERS_MAX: u64 = REPLY_BYTES_MAX as u64 / NUMBER_BYTES_MAX;
-/// The most bytes of a reply.
+/// The maximum length of a reply in bytes.
 pub(crate) const REPLY_BYTES_MAX: usize = 96 << 20;
 /// Code points per token in estimates.
 const CODE_POINTS_PER_TOKEN: u64 = 4;
@@ -33,7 +33,7 @@ const TEXT_EXPECTED: &str = "a non-empty string";
 const TOKEN_EXPECTED: &str = "a token id, a whole number from 0";
 const TOKENS_EXPECTED: &str = "a non-empty array of token ids";
 
-/// Reads an opened body.
+/// Parses the body of an embeddings call.
 ///
 /// # Errors
 /// [`CallError`] names the field and what would be right.
@@ -68,7 +68,7 @@ pub fn parse_request(document: &JsonDocument) -> Result<EmbeddingInputs, CallErr
     Ok(EmbeddingInputs { base64, tokens, tokens_max })
 }
 
-/// Tokens of some input.
+/// The number of inputs and their tokens: `tokens` is an estimate, `tokens_max` an upper bound.
 #[derive(Default)]
 struct TokenCount {
     inputs: u64,
@@ -77,7 +77,8 @@ struct TokenCount {
 }
 
 impl TokenCount {
-    /// Counts a text. A vendor splits it into bytes at worst, and may add a token of its own.
+    /// Counts the tokens of a text; `None` if the value is not a non-empty string. At worst the
+    /// vendor makes a token of each byte, and it may add one token.
     fn count_text(&mut self, text: JsonValue<'_>) -> Option<()> {
         let code_points = count_code_points(text).filter(|n| *n > 0)?;
         self.tokens += code_points.div_ceil(CODE_POINTS_PER_TOKEN);
@@ -85,7 +86,7 @@ impl TokenCount {
         Some(())
     }
 
-    /// Counts the tokens of a list that is there under a name.
+    /// Counts the tokens of a list of token ids; `name` is the path of the list.
     fn count_token_list(&mut self, name: &str, list: JsonValue<'_>) -> Result<(), CallError> {
         let mut count = 0;
         for (i, token) in list.elements().enumerate() {
@@ -95,7 +96,7 @@ impl TokenCount {
             count += 1;
         }
         if count == 0 {
-            // Elements of anything but a list are none.
+            // This also refuses a value that is not a list, since such a value has no elements.
             return Err(invalid_value(name, TOKENS_EXPECTED, list));
         }
         self.tokens += count;

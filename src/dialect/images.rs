@@ -1,4 +1,5 @@
-//! Images from text, and from an image: the calls, the bodies that vendors take, and their replies.
+//! Calls that generate or edit an image: checks the requests, builds the bodies for the vendors,
+//! and converts their replies.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;

@@ -1,4 +1,4 @@
-//! The native messages format: its calls, and the usage that its replies report.
+//! The native messages format: parses its calls, and reads the usage that its replies report.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
@@ -8,12 +8,12 @@ use super::json::{JsonDocument, JsonKind, JsonValue};
 use super::meter::TOKENS_MAX;
 use crate::money::TokenUsage;
 
-/// Reads a body. What the format knows beyond these fields is the vendor's to check.
+/// Parses the body of a messages call. All other fields are left to the vendor to check.
 ///
 /// # Errors
 /// [`CallError`] names the field and what would be right.
 pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, CallError> {
-    // Zero warms the vendor's cache and generates nothing.
+    // A limit of 0 is valid: such a call fills the vendor's cache and generates nothing.
     let Some(output_max) = read_integer(document, "max_tokens", 0)? else {
         let expected = "the most tokens to generate, a whole number; nothing is filled in here";
         return Err(CallError::missing("max_tokens", expected));
@@ -21,16 +21,16 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, Call
     // With interleaved tool calls, the thinking budget may exceed `max_tokens`.
     let budget = document.get("thinking").and_then(|t| t.get("budget_tokens")?.integer());
     let hidden_max = budget.filter(|budget| *budget > output_max).unwrap_or(0);
-    let content = measure_input(document)?;
+    let input_size = measure_input(document)?;
     Ok(TextRequest {
         output_max: Some(output_max),
         choices: 1,
         hidden_output_max: hidden_max,
-        input_size: content,
+        input_size,
     })
 }
 
-/// Checks the messages' shape; counts what is not text.
+/// Checks the shape of the messages, and counts the input that is not text.
 fn measure_input(document: &JsonDocument) -> Result<InputSize, CallError> {
     let mut blocks = ContentBlocks::default();
     visit_messages(document, "user or assistant", |content| {
@@ -39,23 +39,30 @@ fn measure_input(document: &JsonDocument) -> Result<InputSize, CallError> {
     let text_bytes = (document.body().len() as u64).saturating_sub(blocks.non_text_bytes);
     let ContentBlocks { images, documents, .. } = blocks;
     let tools = count_tool_prompts(document, "custom");
-    Ok(InputSize { images, documents, tool_prompts: tools, text_bytes, has_external_input: false })
+    Ok(InputSize {
+        images,
+        documents,
+        vendor_tool_prompt_count: tools,
+        text_bytes,
+        has_external_input: false,
+    })
 }
 
-/// Blocks inside of blocks, at most: a fetched page inside its result inside the result's block
-/// inside the message, and pictures in it. Walking costs the depth times the bytes.
+/// Blocks are counted down to this nesting depth. The deepest ones are images in a fetched page,
+/// which is in a fetch result, which is in a result block, which is in a message. Walking the
+/// blocks costs the depth times the bytes.
 const BLOCKS_DEPTH_MAX: usize = 5;
 
 #[derive(Default)]
 struct ContentBlocks {
     images: u64,
     documents: u64,
-    /// Bytes of both.
+    /// The bytes of the data of both in the body.
     non_text_bytes: u64,
 }
 
 impl ContentBlocks {
-    /// Counts the blocks of a content, and those inside results and documents.
+    /// Counts the images and documents in a content, also those inside results and documents.
     fn count(&mut self, content: JsonValue<'_>, depth: usize) {
         if depth == 0 {
             return;
@@ -99,27 +106,29 @@ impl ContentBlocks {
     }
 }
 
-/// The usage of a reply as it is reported: in a stream twice and more, each later report standing
-/// for the whole reply.
+/// The usage that the vendor reports for a reply. A stream reports it two times or more, and each
+/// later report is for the whole reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReportedUsage {
-    /// Input that was read from no cache and written to none.
+    /// Input tokens that were neither read from a cache nor written to one.
     input: Option<u64>,
     cache_write: Option<u64>,
-    /// Of what was written, what is kept for five minutes, and for an hour.
+    /// The tokens written to a cache by their lifetime: those kept for five minutes, and for an
+    /// hour.
     cache_write_by_ttl: [Option<u64>; 2],
     cache_read: Option<u64>,
     output: Option<u64>,
-    /// Of the output, what the model thought.
+    /// The part of the output tokens that is the model's thinking.
     pub thinking: u64,
-    /// The sum over the steps that the vendor took, where it tells them apart.
+    /// The input and output tokens of all steps (`iterations`) of the vendor together; 0 if it does
+    /// not report the steps.
     iteration_totals: (u64, u64),
 }
 
 impl ReportedUsage {
-    /// Takes a `usage`, and tells whether it counts the output. Members that are absent or null
-    /// keep what was reported before. Numbers that are negative, fractional or absurd make all of
-    /// it no report.
+    /// Merges a `usage` into the report. Returns whether it has the output tokens. Members that are
+    /// absent or null keep the value that was reported before. If a number is negative, fractional
+    /// or implausibly large, the whole `usage` is ignored.
     pub(crate) fn merge(&mut self, usage: JsonValue<'_>) -> bool {
         let before = *self;
         let sound = self.read_usage(usage).is_some();
@@ -163,13 +172,13 @@ impl ReportedUsage {
         Some(())
     }
 
-    /// The tokens, once both sides are known. All input counts: what was written to a cache and
-    /// what was read from it as well.
+    /// Returns the tokens once both input and output are known, else `None`. Tokens written to a
+    /// cache or read from one count as input.
     #[must_use]
     pub(crate) fn tokens(&self) -> Option<TokenUsage> {
         let [five_minutes, hour] = self.cache_write_by_ttl.map(Option::unwrap_or_default);
-        let lives = five_minutes.saturating_add(hour);
-        let cache_write = self.cache_write.unwrap_or(0).max(lives);
+        let cache_write_by_ttl_sum = five_minutes.saturating_add(hour);
+        let cache_write = self.cache_write.unwrap_or(0).max(cache_write_by_ttl_sum);
         let cache_read = self.cache_read.unwrap_or(0);
         let input = self.input?.saturating_add(cache_write).saturating_add(cache_read);
         Some(TokenUsage {
@@ -186,8 +195,8 @@ fn plausible_count(value: JsonValue<'_>) -> Option<u64> {
     value.integer().filter(|n| *n <= TOKENS_MAX)
 }
 
-/// Input and output of all steps together. A step may be missing in the sums that stand beside
-/// them, but it is billed.
+/// Returns the input and output tokens of all steps together; `None` if a number is implausible.
+/// The totals beside the steps may lack a step that is billed.
 fn sum_iterations(list: JsonValue<'_>) -> Option<(u64, u64)> {
     let mut sums = (0u64, 0u64);
     for step in list.elements() {
@@ -306,7 +315,7 @@ mod tests {
         #[case] content: &str,
         #[case] images: u64,
         #[case] documents: u64,
-        #[case] other_bytes: u64,
+        #[case] non_text_bytes: u64,
     ) {
         let body = format!(
             r#"{{"model":"m","max_tokens":5,"tools":[{{"name":"f"}},{{"type":"bash_1"}}],"messages":[{{"role":"user","content":{content}}}]}}"#
@@ -314,10 +323,15 @@ mod tests {
         let length = body.len() as u64;
         let text =
             parse_request(&JsonDocument::parse(body.into()).expect("sound")).expect("a call");
-        let text_bytes = length - other_bytes;
+        let text_bytes = length - non_text_bytes;
         let has_external_input = false;
-        let expected =
-            InputSize { images, documents, tool_prompts: 2, text_bytes, has_external_input };
+        let expected = InputSize {
+            images,
+            documents,
+            vendor_tool_prompt_count: 2,
+            text_bytes,
+            has_external_input,
+        };
         assert_eq!(text.input_size, expected);
     }
 

@@ -1,11 +1,11 @@
-//! A moderation call, and what is a verdict on its input.
+//! Moderation calls: checks the requests, and whether a reply is a verdict on the input.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
 use super::call::fields::{invalid_value, non_null_member};
 use super::json::{JsonDocument, JsonKind};
 
-/// Reads an opened body. What the parts of the input are is the vendor's to check.
+/// Checks the body of a moderation call. The parts of the input are left to the vendor to check.
 ///
 /// # Errors
 /// [`CallError`] names the field and what would be right.
@@ -18,7 +18,7 @@ pub fn check_request(document: &JsonDocument) -> Result<(), CallError> {
     if is_right { Ok(()) } else { Err(invalid_value("input", expected, input)) }
 }
 
-/// Whether a vendor's reply is a verdict.
+/// Whether a vendor's reply is a verdict: it has a list of results.
 #[must_use]
 pub fn is_moderation_result(document: &JsonDocument) -> bool {
     document.get("results").is_some_and(|results| results.kind() == JsonKind::Array)

@@ -334,8 +334,8 @@ mod tests {
     #[case("contact ops+llm@acme.example, please", "contact [...], please")]
     #[case("role arn:aws:iam::123456789012:role/llm denied", "role [...] denied")]
     #[case("You can find it at platform.vendor.com/account/keys.", "You can find it at [...].")]
-    fn what_is_the_operators_went_to_clients(#[case] said: &str, #[case] expected: &str) {
-        assert_eq!(redact(said), expected);
+    fn what_is_the_operators_went_to_clients(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(redact(text), expected);
     }
 
     #[rstest]
@@ -354,18 +354,18 @@ mod tests {
     #[case("Unterminated string at line 1 column 33 (char 32) of prompt.txt, e.g. a::b")]
     #[case("überlang – 東京 “quoted” …")]
     #[case("bad head: [redacted]")]
-    fn ordinary_words_were_taken_for_secrets(#[case] said: &str) {
-        assert_eq!(redact(said), said);
-        assert!(matches!(redact(said), Cow::Borrowed(_)));
+    fn ordinary_words_were_taken_for_secrets(#[case] text: &str) {
+        assert_eq!(redact(text), text);
+        assert!(matches!(redact(text), Cow::Borrowed(_)));
     }
 
     #[rstest]
     #[case::paths("org/aaaaa/", "org/[...]/")]
     #[case::pairs("Team:aaaaa=", "Team:[...]=")]
     #[case::words("project 'aaaaa' ", "project '[...]' ")]
-    fn each_of_many_owners_cost_a_pass_over_the_text(#[case] said: &str, #[case] clean: &str) {
-        let times = 4_000 / said.len();
-        let text = said.repeat(times);
+    fn each_of_many_owners_cost_a_pass_over_the_text(#[case] piece: &str, #[case] clean: &str) {
+        let times = 4_000 / piece.len();
+        let text = piece.repeat(times);
         let (redacted, passes) = redact_in_passes(&text);
         assert_eq!(redacted, clean.repeat(times));
         assert!(passes <= 3, "{passes} passes");

@@ -1,5 +1,5 @@
-//! The responses format: its calls, and what its replies say of usage and of the objects that the
-//! vendor keeps.
+//! The responses format: parses its calls, and reads from its replies the usage and the ids of the
+//! objects that the vendor stores.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
@@ -18,19 +18,19 @@ pub use stored_objects::StoredObjectId;
 use input::ResponsesInput;
 use stored_objects::{ReferencedObjects, parse_id};
 
-/// What a call asks for.
+/// The fields of a call that bear on its price and on stored objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponsesRequest {
     /// The most output tokens, if the client set a limit.
     pub output_max: Option<u64>,
-    /// What the input holds.
+    /// The size of the input.
     pub input_size: InputSize,
     /// The stored objects that the call names, in the order of the body.
     pub references: Vec<StoredObjectId>,
 }
 
-/// Reads what bears on price and on stored objects. What the format knows beyond that is the
-/// vendor's to check.
+/// Parses the fields that bear on the price and on stored objects. All other fields are left to the
+/// vendor to check.
 ///
 /// # Errors
 /// [`CallError`] names the field and what would be right.
@@ -40,39 +40,42 @@ pub fn parse_request(document: &JsonDocument) -> Result<ResponsesRequest, CallEr
     if non_null_member(document, "input").is_none() {
         return Err(CallError::missing("input", expected));
     }
-    let mut names = ReferencedObjects::default();
-    let mut content = InputSize::default();
-    let mut other_bytes = 0;
+    let mut references = ReferencedObjects::default();
+    let mut input_size = InputSize::default();
+    let mut non_text_bytes = 0;
     for (name, value) in document.members().filter(|(_, value)| !value.is_null()) {
         match (&*name, value.kind()) {
             ("conversation", JsonKind::Object) => {
                 let inside = "conversation.id";
                 let id = value.get("id").ok_or_else(|| CallError::missing(inside, "an id"))?;
-                names.push(&name, parse_id(inside, id)?)?;
+                references.push(&name, parse_id(inside, id)?)?;
             }
-            ("previous_response_id" | "conversation", _) => names.add(&name, value)?,
+            ("previous_response_id" | "conversation", _) => references.add(&name, value)?,
             ("input", JsonKind::String) => {}
             ("input", JsonKind::Array) => {
                 let mut input = ResponsesInput::default();
-                if input.read_items(value, &mut names)? == 0 {
+                if input.read_items(value, &mut references)? == 0 {
                     return Err(invalid_value("input", expected, value));
                 }
-                (content.images, content.documents) = (input.images, input.documents);
-                other_bytes = input.non_text_bytes;
+                (input_size.images, input_size.documents) = (input.images, input.documents);
+                non_text_bytes = input.non_text_bytes;
             }
             ("input", _) => return Err(invalid_value("input", expected, value)),
-            ("tools", JsonKind::Array) => content.tool_prompts = count_tool_prompts(value),
+            ("tools", JsonKind::Array) => {
+                input_size.vendor_tool_prompt_count = count_tool_prompts(value)
+            }
             ("tools", _) => return Err(invalid_value("tools", "an array", value)),
-            // A text that the vendor keeps.
-            ("prompt", _) => content.has_external_input = true,
+            // A prompt that the vendor stores; its text is not in the body.
+            ("prompt", _) => input_size.has_external_input = true,
             _ => {}
         }
     }
-    content.text_bytes = (document.body().len() as u64).saturating_sub(other_bytes);
-    Ok(ResponsesRequest { output_max, input_size: content, references: names.0 })
+    input_size.text_bytes = (document.body().len() as u64).saturating_sub(non_text_bytes);
+    Ok(ResponsesRequest { output_max, input_size, references: references.0 })
 }
 
-/// See [`InputSize::tool_prompts`]: functions and custom tools come without words of the vendor's.
+/// Counts the tool prompts, see [`InputSize::vendor_tool_prompt_count`]. The vendor adds no prompt
+/// of its own for functions and custom tools.
 fn count_tool_prompts(tools: JsonValue<'_>) -> u64 {
     let mut count = 0;
     for tool in tools.elements() {
@@ -90,15 +93,15 @@ mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
 
-    fn ask(members: &str) -> Result<ResponsesRequest, CallError> {
+    fn parse(members: &str) -> Result<ResponsesRequest, CallError> {
         let body = format!(r#"{{"model":"m",{members}}}"#);
         parse_request(&JsonDocument::parse(body.into()).expect("sound"))
     }
 
-    /// What a body of these members names, as `param=id`.
+    /// Returns the stored objects that a body with these members names, as `param=id`.
     fn named(members: &str) -> Vec<String> {
-        let names = ask(members).expect("a call").references;
-        names.into_iter().map(|named| format!("{}={}", named.param, named.id)).collect()
+        let references = parse(members).expect("a call").references;
+        references.into_iter().map(|named| format!("{}={}", named.param, named.id)).collect()
     }
 
     #[rstest]
@@ -140,7 +143,7 @@ mod tests {
     )]
     #[case::reference_to_a_number(r#""input":[{"id":7}]"#, "invalid_value", "input[0].id")]
     fn what_is_wrong_is_named(#[case] members: &str, #[case] code: &str, #[case] param: &str) {
-        let fault = ask(members).expect_err("a fault");
+        let fault = parse(members).expect_err("a fault");
         assert_eq!((fault.code, fault.param.as_deref()), (code, Some(param)), "{fault}");
     }
 
@@ -152,7 +155,7 @@ mod tests {
         let body = format!(r#"{{"model":"m",{members}}}"#);
         let input_size = InputSize { text_bytes: body.len() as u64, ..InputSize::default() };
         assert_eq!(
-            ask(members),
+            parse(members),
             Ok(ResponsesRequest { output_max, input_size, references: Vec::new() })
         );
     }
@@ -236,7 +239,7 @@ mod tests {
         #[case] part: &str,
         #[case] images: u64,
         #[case] documents: u64,
-        #[case] other_bytes: u64,
+        #[case] non_text_bytes: u64,
         #[values(
             r#"{"role":"user","content":[PART]}"#,
             r#"{"type":"function_call_output","call_id":"c","output":[PART]}"#,
@@ -246,29 +249,34 @@ mod tests {
     ) {
         let tools = r#""tools":[{"type":"function"},{"type":"custom"},{"type":"web_search"}]"#;
         let members = format!(r#""input":[{}],{tools}"#, item.replace("PART", part));
-        let text_bytes = (members.len() + r#"{"model":"m",}"#.len()) as u64 - other_bytes;
-        let content = ask(&members).expect("a call").input_size;
+        let text_bytes = (members.len() + r#"{"model":"m",}"#.len()) as u64 - non_text_bytes;
+        let input_size = parse(&members).expect("a call").input_size;
         let has_external_input = false;
-        let expected =
-            InputSize { images, documents, tool_prompts: 2, text_bytes, has_external_input };
-        assert_eq!(content, expected);
+        let expected = InputSize {
+            images,
+            documents,
+            vendor_tool_prompt_count: 2,
+            text_bytes,
+            has_external_input,
+        };
+        assert_eq!(input_size, expected);
     }
 
     #[test]
     fn calls_are_bounded() {
         let items = |item: &str, n| format!(r#""input":[{}]"#, vec![item; n].join(","));
         assert_eq!(named(&items(r#"{"id":"i"}"#, REFERENCES_MAX)).len(), REFERENCES_MAX);
-        let fault = ask(&items(r#"{"id":"i"}"#, REFERENCES_MAX + 1)).expect_err("a fault");
+        let fault = parse(&items(r#"{"id":"i"}"#, REFERENCES_MAX + 1)).expect_err("a fault");
         assert_eq!(fault.param.as_deref(), Some("input[256].id"));
-        assert!(ask(&items("{}", 100_000)).is_ok());
-        let fault = ask(&items("{}", 100_001)).expect_err("a fault");
+        assert!(parse(&items("{}", 100_000)).is_ok());
+        let fault = parse(&items("{}", 100_001)).expect_err("a fault");
         assert_eq!(fault.param.as_deref(), Some("input"));
         let reference = |n| format!(r#""input":[{{"id":"{}"}}]"#, "i".repeat(n));
-        assert!(ask(&reference(ID_BYTES_MAX)).is_ok() && ask(&reference(257)).is_err());
+        assert!(parse(&reference(ID_BYTES_MAX)).is_ok() && parse(&reference(257)).is_err());
         let part = |depth: usize| {
             let image = r#"{"type":"input_image"}"#;
             let inner = (0..depth).fold(image.to_owned(), |p, _| format!(r#"{{"content":[{p}]}}"#));
-            ask(&format!(r#""input":[{inner}]"#)).expect("a call").input_size.images
+            parse(&format!(r#""input":[{inner}]"#)).expect("a call").input_size.images
         };
         assert_eq!([part(4), part(5)], [1, 0], "what lies so deep is looked at by nobody");
     }

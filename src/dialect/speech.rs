@@ -1,14 +1,16 @@
-//! A speech call: what is to be spoken, by its characters.
+//! Speech calls: counts the characters of the text to be spoken.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
 use super::call::fields::{invalid_value, non_null_member};
 use super::json::{JsonDocument, JsonValue};
 
-/// Characters of one input, at most (`vendor_b`'s limit).
+/// At most this many characters (Unicode code points) are accepted in one input (`vendor_b`'s
+/// limit).
 const CHARACTERS_MAX: u64 = 4_096;
 
-/// Checks a parsed body and returns the Unicode code points of its input, which are billed.
+/// Checks a parsed body and returns the number of Unicode code points in its input, which are
+/// billed.
 ///
 /// # Errors
 /// [`CallError`] names the field and what would be right.
@@ -25,7 +27,8 @@ pub fn count_characters(document: &JsonDocument) -> Result<u64, CallError> {
     Ok(characters)
 }
 
-/// The Unicode code points of a string's text, whichever way they are written.
+/// Counts the Unicode code points in the text of a JSON string, whether escaped or not; `None` if
+/// the value is not a string.
 pub(super) fn count_code_points(value: JsonValue<'_>) -> Option<u64> {
     let mut rest = value.string_bytes()?;
     let mut count = 0;
@@ -37,13 +40,13 @@ pub(super) fn count_code_points(value: JsonValue<'_>) -> Option<u64> {
     Some(count + count_char_starts(rest))
 }
 
-/// The code points that begin in some UTF-8.
+/// Counts the code points in UTF-8 text by the bytes that begin one.
 fn count_char_starts(text: &[u8]) -> u64 {
     text.iter().filter(|byte| !matches!(byte, 0x80..=0xBF)).count() as u64
 }
 
-/// The bytes of the escape that sound bytes begin with. Two of them are one code point where the
-/// first is the high half of a surrogate pair.
+/// Returns the length in bytes of the escape at the start of valid JSON. If the escape is the high
+/// half of a surrogate pair, the low half is included, since both are one code point.
 fn escape_length(escape: &[u8]) -> usize {
     match escape {
         [_, b'u', b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..] => 12,
@@ -111,12 +114,12 @@ mod tests {
         assert!(fault.message.ends_with("(Unicode code points), not of 4097"), "{fault}");
     }
 
-    /// The text of a JSON string in which nothing is but ASCII.
+    /// Writes a text as the content of a JSON string, with every character escaped.
     fn escaped(text: &str) -> String {
         text.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect()
     }
 
-    /// Some text, and whether to write it in nothing but ASCII.
+    /// Generates a text, and whether to write it with every character escaped.
     fn part() -> impl Strategy<Value = (String, bool)> {
         (".{0,6}|[\"\\\\/\u{0}-\u{1f}]{1,3}", any::<bool>())
     }

@@ -1,9 +1,10 @@
-//! Between the chat format and the messages format: requests one way, replies and their events the
-//! other, by the bytes.
+//! Translates between the chat format and the messages format: requests from chat to messages,
+//! replies and stream events from messages to chat.
 //!
-//! Text keeps its escapes, numbers keep their digits and objects the order of their members: what
-//! both formats say alike is copied, never read and written anew. What the messages format has no
-//! place for is dropped and named; what would change the meaning of a call is refused.
+//! A value that both formats share is copied byte for byte, not parsed and serialized again:
+//! strings keep their escapes, numbers their digits and objects the order of their members. A field
+//! that has no counterpart in the messages format is dropped, and its name is reported. A field
+//! whose loss would change the meaning of the call is refused.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 mod parts;

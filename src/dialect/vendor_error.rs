@@ -84,19 +84,19 @@ impl VendorError {
 
 /// What a vendor said, without our key: some repeat the head of the request that they refuse.
 #[must_use]
-pub(crate) fn redact_key<'a>(said: &'a [u8], key: &str) -> Cow<'a, [u8]> {
+pub(crate) fn redact_key<'a>(text: &'a [u8], key: &str) -> Cow<'a, [u8]> {
     // A shorter one is a placeholder, and may be a word of the answer.
-    if key.len() < KEY_BYTES_MIN || memchr::memmem::find(said, key.as_bytes()).is_none() {
-        return Cow::Borrowed(said);
+    if key.len() < KEY_BYTES_MIN || memchr::memmem::find(text, key.as_bytes()).is_none() {
+        return Cow::Borrowed(text);
     }
-    let mut clean = Vec::with_capacity(said.len());
+    let mut clean = Vec::with_capacity(text.len());
     let mut from = 0;
-    for at in memchr::memmem::find_iter(said, key.as_bytes()) {
-        clean.extend_from_slice(&said[from..at]);
+    for at in memchr::memmem::find_iter(text, key.as_bytes()) {
+        clean.extend_from_slice(&text[from..at]);
         clean.extend_from_slice(b"[redacted]");
         from = at + key.len();
     }
-    clean.extend_from_slice(&said[from..]);
+    clean.extend_from_slice(&text[from..]);
     Cow::Owned(clean)
 }
 
@@ -173,11 +173,11 @@ mod tests {
     #[case::too_short_to_be_one("a key is bad", "key", "a key is bad")]
     #[case::none("a key is bad", "", "a key is bad")]
     fn our_key_went_to_the_client_in_the_vendors_words(
-        #[case] said: &str,
+        #[case] text: &str,
         #[case] key: &str,
         #[case] expected: &str,
     ) {
-        assert_eq!(&*redact_key(said.as_bytes(), key), expected.as_bytes());
+        assert_eq!(&*redact_key(text.as_bytes(), key), expected.as_bytes());
     }
 
     #[test]
@@ -195,8 +195,8 @@ mod tests {
         for length in 3_900..4_010 {
             let text = format!("{} sk-0123456789abcdef and on", "é ".repeat(length / 2));
             let body = format!(r#"{{"error":{{"message":"{text}"}}}}"#);
-            let said = VendorError::parse(body.as_bytes()).message.unwrap_or_default();
-            assert!(!said.contains("sk-") && said.chars().count() <= MESSAGE_CHARS_MAX);
+            let message = VendorError::parse(body.as_bytes()).message.unwrap_or_default();
+            assert!(!message.contains("sk-") && message.chars().count() <= MESSAGE_CHARS_MAX);
         }
     }
 

@@ -1,4 +1,5 @@
-//! Videos: the calls that ask for one, the body that a vendor takes, and what the vendor answers.
+//! Calls for videos: parses the requests, builds the vendor's body, and parses the vendor's
+//! replies.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::CallError;
@@ -19,7 +20,7 @@ pub use form::parse_form;
 pub use reply::{VideoProgress, VideoRefusal, parse_progress, parse_refusal, parse_submitted_id};
 pub use request::VideoRequest;
 
-/// All fields of a call.
+/// All fields that a call may have.
 const FIELDS: [&str; 9] = [
     "model",
     "prompt",
@@ -31,15 +32,16 @@ const FIELDS: [&str; 9] = [
     "image_url",
     "generate_audio",
 ];
-/// Characters of a prompt, at most (spec, limits).
+/// At most this many characters (Unicode code points) may be in a prompt (spec, limits).
 const CHARACTERS_MAX: u64 = 32_000;
-/// The length of a video, at most, and where the call names none.
+/// The maximum length of a video in seconds, and `SECONDS_DEFAULT`, the length if the call names
+/// none.
 const SECONDS_MAX: u64 = 15;
 const SECONDS_DEFAULT: u64 = 4;
-/// So much is shown of the name of a field.
+/// At most this many characters of an unknown field's name are shown in the error.
 const NAME_CHARS_MAX: usize = 64;
 
-/// Reads the fields of a call; `file` is the start frame of a form.
+/// Parses the fields of a call; `file` is the start frame if the call is a form that has one.
 ///
 /// # Errors
 /// [`CallError`] names the field and what would be right.
@@ -56,16 +58,8 @@ pub fn parse_request(
     let has_frame = start_frame::find_url(document, file)?.is_some() || file.is_some();
     let shape = shape::parse_shape(document, has_frame)?;
     let audio = read_audio(document)?;
-    let shape::VideoShape { resolution, aspect_ratio: ratio, size, resolution_field: named_by } =
-        shape;
-    Ok(VideoRequest {
-        seconds,
-        resolution,
-        aspect_ratio: ratio,
-        size,
-        resolution_field: named_by,
-        audio,
-    })
+    let shape::VideoShape { resolution, aspect_ratio, size, resolution_field } = shape;
+    Ok(VideoRequest { seconds, resolution, aspect_ratio, size, resolution_field, audio })
 }
 
 fn unknown_field(name: &str) -> CallError {
@@ -98,7 +92,8 @@ fn read_seconds(document: &JsonDocument) -> Result<u64, CallError> {
     sound.ok_or_else(|| invalid_value("seconds", &expected, value))
 }
 
-/// Forms have no booleans but words.
+/// Reads `generate_audio`, which is `true` by default. Forms have no booleans, so the strings
+/// `true` and `false` are accepted too.
 fn read_audio(document: &JsonDocument) -> Result<bool, CallError> {
     let Some(value) = non_null_member(document, "generate_audio") else { return Ok(true) };
     match (value.bool(), value.text().as_deref()) {

@@ -3,17 +3,19 @@
 
 use super::{ConfigError, SourceLocation, SpannedValue, TomlValue, closest_word};
 
-/// A table being read. Call [`TableReader::finish`] when every known key was asked for.
+/// A table that is read key by key. Call [`TableReader::finish`] after all known keys have been
+/// read.
 #[derive(Debug)]
 pub(crate) struct TableReader {
-    /// Where the table stands.
+    /// The location of the table in its file.
     pub location: SourceLocation,
     members: Vec<(String, SpannedValue)>,
     known_keys: Vec<&'static str>,
 }
 
 impl TableReader {
-    /// Opens a node as a table; anything else is a fault and reads as an empty one.
+    /// Opens a node as a table. A node of another kind is a fault, and is treated as an empty
+    /// table.
     pub(crate) fn open(node: SpannedValue, faults: &mut Vec<ConfigError>) -> TableReader {
         let members = match node.value {
             TomlValue::Table(members) => members,
@@ -27,7 +29,7 @@ impl TableReader {
         TableReader { location: node.location, members, known_keys: Vec::new() }
     }
 
-    /// The raw value of a key.
+    /// Takes the raw value of a key; `None` if the key is absent or was taken before.
     pub(crate) fn take_value(&mut self, key: &'static str) -> Option<SpannedValue> {
         self.known_keys.push(key);
         let at = self.members.iter().position(|(k, _)| k == key)?;
@@ -43,7 +45,7 @@ impl TableReader {
         read_text(node, key, faults)
     }
 
-    /// A number, as its digits.
+    /// Reads a number, as its digits with their location.
     pub(crate) fn number(
         &mut self,
         key: &'static str,
@@ -59,21 +61,21 @@ impl TableReader {
         }
     }
 
-    /// A whole number from 0.
+    /// Reads a whole number from 0.
     pub(crate) fn integer(
         &mut self,
         key: &'static str,
         faults: &mut Vec<ConfigError>,
     ) -> Option<u64> {
-        let (digits, place) = self.number(key, faults)?;
+        let (digits, location) = self.number(key, faults)?;
         let read = digits.parse().ok();
         if read.is_none() {
-            faults.push(place.error(format!("'{key}' must be a whole number, not {digits}")));
+            faults.push(location.error(format!("'{key}' must be a whole number, not {digits}")));
         }
         read
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(crate) fn bool(
         &mut self,
         key: &'static str,
@@ -89,7 +91,7 @@ impl TableReader {
         }
     }
 
-    /// A list of nodes; an absent one is empty.
+    /// Reads a list of nodes; empty if the key is absent.
     pub(crate) fn list(
         &mut self,
         key: &'static str,
@@ -105,7 +107,7 @@ impl TableReader {
         }
     }
 
-    /// A list of texts; an absent one is `None`.
+    /// Reads a list of texts; `None` if the key is absent.
     pub(crate) fn texts(
         &mut self,
         key: &'static str,
@@ -119,7 +121,7 @@ impl TableReader {
         Some(items.into_iter().filter_map(|n| read_text(n, key, faults)).collect())
     }
 
-    /// A table's members, whatever they are called; an absent one is empty.
+    /// Reads the members of an inner table, which may have any keys; empty if the key is absent.
     pub(crate) fn members(
         &mut self,
         key: &'static str,
@@ -128,7 +130,7 @@ impl TableReader {
         self.take_value(key).map_or_else(Vec::new, |node| TableReader::open(node, faults).members)
     }
 
-    /// An inner table.
+    /// Reads an inner table; `None` if the key is absent.
     pub(crate) fn table(
         &mut self,
         key: &'static str,
@@ -137,13 +139,13 @@ impl TableReader {
         self.take_value(key).map(|node| TableReader::open(node, faults))
     }
 
-    /// Whether a key stands there and was not taken yet.
+    /// Whether the table has a key that was not taken yet.
     #[must_use]
     pub(crate) fn has(&self, key: &str) -> bool {
         self.members.iter().any(|(k, _)| k == key)
     }
 
-    /// Every key that nobody asked for is a fault.
+    /// Ends the reading. Every key of the table that was not asked for is a fault.
     pub(crate) fn finish(self, faults: &mut Vec<ConfigError>) {
         for (key, node) in &self.members {
             let hint = match closest_word(key, self.known_keys.iter().copied()) {
@@ -155,7 +157,7 @@ impl TableReader {
     }
 }
 
-/// A node as text.
+/// Reads a node as a text; a node of another kind is a fault.
 fn read_text(node: SpannedValue, key: &str, faults: &mut Vec<ConfigError>) -> Option<String> {
     match node.value {
         TomlValue::Text(text) => Some(text),
@@ -180,7 +182,7 @@ mod tests {
         (TableReader::open(node, &mut faults), faults)
     }
 
-    fn told(faults: &[ConfigError]) -> Vec<String> {
+    fn error_messages(faults: &[ConfigError]) -> Vec<String> {
         faults.iter().map(ConfigError::to_string).collect()
     }
 
@@ -221,13 +223,13 @@ mod tests {
                 let (mut table, mut faults) = open(&format!("\nk = {value}"));
                 let is_there = read(&mut table, &mut faults);
                 assert_eq!(is_there, faults.is_empty());
-                told(&faults).pop()
+                error_messages(&faults).pop()
             });
             found.to_vec()
         };
         let not = |wanted: &str, but: &str| {
-            let told = format!("f:2: 'k' must be {wanted}, not {but}");
-            (wanted != but).then_some(told)
+            let message = format!("f:2: 'k' must be {wanted}, not {but}");
+            (wanted != but).then_some(message)
         };
         let expected = |wanted: &str| kinds.map(|kind| not(wanted, kind)).to_vec();
         assert_eq!(each(|t, f| t.text("k", f).is_some()), expected("a text"));
@@ -258,7 +260,7 @@ mod tests {
             "f:3: 'c' must be a whole number, not 18446744073709551616",
             "f:4: 'd' must be a text, not a number",
         ];
-        assert_eq!(told(&faults), expected);
+        assert_eq!(error_messages(&faults), expected);
     }
 
     #[test]
@@ -271,6 +273,6 @@ mod tests {
             "f:1: unknown key 'inptu'; closest is 'input'",
             "f:2: unknown key 'zzz'; known are input, output",
         ];
-        assert_eq!(told(&faults), expected);
+        assert_eq!(error_messages(&faults), expected);
     }
 }

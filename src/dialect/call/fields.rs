@@ -50,9 +50,9 @@ pub(in crate::dialect) fn visit_messages<'a>(
     Ok(())
 }
 
-/// How many of a call's tools come with words of the vendor's (see
-/// [`InputSize::tool_prompts`](super::InputSize::tool_prompts)); `custom` is the type of those that
-/// do not.
+/// Counts the tool prompts, see
+/// [`InputSize::vendor_tool_prompt_count`](super::InputSize::vendor_tool_prompt_count). `custom` is
+/// the type of the tools for which the vendor adds no prompt.
 pub(in crate::dialect) fn count_tool_prompts(document: &JsonDocument, custom: &str) -> u64 {
     let mut count = 0;
     for tool in non_null_member(document, "tools").into_iter().flat_map(JsonValue::elements) {

@@ -36,7 +36,7 @@ pub enum RequestKind {
     /// One video.
     Video {
         /// What it is to be like.
-        ask: VideoRequest,
+        request: VideoRequest,
         /// The image that it begins with.
         file: Option<SourceImage>,
     },

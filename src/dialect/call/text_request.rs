@@ -24,7 +24,7 @@ pub struct InputSize {
     pub documents: u64,
     /// How many tool prompts the vendor adds: one for each tool that it hosts itself, and one more
     /// if there are any tools at all.
-    pub tool_prompts: u64,
+    pub vendor_tool_prompt_count: u64,
     /// Bytes of the body without images and documents.
     pub text_bytes: u64,
     /// Whether the vendor may read input that is neither in the body nor counted above.
@@ -42,6 +42,6 @@ impl InputSize {
     /// Whether a tool is the vendor's own. (Tools that are not count as one.)
     #[must_use]
     pub(crate) fn has_hosted_tools(&self) -> bool {
-        self.tool_prompts > 1
+        self.vendor_tool_prompt_count > 1
     }
 }

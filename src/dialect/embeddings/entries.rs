@@ -1,29 +1,31 @@
-//! Where the entries of a reply begin, and where each of them ends, in bytes that are still coming.
+//! Finds where the entries of a reply begin, and where each of them ends, in bytes that are still
+//! arriving.
 //!
-//! Neither validates anything: each entry that they find, and the rest of the reply around the
+//! The finders validate nothing: each entry that they find, and the rest of the reply around the
 //! entries, is parsed strictly afterwards. If both parts are valid, so is the whole reply.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use memchr::{memchr2, memchr3};
 
-/// The name of the list of entries. One that is written with escapes is not found.
+/// The name of the list of entries. A name that is written with escapes is not found.
 const ENTRIES_MEMBER: &[u8] = b"data";
 
-/// Looks for the list of entries in the outermost object.
+/// Finds the list of entries in the outermost object.
 #[derive(Debug, Default)]
 pub(super) struct EntryListFinder {
     scanned: usize,
     depth: usize,
-    /// Where the text began that has not ended.
+    /// The offset at which the current string begins, after its quote; `None` outside a string.
     text_start: Option<usize>,
-    /// Whether the last text of the outermost object is the name of the list, and whether its
-    /// colon was there.
+    /// Whether the last string in the outermost object is the name of the list, and
+    /// (`value_follows`) whether a colon came after it.
     name_matched: bool,
     value_follows: bool,
 }
 
 impl EntryListFinder {
-    /// The byte after the opening bracket; `bytes` are all that came, also those of last time.
+    /// Returns the offset after the opening bracket of the list; `None` if the bracket has not
+    /// arrived. `bytes` are all bytes of the reply so far, including those of earlier calls.
     pub(super) fn find_list_start(&mut self, bytes: &[u8]) -> Option<usize> {
         while self.scanned < bytes.len() {
             if let Some(start) = self.text_start {
@@ -50,7 +52,7 @@ impl EntryListFinder {
     }
 }
 
-/// Looks for the end of an object.
+/// Finds the end of an object.
 #[derive(Debug, Default)]
 pub(super) struct ObjectEndFinder {
     scanned: usize,
@@ -59,8 +61,9 @@ pub(super) struct ObjectEndFinder {
 }
 
 impl ObjectEndFinder {
-    /// The byte after the object with which `bytes` begin; these are all that came of it, also
-    /// those of last time.
+    /// Returns the offset after the object with which `bytes` begin; `None` if its end has not
+    /// arrived. `bytes` are all bytes since the beginning of the object, including those of earlier
+    /// calls.
     pub(super) fn find_object_end(&mut self, bytes: &[u8]) -> Option<usize> {
         loop {
             if self.in_text {
@@ -87,23 +90,24 @@ impl ObjectEndFinder {
     }
 }
 
-/// The byte after the quote that ends a text, looking from `looked` on.
-fn find_text_end(bytes: &[u8], looked: &mut usize) -> Option<usize> {
+/// Returns the offset after the quote that ends a string, searching from `scanned` on; `None` if it
+/// has not arrived.
+fn find_text_end(bytes: &[u8], scanned: &mut usize) -> Option<usize> {
     loop {
-        let Some(found) = memchr2(b'"', b'\\', &bytes[*looked..]) else {
-            *looked = bytes.len();
+        let Some(found) = memchr2(b'"', b'\\', &bytes[*scanned..]) else {
+            *scanned = bytes.len();
             return None;
         };
-        let at = *looked + found;
+        let at = *scanned + found;
         if bytes[at] == b'"' {
-            *looked = at + 1;
+            *scanned = at + 1;
             return Some(at + 1);
         }
         if at + 1 == bytes.len() {
-            // What is escaped has not come.
-            *looked = at;
+            // The escaped character has not arrived, so the next search begins at the backslash.
+            *scanned = at;
             return None;
         }
-        *looked = at + 2;
+        *scanned = at + 2;
     }
 }

@@ -14,40 +14,40 @@ use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::dialect::meter::TOKENS_MAX;
 use crate::dialect::vendor_error::VendorError;
 
-/// The most bytes of an entry: the longest vector, and the members around it.
+/// The maximum length of an entry in bytes: the longest vector, and the members around it.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
-/// The same of what stands before the entries, and of what stands behind them.
+/// The maximum length in bytes of the part before the entries, and of the part after them.
 const ENVELOPE_BYTES_MAX: usize = 1 << 20;
-/// Objects and lists that an entry stands in.
+/// The number of objects and lists around an entry.
 const OUTER_DEPTH: usize = 2;
 
-/// A whole reply, for the client.
+/// A complete reply, converted for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddingsReply {
-    /// The body.
+    /// The body for the client.
     pub body: Bytes,
-    /// The input's tokens, if the vendor reports them.
+    /// The input tokens; `None` if the vendor does not report them.
     pub tokens: Option<u64>,
 }
 
 /// Why a reply has no embeddings for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EmbeddingsReplyError {
-    /// It is not what the dialect says.
+    /// The reply does not have the format of the dialect.
     #[error("it is no list of embeddings")]
     Malformed,
-    /// A part of it exceeds its size limit.
+    /// A part of the reply exceeds its size limit.
     #[error("a part of it is too large")]
     TooLarge,
-    /// The vendor says that it failed.
+    /// The vendor reported an error in place of embeddings.
     #[error("the vendor reported an error")]
     VendorFailed(VendorError),
 }
 
-/// Makes of a vendor's reply what the client wants.
+/// Converts a vendor's complete reply into the one that the client asked for.
 ///
 /// # Errors
-/// It has no embeddings.
+/// [`EmbeddingsReplyError`] if the reply has no valid embeddings.
 pub fn convert_reply(
     body: &[u8],
     inputs: EmbeddingInputs,
@@ -58,43 +58,44 @@ pub fn convert_reply(
     Ok(EmbeddingsReply { body: out.freeze(), tokens })
 }
 
-/// See the module.
+/// Converts a reply while it arrives; see the module.
 #[derive(Debug)]
 pub struct EmbeddingsReader {
     inputs: EmbeddingInputs,
     position: ReadPosition,
-    /// What stands before the first entry.
+    /// The part of the reply before the first entry.
     head: BytesMut,
-    /// What came and was not passed on: of an entry, or behind the last.
+    /// Bytes that have arrived but are not forwarded yet: of an entry, or after the last one.
     pending: BytesMut,
-    /// The usage that stands before the entries.
+    /// The usage in the part before the entries.
     usage: HeadUsage,
 }
 
-/// What stands of usage before the entries.
+/// Whether the part before the entries has a usage.
 #[derive(Debug, Clone, Copy)]
 enum HeadUsage {
     Absent,
-    /// It was passed on; the tokens, if it is sound.
+    /// A usage was forwarded; `tokens` is `None` if the vendor's was invalid and the counted one
+    /// was forwarded in its place.
     Forwarded {
         tokens: Option<u64>,
     },
 }
 
-/// How far a reply was read.
+/// The position in a reply up to which it was read.
 #[derive(Debug)]
 enum ReadPosition {
     Head(EntryListFinder),
-    /// Before an entry, which may be the first, and there may be none.
+    /// Before an entry, which may be the first one. If no entry follows, the reply is malformed.
     BeforeEntry,
     InEntry(ObjectEndFinder),
-    /// Behind an entry.
+    /// After an entry.
     AfterEntry,
     Tail,
 }
 
 impl EmbeddingsReader {
-    /// A reader of a reply to these inputs, of which nothing has arrived.
+    /// Makes a reader for the reply to a call with these inputs.
     #[must_use]
     pub fn new(inputs: EmbeddingInputs) -> EmbeddingsReader {
         let (head, pending) = (BytesMut::new(), BytesMut::new());
@@ -107,16 +108,17 @@ impl EmbeddingsReader {
         }
     }
 
-    /// How many bytes it holds.
+    /// Returns how many bytes are buffered.
     #[must_use]
     pub(crate) fn buffered_bytes(&self) -> usize {
         self.head.len() + self.pending.len()
     }
 
-    /// Takes the next bytes, and appends to `out` what of the reply has been checked.
+    /// Takes the next bytes of the reply, and appends the part that has been validated to `out`.
     ///
     /// # Errors
-    /// It cannot be a list of embeddings any more. Discard what was written to `out` before.
+    /// [`EmbeddingsReplyError`] if the reply cannot be a valid list of embeddings any more. The
+    /// caller must discard what was written to `out` before.
     pub fn push(&mut self, bytes: &[u8], out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
         let ReadPosition::Head(finder) = &mut self.position else {
             self.pending.extend_from_slice(bytes);
@@ -137,8 +139,8 @@ impl EmbeddingsReader {
         }
     }
 
-    /// Ends the reply, and gives out the rest of it; tells the input's tokens, if the vendor
-    /// reports them.
+    /// Ends the reply, and appends the rest of it to `out`. Returns the input tokens; `None` if the
+    /// vendor reports none.
     ///
     /// # Errors
     /// As of [`EmbeddingsReader::push`].
@@ -146,7 +148,8 @@ impl EmbeddingsReader {
         match self.position {
             ReadPosition::Tail => self.read_tail(out),
             ReadPosition::Head(_) => {
-                // A vendor's error in place of the list: it says why there are no embeddings.
+                // The list of entries is absent. If the vendor sent an error in its place, that
+                // error is returned, since it gives the reason.
                 parse_envelope(self.head.split().freeze())?;
                 Err(EmbeddingsReplyError::Malformed)
             }
@@ -155,16 +158,16 @@ impl EmbeddingsReader {
     }
 
     fn read_head(&mut self, out: &mut BytesMut) -> Result<(), EmbeddingsReplyError> {
-        // Closes the list so that the head is a document; taken off again below.
+        // Closes the list, so that the head can be parsed as a document; it is removed again below.
         const CLOSING: &[u8] = b"]}";
-        let skeleton = parse_envelope(Bytes::from([&self.head[..], CLOSING].concat()))?;
-        let Some(usage) = skeleton.get("usage") else {
+        let envelope = parse_envelope(Bytes::from([&self.head[..], CLOSING].concat()))?;
+        let Some(usage) = envelope.get("usage") else {
             out.extend_from_slice(&self.head);
             return Ok(());
         };
         let tokens = input_tokens(usage);
         self.usage = HeadUsage::Forwarded { tokens };
-        let patched_head = self.with_usage(&skeleton, tokens);
+        let patched_head = self.with_usage(&envelope, tokens);
         out.extend_from_slice(patched_head.strip_suffix(CLOSING).unwrap_or(&patched_head));
         Ok(())
     }
@@ -196,7 +199,7 @@ impl EmbeddingsReader {
                     ReadPosition::BeforeEntry
                 }
                 (ReadPosition::AfterEntry, Some(b']')) => ReadPosition::Tail,
-                // A reply without any entry among them.
+                // This includes a reply without any entry.
                 _ => return Err(EmbeddingsReplyError::Malformed),
             };
         }
@@ -217,14 +220,14 @@ impl EmbeddingsReader {
     }
 
     fn read_tail(&mut self, out: &mut BytesMut) -> Result<Option<u64>, EmbeddingsReplyError> {
-        let skeleton = parse_envelope(Bytes::from([&self.head[..], &self.pending].concat()))?;
+        let envelope = parse_envelope(Bytes::from([&self.head[..], &self.pending].concat()))?;
         if let HeadUsage::Forwarded { tokens } = self.usage {
             out.extend_from_slice(&self.pending);
             return Ok(tokens);
         }
-        if let Some(usage) = skeleton.get("usage") {
+        if let Some(usage) = envelope.get("usage") {
             let tokens = input_tokens(usage);
-            out.extend_from_slice(&self.with_usage(&skeleton, tokens)[self.head.len()..]);
+            out.extend_from_slice(&self.with_usage(&envelope, tokens)[self.head.len()..]);
             return Ok(tokens);
         }
         let brace =
@@ -235,13 +238,14 @@ impl EmbeddingsReader {
         Ok(None)
     }
 
-    /// What stands around the entries, with a usage that was counted where none is reported.
-    fn with_usage(&self, skeleton: &JsonDocument, tokens: Option<u64>) -> Vec<u8> {
-        let mut draft = JsonPatch::new(skeleton);
+    /// Returns the part around the entries, with the counted usage if the vendor reports no valid
+    /// one.
+    fn with_usage(&self, envelope: &JsonDocument, tokens: Option<u64>) -> Vec<u8> {
+        let mut patch = JsonPatch::new(envelope);
         if tokens.is_none() {
-            draft.set("usage", self.estimated_usage_json());
+            patch.set("usage", self.estimated_usage_json());
         }
-        draft.finish().concat()
+        patch.finish().concat()
     }
 
     fn estimated_usage_json(&self) -> String {
@@ -254,7 +258,7 @@ fn check_size(pending: &BytesMut, most: usize) -> Result<(), EmbeddingsReplyErro
     if pending.len() > most { Err(EmbeddingsReplyError::TooLarge) } else { Ok(()) }
 }
 
-/// A reply, or what stands around its entries, unless it tells of an error.
+/// Parses a reply, or the part around its entries. Fails if it reports an error.
 fn parse_envelope(body: Bytes) -> Result<JsonDocument, EmbeddingsReplyError> {
     let document =
         JsonDocument::parse_from_vendor(body).map_err(|_| EmbeddingsReplyError::Malformed)?;
@@ -264,10 +268,10 @@ fn parse_envelope(body: Bytes) -> Result<JsonDocument, EmbeddingsReplyError> {
     }
 }
 
-/// The input's tokens, if the report of them is sound.
+/// Returns the reported input tokens; `None` if they are absent or implausible.
 fn input_tokens(usage: JsonValue<'_>) -> Option<u64> {
     let reported = usage.get("prompt_tokens").and_then(JsonValue::integer);
-    // No input comes to nothing, so neither does its report.
+    // Every input has tokens, so a report of 0 is not believed.
     reported.filter(|n| (1..=TOKENS_MAX).contains(n))
 }
 
@@ -282,7 +286,7 @@ fn is_base64_vector(value: JsonValue<'_>) -> bool {
     value.string_bytes().is_some_and(|text| !text.is_empty())
 }
 
-/// Writes an entry with its vector in base64.
+/// Writes an entry with its vector in base64. `None` if the vector is not a list of numbers.
 fn write_with_base64(entry: &JsonDocument, out: &mut BytesMut) -> Option<()> {
     let mut opening: &[u8] = b"{";
     for (name, value) in entry.members() {
@@ -302,8 +306,9 @@ fn write_with_base64(entry: &JsonDocument, out: &mut BytesMut) -> Option<()> {
     Some(())
 }
 
-/// The numbers of a list as little-endian `f32`s. Each is read from its decimals at once: by way of
-/// a longer number it would be rounded twice.
+/// Encodes the numbers of a list as little-endian `f32`s; `None` if the list is empty or has a
+/// value that is not a finite number. Each number is parsed directly from its decimal digits: if it
+/// were parsed as a longer float first, it would be rounded twice.
 fn encode_f32s(list: JsonValue<'_>) -> Option<Vec<u8>> {
     let mut packed = Vec::new();
     for number in list.elements() {

@@ -1,4 +1,4 @@
-//! What embeddings calls count, and what becomes of their replies.
+//! Tests of the token counts of embeddings calls, and of the conversion of their replies.
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -20,13 +20,13 @@ fn read_json(body: &Json) -> Result<EmbeddingInputs, CallError> {
     parse_request(&document(&body.to_string()))
 }
 
-/// The reply to a call that asked for base64.
+/// Converts the reply to a call that asked for base64.
 fn replied(json: &str) -> Option<(Json, Option<u64>)> {
     let EmbeddingsReply { body, tokens } = convert_reply(json.as_bytes(), ASKED).ok()?;
     Some((serde_json::from_slice(&body).expect("sound"), tokens))
 }
 
-/// The bits of the numbers in a vector.
+/// Returns the bits of the numbers in a base64 vector.
 fn unpacked(vector: &Json) -> Vec<u32> {
     let bytes = STANDARD.decode(vector.as_str().expect("a text")).expect("base64");
     let (numbers, rest) = bytes.as_chunks::<4>();
@@ -155,9 +155,9 @@ fn a_number_becomes_the_nearest_f32(#[case] number: &str, #[case] bits: u32) {
 fn what_is_no_embedding_is_not_taken_for_one(#[case] json: &'static str) {
     for base64 in [true, false] {
         let read = convert_reply(json.as_ref(), EmbeddingInputs { base64, ..ASKED });
-        let is_told =
+        let is_vendor_error =
             matches!(read, Err(EmbeddingsReplyError::VendorFailed(_))) && json.contains("error");
-        assert!(is_told || read == Err(EmbeddingsReplyError::Malformed), "{read:?}");
+        assert!(is_vendor_error || read == Err(EmbeddingsReplyError::Malformed), "{read:?}");
     }
 }
 
@@ -216,7 +216,7 @@ fn all_else_in_a_reply_stays() {
     assert_eq!(std::str::from_utf8(&body), Ok(expected));
 }
 
-/// A number that an `f32` holds, and how it is written.
+/// Generates the bits of a finite `f32`, and one way to write that number.
 fn number() -> impl Strategy<Value = (u32, String)> {
     let finite = any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |n| n.is_finite());
     (finite, 0..4u8).prop_map(|(number, manner)| {
@@ -269,7 +269,8 @@ proptest! {
     }
 }
 
-/// A vendor may indent its numbers; what does not fit then would be made, billed and never passed.
+/// A vendor may indent its numbers. A reply that is then too long would be generated and billed,
+/// but never forwarded, so the call is refused.
 #[rstest]
 #[case::most(1_365, "", true)]
 #[case::one_more(1_366, "", false)]
@@ -290,7 +291,7 @@ fn more_numbers_than_an_answer_holds_are_refused(
     }
 }
 
-/// What comes of a reply that comes in pieces of these sizes, again and again.
+/// Converts a reply that arrives in pieces of these sizes, which repeat until its end.
 fn in_pieces(
     json: &[u8],
     sizes: &[usize],
@@ -310,15 +311,16 @@ fn in_pieces(
     Ok(EmbeddingsReply { body: out.freeze(), tokens })
 }
 
-/// What has to come of a reply where nothing is rewritten, as the scan of all of it says.
+/// Returns the expected tokens of a reply in which nothing is rewritten, from a scan of the whole
+/// reply.
 fn scanned_whole(json: &[u8]) -> Result<Option<u64>, ()> {
     proved(json).ok_or(()).map(|document| {
-        let told = document.get("usage").and_then(|usage| usage.get("prompt_tokens"));
-        told.and_then(JsonValue::integer).filter(|n| (1..=1_000_000_000).contains(n))
+        let reported = document.get("usage").and_then(|usage| usage.get("prompt_tokens"));
+        reported.and_then(JsonValue::integer).filter(|n| (1..=1_000_000_000).contains(n))
     })
 }
 
-/// A reply of which all entries are sound.
+/// Parses a whole reply; `None` unless all its entries are valid.
 fn proved(json: &[u8]) -> Option<JsonDocument> {
     let document = JsonDocument::parse_from_vendor(Bytes::copy_from_slice(json)).ok()?;
     let data =
@@ -337,7 +339,7 @@ fn proved(json: &[u8]) -> Option<JsonDocument> {
     Some(document)
 }
 
-/// Texts, numbers and what else may stand in a reply, also where it may not.
+/// Generates fragments of JSON that occur in a reply, also in places where they are invalid.
 fn scrap() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(r#""data":[{"embedding":[1,2]}]"#.to_owned()),
@@ -356,8 +358,8 @@ fn scrap() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// However it comes, what is made of a reply is the same, and is what the scan of all of it
-    /// says; and where nothing is to be rewritten its bytes are the vendor's.
+    /// In whatever pieces a reply arrives, its conversion gives the same result, which is that of a
+    /// scan of the whole reply. Where nothing is rewritten, its bytes are the vendor's.
     #[test]
     fn a_reply_that_comes_in_pieces_is_read_as_a_whole_one(
         before in proptest::collection::vec(scrap(), 0..3),

@@ -17,8 +17,8 @@ fn read_in(content_type: &str, body: &[u8], size: usize) -> Result<Form, FormErr
 }
 
 /// The parts in words that can be compared, however the content is sliced.
-fn told(form: &Form) -> Vec<String> {
-    let told = |part: &FormPart| match &part.content {
+fn describe_parts(form: &Form) -> Vec<String> {
+    let describe_part = |part: &FormPart| match &part.content {
         PartContent::Text(text) => format!("{}={text}", part.name),
         PartContent::File(file) => {
             let content = file.content.concat();
@@ -28,7 +28,7 @@ fn told(form: &Form) -> Vec<String> {
             format!("{}={name} {kind} {}", part.name, content.escape_ascii())
         }
     };
-    form.parts.iter().map(told).collect()
+    form.parts.iter().map(describe_part).collect()
 }
 
 #[rstest]
@@ -114,7 +114,7 @@ fn what_clients_write_is_read(
 ) {
     for size in [1, 2, 3, 7, 64, body.len()] {
         let read = read_in(content_type, body.as_bytes(), size).expect("a sound form");
-        assert_eq!(told(&read), expected, "in pieces of {size}");
+        assert_eq!(describe_parts(&read), expected, "in pieces of {size}");
     }
 }
 
@@ -359,9 +359,9 @@ fn a_large_file_is_slices_of_its_pieces_and_tiny_pieces_are_gathered() {
 
 /// Bytes of which boundaries and what looks like them are made.
 fn near_boundaries() -> impl Strategy<Value = Vec<u8>> {
-    let words = ["\r\n", "\r", "\n", "-", "--", "X", "--XX", "\r\n--X", "é"];
-    let word = proptest::sample::select(words.map(str::as_bytes).to_vec());
-    proptest::collection::vec(word, 0..30).prop_map(|words| words.concat())
+    let pieces = ["\r\n", "\r", "\n", "-", "--", "X", "--XX", "\r\n--X", "é"];
+    let piece = proptest::sample::select(pieces.map(str::as_bytes).to_vec());
+    proptest::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
 }
 
 /// Whether a boundary or half of one stands in a content.
@@ -394,14 +394,14 @@ proptest! {
         let parts: Vec<_> = parts.iter().map(|(head, content)| (&**head, *content)).collect();
         let body = Bytes::from(form_of(&parts));
         let whole = read_in(TYPE, &body, body.len());
-        prop_assert_eq!(told(&whole.expect("sound")), expected.clone());
+        prop_assert_eq!(describe_parts(&whole.expect("sound")), expected.clone());
         let mut reader = FormReader::new(TYPE, LIMITS).expect("a form");
         let (mut rest, mut cuts) = (body, cuts.into_iter().cycle());
         while !rest.is_empty() {
             let size = cuts.next().unwrap_or(1).min(rest.len());
             reader.push(rest.split_to(size)).expect("sound");
         }
-        prop_assert_eq!(told(&reader.finish().expect("sound")), expected);
+        prop_assert_eq!(describe_parts(&reader.finish().expect("sound")), expected);
     }
 
     #[test]
@@ -415,7 +415,8 @@ proptest! {
         let body = [if begins { head } else { b"" }, &garbage, &more, b"\r\n--XX--"].concat();
         let whole = read_in(TYPE, &body, body.len());
         let cut = read_in(TYPE, &body, size);
-        prop_assert_eq!(whole.map(|form| told(&form)), cut.map(|form| told(&form)));
+        let describe = |form: Form| describe_parts(&form);
+        prop_assert_eq!(whole.map(describe), cut.map(describe));
     }
 
     #[test]

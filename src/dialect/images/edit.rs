@@ -1,4 +1,4 @@
-//! Calls that edit an image: forms from clients, and the bodies that vendors take.
+//! Calls that edit an image: parses the forms of clients, and builds the bodies that vendors take.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
@@ -13,13 +13,14 @@ use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::payload::RequestPayload;
 
-/// The field that the image is sent in.
+/// The form field of the image to edit.
 const IMAGE_FIELD: &str = "image";
 
-/// Reads a form as the JSON object of its text fields, and its one file.
+/// Parses a form into a JSON object of its text fields, and its one file.
 ///
-/// `n`, `output_compression` and `partial_images` become numbers if they are written as whole ones,
-/// `stream` a boolean; everything else is a string.
+/// `n`, `output_compression` and `partial_images` become JSON numbers if they are written as plain
+/// whole numbers, and `stream` becomes a boolean if it is `true` or `false`; every other field
+/// becomes a string.
 ///
 /// # Errors
 /// [`CallError`] names the field and what would be right.
@@ -59,7 +60,7 @@ fn is_image_field(name: &str) -> bool {
     matches!(name, "image" | "image[]")
 }
 
-/// A field must not be of a region, however its name goes on.
+/// Refuses a field that selects a region, also with brackets after its name, such as `mask[]`.
 fn check_region(name: &str) -> Result<(), CallError> {
     let stem = name.split('[').next().unwrap_or_default();
     match REGION_FIELDS.iter().find(|region| **region == stem) {
@@ -68,7 +69,7 @@ fn check_region(name: &str) -> Result<(), CallError> {
     }
 }
 
-/// The value of a field of a form.
+/// Returns the JSON value of a form field.
 fn field_json(name: &str, text: String) -> String {
     let is_bare = match name {
         // Any other spelling is not a JSON number, or parsers disagree about it.
@@ -81,7 +82,8 @@ fn field_json(name: &str, text: String) -> String {
     if is_bare { text } else { json_string(&text) }
 }
 
-/// A vendor's body: the members of an object, and the image as a data URI in `image.url`.
+/// Builds a JSON body for a vendor: the members of `fields`, and the image as a data URI in
+/// `image.url`.
 #[must_use]
 pub fn build_edit_json(fields: &JsonDocument, file: &SourceImage) -> RequestPayload {
     let mut text = "{".to_owned();
@@ -99,8 +101,8 @@ pub fn build_edit_json(fields: &JsonDocument, file: &SourceImage) -> RequestPayl
     payload
 }
 
-/// A vendor's body: the members of an object as a form, and the image as its file `image`. Strings
-/// are written as their text, `null` is left out, everything else as its JSON.
+/// Builds a form for a vendor: the members of `fields` as text parts, and the image as the file
+/// part `image`. Strings are written as their text, other values as their JSON; `null` is left out.
 ///
 /// The boundary must be unpredictable to the client.
 #[must_use]
@@ -111,7 +113,8 @@ pub fn build_edit_form(
 ) -> RequestPayload {
     let mut text = String::new();
     let part = |name: &str| {
-        // As browsers do, and with backslashes as all but they read them.
+        // Quotes and line breaks are escaped as browsers do. Backslashes are doubled as well: all
+        // parsers except those made for browsers read a backslash as an escape.
         let name = name.replace('\\', "\\\\").replace('"', "%22");
         let name = name.replace('\r', "%0D").replace('\n', "%0A");
         format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"")
@@ -136,7 +139,7 @@ pub fn build_edit_form(
     payload
 }
 
-/// All members but the image.
+/// Returns all members except the image.
 fn members_except_image(
     fields: &JsonDocument,
 ) -> impl Iterator<Item = (Cow<'_, str>, JsonValue<'_>)> {
@@ -355,7 +358,7 @@ mod tests {
             prop_assert_eq!((&*last.name, read.name.as_deref()), (IMAGE_FIELD, Some("image.webp")));
             prop_assert_eq!(read.content_type.as_deref(), Some("image/webp"));
             prop_assert_eq!(read.content.concat(), content);
-            let told = parts.into_iter().map(|part| match part.content {
+            let found = parts.into_iter().map(|part| match part.content {
                 PartContent::Text(text) => (part.name, text),
                 PartContent::File(_) => panic!("another file"),
             });
@@ -364,7 +367,7 @@ mod tests {
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 (name, text)
             });
-            prop_assert!(told.eq(meant));
+            prop_assert!(found.eq(meant));
         }
     }
 }

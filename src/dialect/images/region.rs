@@ -1,9 +1,9 @@
-//! Fields that ask for a region of an image, which are not taken.
+//! Refuses the fields that select a region of an image.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::CallError;
 
-/// Fields that say which part of an image to draw, which no vendor here is asked for.
+/// Fields that say which part of an image to draw. No vendor is asked for a part.
 pub(super) const REGION_FIELDS: [&str; 2] = ["mask", "markup"];
 
 pub(super) fn unsupported_region(field: &str) -> CallError {

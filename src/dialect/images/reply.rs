@@ -1,5 +1,5 @@
-//! Replies with images: passed on as they came if they have what the interface promises, else
-//! written anew around the images.
+//! Converts replies with images. A reply that has everything that the interface promises is
+//! forwarded unchanged; any other is written anew around its images.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;
@@ -8,32 +8,34 @@ use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
 use crate::dialect::meter;
 use crate::money::TokenUsage;
 
-/// A vendor's reply that has images.
+/// A vendor's reply with images, converted for the client.
 #[derive(Debug, Clone)]
 pub struct ImagesReply {
-    /// The body for the client, in pieces; images are slices of the vendor's.
+    /// The body for the client, in pieces; the images are slices of the vendor's body.
     pub body: Vec<Bytes>,
-    /// The tokens that the vendor reports, if it does and they are sound.
+    /// The tokens that the vendor reports; `None` if it reports none or an invalid number.
     pub tokens: Option<TokenUsage>,
-    /// The cost that the vendor reports, in ticks (ten to a nano-USD), if it does and it is sound.
+    /// The cost that the vendor reports, in ticks (10 ticks are 1 nano-USD); `None` if it reports
+    /// none or an invalid number.
     pub ticks: Option<u64>,
 }
 
 /// Why a reply has no image for the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WithheldImage {
-    /// The vendor does not give it out.
+    /// The vendor withheld the image.
     #[error("the image was withheld by the vendor's moderation")]
     Moderated,
-    /// It is not what the dialect says.
+    /// The reply does not have the format of the dialect.
     #[error("the vendor's reply could not be read")]
     Unreadable,
 }
 
-/// Reads a reply; `created` is its time if the vendor told none.
+/// Converts a reply. `created` (unix seconds) is the time of the reply if the vendor reports none.
 ///
 /// # Errors
-/// [`WithheldImage`] if there is not an image in each of its entries, or no entry.
+/// [`WithheldImage`] if the reply is malformed, has no entries, has an entry without an image, or
+/// is withheld by the vendor's moderation.
 pub fn convert_reply(document: &JsonDocument, created: i64) -> Result<ImagesReply, WithheldImage> {
     let respects_moderation = document.get("respect_moderation").and_then(JsonValue::bool);
     let data = document.get("data").ok_or(WithheldImage::Unreadable)?;
@@ -56,7 +58,7 @@ pub fn convert_reply(document: &JsonDocument, created: i64) -> Result<ImagesRepl
     })
 }
 
-/// What of an entry the interface has.
+/// The members of an entry that the client may get.
 struct ImageEntry<'a> {
     image: JsonValue<'a>,
     prompt: Option<JsonValue<'a>>,

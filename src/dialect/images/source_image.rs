@@ -1,4 +1,4 @@
-//! An image as a client sent it.
+//! An image file that a client uploaded.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::fmt;
@@ -9,14 +9,14 @@ use crate::dialect::CallError;
 use crate::dialect::form::UploadedFile;
 use crate::dialect::payload::RequestPayload;
 
-/// An image that a client sent to be edited, or to begin a video.
+/// An image that a client uploaded to have it edited, or as the start frame of a video.
 #[derive(Clone)]
 pub struct SourceImage {
-    /// What kind of image, as a media type without parameters.
+    /// The media type of the image, without parameters.
     pub media_type: String,
-    /// The bytes, mostly slices of what came in.
+    /// The bytes of the file, mostly slices of the request body as it arrived.
     pub content: Vec<Bytes>,
-    /// How many bytes these are.
+    /// The length of the file in bytes.
     pub length: usize,
 }
 
@@ -47,7 +47,7 @@ impl SourceImage {
         payload.push_base64(self.content.clone());
     }
 
-    /// What a file of this kind is called.
+    /// Returns a file name with the ending of the media type.
     pub(super) fn file_name(&self) -> String {
         let kind = self.media_type.strip_prefix("image/").unwrap_or_default();
         let ending = match kind.split('+').next() {
@@ -68,10 +68,10 @@ impl fmt::Debug for SourceImage {
     }
 }
 
-/// As many bytes tell what kind of image a file is.
+/// The number of bytes at the start of a file that suffice to find its image format.
 const SNIFF_BYTES: usize = 12;
 
-/// The media type of an image that begins so.
+/// Returns the media type of an image that begins with these bytes; `None` if no known format does.
 fn sniff_media_type(start: &[u8]) -> Option<&'static str> {
     if start.starts_with(b"\x89PNG\r\n\x1a\n") {
         Some("image/png")
@@ -86,7 +86,8 @@ fn sniff_media_type(start: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The media type of an image that a client declares, if it is one that can stand anywhere.
+/// Returns the media type that a client declares, if it is an image type whose characters are safe
+/// in a header, a data URI and a file name.
 fn parse_declared_type(content_type: &str) -> Option<String> {
     let media_type = content_type.split(';').next()?.trim_ascii().to_ascii_lowercase();
     let kind = media_type.strip_prefix("image/")?;

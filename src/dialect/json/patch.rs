@@ -192,9 +192,9 @@ mod tests {
     #[test]
     fn what_is_not_touched_keeps_its_bytes() {
         let doc = document("{ \"a\" : 1.0 ,\n\"b\":[ ] , \"c\":\"\\u0041\" }");
-        let mut draft = JsonPatch::new(&doc);
-        draft.set("b", "2".to_owned());
-        assert_eq!(text(&draft.finish()), "{ \"a\" : 1.0 ,\n\"b\":2 , \"c\":\"\\u0041\" }");
+        let mut patch = JsonPatch::new(&doc);
+        patch.set("b", "2".to_owned());
+        assert_eq!(text(&patch.finish()), "{ \"a\" : 1.0 ,\n\"b\":2 , \"c\":\"\\u0041\" }");
         assert_eq!(JsonPatch::new(&doc).finish(), vec![doc.body().clone()]);
     }
 
@@ -225,26 +225,26 @@ mod tests {
             let doc = document(&format!("{{{space}{}}}{space}", members.join(",")));
             let mut model: Map<String, Json> =
                 serde_json::from_slice(doc.body()).expect("an object");
-            let mut draft = JsonPatch::new(&doc);
+            let mut patch = JsonPatch::new(&doc);
             for edit in edits {
                 match edit {
                     Edit::Set(n, v) => {
-                        draft.set(&format!("m{n}"), v.to_string());
+                        patch.set(&format!("m{n}"), v.to_string());
                         model.insert(format!("m{n}"), v.into());
                     }
                     Edit::Remove(n) => {
-                        draft.remove(&format!("m{n}"));
+                        patch.remove(&format!("m{n}"));
                         model.remove(&format!("m{n}"));
                     }
                     Edit::Rename(a, b) => {
-                        draft.rename(&format!("m{a}"), &format!("m{b}"));
+                        patch.rename(&format!("m{a}"), &format!("m{b}"));
                         if let Some(v) = model.remove(&format!("m{a}")) {
                             model.insert(format!("m{b}"), v);
                         }
                     }
                 }
             }
-            let out = text(&draft.finish());
+            let out = text(&patch.finish());
             let read: Json = serde_json::from_str(&out)
                 .map_err(|e| TestCaseError::fail(format!("{e}: {out}")))?;
             prop_assert_eq!(read, Json::Object(model));

@@ -59,11 +59,10 @@ impl RelayError {
     /// The body of an error that tells the client, in the chat dialect.
     #[must_use]
     pub fn chat_body(&self) -> String {
-        let (kind, code) = self.type_and_code();
-        let code = match self {
-            RelayError::Vendor(VendorError { code: Some(code), .. }) => code,
-            _ => code,
-        };
+        let (kind, mut code) = self.type_and_code();
+        if let RelayError::Vendor(VendorError { code: Some(own), .. }) = self {
+            code = own;
+        }
         chat_error_body(kind, code, None, &self.message())
     }
 
@@ -74,7 +73,16 @@ impl RelayError {
         let (kind, details) = match self {
             RelayError::Vendor(VendorError { kind: Some(kind), details, .. }) => (&**kind, details),
             RelayError::InsufficientCredits => ("billing_error", &None),
-            _ => ("api_error", &None),
+            RelayError::ContentFiltered => ("invalid_request_error", &None),
+            RelayError::Truncated
+            | RelayError::Malformed
+            | RelayError::TooLarge
+            | RelayError::Stalled
+            | RelayError::Abandoned
+            | RelayError::NoBufferSpace
+            | RelayError::SlowReader
+            | RelayError::LedgerUnavailable
+            | RelayError::Vendor(_) => ("api_error", &None),
         };
         messages_error_body(kind, &self.message(), details.as_deref(), request_id)
     }
@@ -98,7 +106,13 @@ impl RelayError {
             RelayError::LedgerUnavailable => ("server_error", "ledger_unavailable"),
             RelayError::NoBufferSpace => ("server_error", "overloaded"),
             RelayError::SlowReader => ("server_error", "answers_unread"),
-            _ => ("server_error", "upstream_error"),
+            RelayError::ContentFiltered => ("invalid_request_error", "content_policy_violation"),
+            RelayError::Truncated
+            | RelayError::Malformed
+            | RelayError::TooLarge
+            | RelayError::Stalled
+            | RelayError::Abandoned
+            | RelayError::Vendor(_) => ("server_error", "upstream_error"),
         }
     }
 

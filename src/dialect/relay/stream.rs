@@ -53,8 +53,8 @@ enum EventAction {
 impl StreamRelay {
     pub(super) fn new(mode: RelayMode) -> StreamRelay {
         let format = match mode {
-            RelayMode::Chat { include_usage: usage_asked, choices } => {
-                StreamFormat::Chat { include_usage: usage_asked, unfinished_choices: choices }
+            RelayMode::Chat { include_usage, choices } => {
+                StreamFormat::Chat { include_usage, unfinished_choices: choices }
             }
             RelayMode::Messages { request_id } => {
                 StreamFormat::Messages { reported: ReportedUsage::default(), request_id }
@@ -198,8 +198,8 @@ impl StreamRelay {
             return Err(RelayError::Vendor(error));
         }
         match &mut self.format {
-            StreamFormat::Chat { include_usage: usage_asked, unfinished_choices: unfinished } => {
-                Ok(handle_chat_chunk(&event, *usage_asked, unfinished, &mut self.meter))
+            StreamFormat::Chat { include_usage, unfinished_choices: unfinished } => {
+                Ok(handle_chat_chunk(&event, *include_usage, unfinished, &mut self.meter))
             }
             StreamFormat::Messages { reported, .. } => {
                 handle_messages_event(&event, reported, &mut self.meter)
@@ -237,7 +237,7 @@ impl StreamFormat {
 /// A chunk of a chat stream.
 fn handle_chat_chunk(
     chunk: &JsonDocument,
-    usage_asked: bool,
+    include_usage: bool,
     unfinished: &mut u64,
     meter: &mut UsageMeter,
 ) -> EventAction {
@@ -248,7 +248,7 @@ fn handle_chat_chunk(
     }
     let Some(usage) = chunk.get("usage") else { return EventAction::Forward };
     meter.record_chat_usage(usage);
-    if usage_asked {
+    if include_usage {
         return EventAction::Forward;
     }
     let usage_only = choices.is_none_or(|c| c.elements().next().is_none());

@@ -9,8 +9,8 @@ use crate::dialect::meter::bounds::UsageBounds;
 use crate::dialect::translate::reply::ReplyMetadata;
 use crate::money::{BilledUnits, UsageBasis};
 
-fn chat_stream(usage_asked: bool, choices: u64) -> Relay {
-    Relay::new(RelayMode::Chat { include_usage: usage_asked, choices }, true)
+fn chat_stream(include_usage: bool, choices: u64) -> Relay {
+    Relay::new(RelayMode::Chat { include_usage, choices }, true)
 }
 
 fn run_relay(mut relay: Relay, reply: &str, size: usize) -> (String, Relay) {
@@ -276,12 +276,12 @@ proptest! {
             Just(TEXT), Just(END), Just(USAGE), Just(": ping"), Just("data: [DONE]"),
             Just("data: {"),
         ], 0..8),
-        asked: bool,
+        include_usage: bool,
         size in 1..200usize,
     ) {
         let stream: String = events.iter().map(|e| format!("{e}\n\n")).collect();
-        let (once, whole) = run_relay(chat_stream(asked, 1), &stream, usize::MAX);
-        let (cut, pieces) = run_relay(chat_stream(asked, 1), &stream, size);
+        let (once, whole) = run_relay(chat_stream(include_usage, 1), &stream, usize::MAX);
+        let (cut, pieces) = run_relay(chat_stream(include_usage, 1), &stream, size);
         prop_assert_eq!(once, cut);
         prop_assert_eq!(whole.progress(), pieces.progress());
         prop_assert_eq!(whole.billable_usage(8), pieces.billable_usage(8));
@@ -297,7 +297,8 @@ fn long_replies(bytes: usize, output: u64, status: &str) -> [(RelayMode, bool, S
     let response = format!(
         r#"{{"id":"r","status":"{status}","output":[{{"type":"message","content":[{{"type":"output_text","text":"{text}"}}]}}],"usage":{native}}}"#
     );
-    let message = |said: &str| format!(r#"{{"choices":[{{"message":{said}}}],"usage":{usage}}}"#);
+    let message =
+        |message: &str| format!(r#"{{"choices":[{{"message":{message}}}],"usage":{usage}}}"#);
     let delta = format!(r#"data: {{"choices":[{{"delta":{{"content":"{text}"}}}}]}}"#);
     [
         (chat.clone(), false, message(&format!(r#"{{"content":"{text}"}}"#))),

@@ -1,4 +1,5 @@
-//! The input: how much of it is no text, and which of its items the vendor would look up.
+//! Parses the input of a responses call: measures how much of it is not text, and finds the items
+//! that the vendor would look up by id.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
@@ -9,28 +10,30 @@ use crate::dialect::call::fields::invalid_value;
 use crate::dialect::data_uri::{TEXT_MEDIA_TYPES, is_data_uri};
 use crate::dialect::json::{JsonKind, JsonValue};
 
-/// Items of one input, at most: what one costs here is far more than its bytes.
+/// At most this many items are accepted in one input: each costs the gateway far more than its
+/// bytes.
 const ITEMS_MAX: usize = 100_000;
 
-/// Parts inside of parts, at most; the item is the outermost. Walking costs the depth times the
-/// bytes.
+/// Parts are counted down to this nesting depth; the item is the outermost level. Walking the parts
+/// costs the depth times the bytes.
 const PARTS_DEPTH_MAX: usize = 5;
 
-/// What was found in an input.
+/// The images and documents found in an input.
 #[derive(Default)]
 pub(super) struct ResponsesInput {
     pub(super) images: u64,
     pub(super) documents: u64,
-    /// Bytes of both.
+    /// The bytes of both, or of their addresses, in the body.
     pub(super) non_text_bytes: u64,
 }
 
 impl ResponsesInput {
-    /// Reads a list of items, and tells how many there are.
+    /// Reads a list of items, adds the ids that the vendor would look up to `references`, and
+    /// returns the number of items.
     pub(super) fn read_items(
         &mut self,
         list: JsonValue<'_>,
-        names: &mut ReferencedObjects,
+        references: &mut ReferencedObjects,
     ) -> Result<usize, CallError> {
         let mut count = 0;
         for (i, item) in list.elements().enumerate() {
@@ -41,14 +44,14 @@ impl ResponsesInput {
             if item.kind() != JsonKind::Object {
                 return Err(invalid_value(&format!("input[{i}]"), "an object", item));
             }
-            collect_references(item, i, names)?;
+            collect_references(item, i, references)?;
             check_parts(item, i)?;
             self.count_part(item, PARTS_DEPTH_MAX);
         }
         Ok(count)
     }
 
-    /// Counts the parts of a content or an output.
+    /// Counts the images and documents in a `content` or an `output`.
     fn count_parts(&mut self, parts: JsonValue<'_>, depth: usize) {
         if depth == 0 {
             return;
@@ -76,7 +79,7 @@ impl ResponsesInput {
                 let is_pages = image.is_some_and(|image| is_data_uri(image, &["application/pdf"]));
                 self.count_attachment(!is_pages, image);
             }
-            // A file that is read as text stays text.
+            // A file that the vendor reads as text counts as text.
             Some("input_file") if file.is_some_and(|file| is_data_uri(file, &TEXT_MEDIA_TYPES)) => {
             }
             Some("input_file") => {
@@ -90,7 +93,7 @@ impl ResponsesInput {
         }
     }
 
-    /// Counts an image or a document, and what holds it or its address.
+    /// Counts an image or a document, and the bytes of the string that holds it or its address.
     fn count_attachment(&mut self, is_image: bool, data: Option<JsonValue<'_>>) {
         let counted = if is_image { &mut self.images } else { &mut self.documents };
         *counted += 1;
@@ -98,7 +101,7 @@ impl ResponsesInput {
     }
 }
 
-/// Checks that parts are objects: the rules look at these, and at nothing deeper.
+/// Checks that the parts of an item are objects: the rules inspect these parts, and nothing deeper.
 fn check_parts(item: JsonValue<'_>, i: usize) -> Result<(), CallError> {
     for (name, list) in item.members().filter(|(name, _)| matches!(&**name, "content" | "output")) {
         for (j, part) in list.elements().enumerate() {
@@ -110,34 +113,35 @@ fn check_parts(item: JsonValue<'_>, i: usize) -> Result<(), CallError> {
     Ok(())
 }
 
-/// Takes the ids by which the vendor would look up an item, or what it belongs to.
+/// Collects the ids by which the vendor would look up an item, or the object that the item belongs
+/// to.
 fn collect_references(
     item: JsonValue<'_>,
     i: usize,
-    names: &mut ReferencedObjects,
+    references: &mut ReferencedObjects,
 ) -> Result<(), CallError> {
     let members: Vec<(Cow<'_, str>, JsonValue<'_>)> = item.members().collect();
     let get = |name: &str| members.iter().find(|(n, _)| n == name).map(|(_, value)| *value);
-    let there = |name: &str| get(name).filter(|value| !value.is_null());
+    let non_null = |name: &str| get(name).filter(|value| !value.is_null());
     let kind = match get("type") {
         Some(kind) => kind.text().unwrap_or_default(),
-        None if there("role").is_some() => Cow::Borrowed("message"),
+        None if non_null("role").is_some() => Cow::Borrowed("message"),
         None => Cow::Borrowed("item_reference"),
     };
-    let own = required_members(&kind);
-    let is_whole = !own.is_empty()
-        && own.iter().all(|name| get(name).is_some_and(|value| has_content(name, value)));
-    if let Some(id) = there("id").filter(|_| !is_whole) {
-        names.add(&format!("input[{i}].id"), id)?;
+    let required = required_members(&kind);
+    let is_complete = !required.is_empty()
+        && required.iter().all(|name| get(name).is_some_and(|value| has_content(name, value)));
+    if let Some(id) = non_null("id").filter(|_| !is_complete) {
+        references.add(&format!("input[{i}].id"), id)?;
     }
-    if let Some(id) = there("approval_request_id") {
-        names.add(&format!("input[{i}].approval_request_id"), id)?;
+    if let Some(id) = non_null("approval_request_id") {
+        references.add(&format!("input[{i}].approval_request_id"), id)?;
     }
     Ok(())
 }
 
-/// The members that make an item of a type whole, so that nothing is left to be looked up; none if
-/// its id counts whatever is sent with it.
+/// Returns the members that an item of this type must have so that the vendor need not look up
+/// anything. Empty if the vendor uses the item's id whatever is sent with it.
 fn required_members(kind: &str) -> &'static [&'static str] {
     match kind {
         "message" => &["content"],
@@ -147,14 +151,15 @@ fn required_members(kind: &str) -> &'static [&'static str] {
         | "custom_tool_call_output"
         | "computer_call_output"
         | "local_shell_call_output" => &["output"],
-        // Its text is for people; the model reads what is sealed, or what is stored.
+        // The plain text of these items is for people; the model reads the encrypted content or the
+        // stored item.
         "reasoning" | "compaction" => &["encrypted_content"],
         _ => &[],
     }
 }
 
-/// Whether a member holds what it should. A message with an empty list says no more than its id; a
-/// tool may have had nothing to say.
+/// Whether a member has the content that it should have. A message with an empty list has no more
+/// content than its id; the output of a tool may be empty.
 fn has_content(name: &str, value: JsonValue<'_>) -> bool {
     match (name, value.kind()) {
         ("encrypted_content", JsonKind::String) => {

@@ -1,4 +1,5 @@
-//! What a reply says, in one body or in events: what it used, and what the vendor keeps of it.
+//! Reads a reply, in one body or as events: its usage, and the ids of the objects that the vendor
+//! stores.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
@@ -11,31 +12,32 @@ use crate::dialect::redaction::{redact, redact_json};
 use crate::dialect::vendor_error::{self, VendorError};
 use crate::money::TokenUsage;
 
-/// Output items whose ids are taken, at most.
+/// At most this many ids of output items are recorded.
 const ITEM_IDS_MAX: usize = 128;
 
-/// Members of a long error that are kept, at most, and the bytes of their names.
+/// At most this many members of a long error are kept, and only those with names of at most
+/// `ERROR_NAME_BYTES_MAX` bytes.
 const ERROR_MEMBERS_MAX: usize = 16;
 const ERROR_NAME_BYTES_MAX: usize = 64;
 
-/// What a reply says, whole, or in a stream so far.
+/// The facts read from a reply, or from a stream so far.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseState {
     /// The ids of the response and of its conversation.
     response_ids: Vec<String>,
-    /// The ids of its items.
+    /// The ids of the output items.
     item_ids: Vec<String>,
-    /// How many of both were handed out.
+    /// How many of `response_ids` and of `item_ids` `take_issued_ids` has returned.
     issued_counts: [usize; 2],
-    /// Whether the vendor says that it keeps nothing.
+    /// Whether the vendor reported that it does not store the response.
     is_unstored: bool,
     is_unbilled: bool,
-    /// Bytes that were counted out of deltas.
+    /// Bytes of generated text that were counted in deltas.
     counted_bytes: usize,
     sequence_number: u64,
 }
 
-/// Ids that went to the client.
+/// Ids that were sent to the client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IssuedIds {
     /// Ids of a response and its conversation, which give access to all input and output.
@@ -45,7 +47,7 @@ pub struct IssuedIds {
 }
 
 impl ResponseState {
-    /// Reads a reply in one body. `None` if that is no response.
+    /// Reads a reply in one body. `None` if the body is not a response object.
     pub(crate) fn read_reply(
         &mut self,
         reply: &JsonDocument,
@@ -59,7 +61,7 @@ impl ResponseState {
         Some(())
     }
 
-    /// Reads an event. `None` if that is none.
+    /// Reads an event. `None` if it has neither a `type` nor an error.
     pub(crate) fn read_event(
         &mut self,
         event: &JsonDocument,
@@ -69,7 +71,8 @@ impl ResponseState {
             return VendorError::from_event(event).map(EventStep::Error);
         };
         if kind == "error" {
-            // Its number is not taken: the client sees another event in its place.
+            // The sequence number of this event is not recorded: the client gets another event in
+            // its place.
             return Some(EventStep::Error(parse_error_event(event)));
         }
         if let Some(number) = event.get("sequence_number").and_then(JsonValue::integer) {
@@ -107,8 +110,8 @@ impl ResponseState {
         Some(EventStep::Continue)
     }
 
-    /// The ids that went to the client since this was last asked, each of them once. None if the
-    /// vendor keeps nothing.
+    /// Returns the ids that were sent to the client since the last call of this function, each of
+    /// them once. Empty if the vendor does not store the response.
     pub(crate) fn take_issued_ids(&mut self) -> IssuedIds {
         if self.is_unstored {
             return IssuedIds::default();
@@ -121,19 +124,19 @@ impl ResponseState {
         }
     }
 
-    /// Whether it failed without reported usage, so that nothing is charged.
+    /// Whether the response failed without reported usage, so that nothing is charged.
     #[must_use]
     pub(crate) fn is_unbilled(&self) -> bool {
         self.is_unbilled
     }
 
-    /// The number that an event would have which comes next.
+    /// Returns the sequence number of the next event.
     #[must_use]
     pub(crate) fn next_sequence_number(&self) -> u64 {
         self.sequence_number
     }
 
-    /// Takes the response as it ended.
+    /// Reads the final response object.
     fn finish(&mut self, response: &ResponseMembers<'_>, has_failed: bool, meter: &mut UsageMeter) {
         self.record_ids(response);
         let reported = response.usage.and_then(read_tokens);
@@ -143,11 +146,11 @@ impl ResponseState {
                 return;
             }
         }
-        // What came in no delta was generated all the same.
+        // Text that came in no delta was generated all the same, so it is counted here.
         let items = response.output.into_iter().flat_map(JsonValue::elements);
         let bytes = items.map(generated_bytes).fold(0, usize::saturating_add);
         meter.count_bytes(bytes.saturating_sub(self.counted_bytes));
-        // What was counted may make a report credible.
+        // The text counted above may make the report plausible, so that the meter now accepts it.
         let is_billed = reported.is_some() && meter.is_reported();
         let status = response.status.and_then(JsonValue::text);
         self.is_unbilled = !is_billed && (has_failed || status.as_deref() == Some("failed"));
@@ -167,7 +170,7 @@ impl ResponseState {
         item.get("id").into_iter().for_each(|id| self.push_id(id, true));
     }
 
-    /// Takes an id that is not there yet.
+    /// Records an id, unless it is known, too long or beyond the limit.
     fn push_id(&mut self, id: JsonValue<'_>, is_item: bool) {
         let fits = |id: &str| (1..=ID_BYTES_MAX).contains(&id.len());
         let Some(id) = id.text().filter(|id| fits(id)) else { return };
@@ -180,19 +183,19 @@ impl ResponseState {
     }
 }
 
-/// What becomes of a stream with an event.
+/// Whether a stream continues after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EventStep {
-    /// It goes on.
+    /// The stream continues.
     Continue,
-    /// This was its last event.
+    /// The event was the last one of the stream.
     Last,
-    /// It ends with an error of the vendor's.
+    /// The stream ends with an error that the vendor reported.
     Error(VendorError),
 }
 
-/// The error event that ends a stream which broke. Its error stands there twice: members of the
-/// event are what the format knows, and clients raise what is in `error`.
+/// Returns the error event that ends a broken stream. The error is in it twice: the format defines
+/// it as members of the event, and clients raise the one in `error`.
 #[must_use]
 pub fn error_event(kind: &str, code: &str, message: &str, sequence_number: u64) -> String {
     let message = json_string(message);
@@ -204,7 +207,7 @@ pub fn error_event(kind: &str, code: &str, message: &str, sequence_number: u64) 
     )
 }
 
-/// The members of a response that matter here.
+/// The members of a response object that the gateway reads.
 #[derive(Default)]
 struct ResponseMembers<'a> {
     id: Option<JsonValue<'a>>,
@@ -234,12 +237,12 @@ impl<'a> ResponseMembers<'a> {
     }
 }
 
-/// Reads a usage. No input comes to nothing, so neither does its report.
+/// Reads a usage report. A report of 0 input tokens is ignored, because every input has tokens.
 fn read_tokens(usage: JsonValue<'_>) -> Option<TokenUsage> {
     meter::read_tokens(usage, meter::RESPONSES_FIELDS).filter(|tokens| tokens.input > 0)
 }
 
-/// How many bytes of an output item the model wrote.
+/// Returns how many bytes of an output item the model generated.
 fn generated_bytes(item: JsonValue<'_>) -> usize {
     let mut bytes = 0;
     for (name, value) in item.members() {
@@ -256,12 +259,12 @@ fn generated_bytes(item: JsonValue<'_>) -> usize {
     bytes
 }
 
-/// The bytes of a string, escapes as they stand.
+/// Returns the length of a string in bytes, with its escapes as written.
 fn string_length(text: JsonValue<'_>) -> usize {
     text.string_bytes().map_or(0, <[u8]>::len)
 }
 
-/// The error that an event tells, in a member or as its own.
+/// Returns the error of an error event, from its member `error` or from the members of the event.
 fn parse_error_event(event: &JsonDocument) -> VendorError {
     if let Some(error) = VendorError::from_event(event).filter(|error| error.message.is_some()) {
         return error;
@@ -274,8 +277,9 @@ fn parse_error_event(event: &JsonDocument) -> VendorError {
     }
 }
 
-/// A reply, or an event with one, whose error speaks of what is the operator's, without that; of a
-/// long error as much as people read. `None` if it is short and does not.
+/// Returns the reply, or the event with a reply, with secrets of the operator removed from its
+/// error and with a long error shortened. `None` if there is no error, or if the error is short and
+/// has no secrets.
 #[must_use]
 pub(crate) fn redact_error(document: &JsonDocument) -> Option<Vec<u8>> {
     let response = document.get("response").filter(|response| response.kind() == JsonKind::Object);
@@ -291,7 +295,8 @@ pub(crate) fn redact_error(document: &JsonDocument) -> Option<Vec<u8>> {
     Some([&body[..start], clean.as_bytes(), &body[end..]].concat())
 }
 
-/// A long error without secrets: nobody looks for them in more than is shown.
+/// Shortens a long error and removes its secrets. Only the part that is shown is searched for
+/// secrets, since an error may be very long.
 fn shorten_error(error: JsonValue<'_>) -> String {
     if error.kind() != JsonKind::Object {
         return shorten_value(error).unwrap_or_else(|| "null".to_owned());
@@ -306,7 +311,8 @@ fn shorten_error(error: JsonValue<'_>) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// What is shown of a long error's part: of a text its beginning, of anything else all or nothing.
+/// Returns what is shown of a part of a long error: the beginning of a string, or any other value
+/// as a whole if it is short. `None` if it is left out.
 fn shorten_value(value: JsonValue<'_>) -> Option<String> {
     if value.kind() == JsonKind::String {
         return Some(json_string(&vendor_error::clean_message(value).unwrap_or_default()));
@@ -314,7 +320,7 @@ fn shorten_value(value: JsonValue<'_>) -> Option<String> {
     vendor_error::is_short(value).then(|| redact_json(value))
 }
 
-/// Whether any text of a value would be changed.
+/// Whether redaction would change any string or name in a value.
 fn contains_secrets(value: JsonValue<'_>) -> bool {
     match value.kind() {
         JsonKind::String => matches!(redact(&value.text().unwrap_or_default()), Cow::Owned(_)),
@@ -339,25 +345,25 @@ mod tests {
         JsonDocument::parse_from_vendor(json.to_owned().into()).expect("sound")
     }
 
-    /// The ids that are new, those of items last.
-    fn ids(told: &mut ResponseState) -> Vec<String> {
-        let IssuedIds { response_ids: whole, item_ids: items } = told.take_issued_ids();
+    /// Takes the new ids; those of items come last.
+    fn ids(state: &mut ResponseState) -> Vec<String> {
+        let IssuedIds { response_ids: whole, item_ids: items } = state.take_issued_ids();
         [whole, items].concat()
     }
 
     fn read_whole(json: &str) -> Option<(ResponseState, UsageMeter)> {
-        let (mut told, mut meter) = (ResponseState::default(), UsageMeter::default());
-        told.read_reply(&document(json), &mut meter).map(|()| (told, meter))
+        let (mut state, mut meter) = (ResponseState::default(), UsageMeter::default());
+        state.read_reply(&document(json), &mut meter).map(|()| (state, meter))
     }
 
-    /// All events and what became of the last of them.
+    /// Reads all events. Returns the state, the meter and the result of the last event.
     fn read_events<T: AsRef<str>>(events: &[T]) -> (ResponseState, UsageMeter, Option<EventStep>) {
-        let (mut told, mut meter, mut step) =
+        let (mut state, mut meter, mut step) =
             (ResponseState::default(), UsageMeter::default(), None);
         for event in events {
-            step = told.read_event(&document(event.as_ref()), &mut meter);
+            step = state.read_event(&document(event.as_ref()), &mut meter);
         }
-        (told, meter, step)
+        (state, meter, step)
     }
 
     fn counted(input: u64, output: u64) -> MeteredTokens {
@@ -440,8 +446,8 @@ mod tests {
         #[case] usage: MeteredTokens,
         #[case] is_unpaid: bool,
     ) {
-        let (told, meter) = read_whole(&format!(" {{\"id\":\"r\",{members}}}\n")).expect("read");
-        assert_eq!((meter.usage(25), told.is_unbilled()), (usage, is_unpaid));
+        let (state, meter) = read_whole(&format!(" {{\"id\":\"r\",{members}}}\n")).expect("read");
+        assert_eq!((meter.usage(25), state.is_unbilled()), (usage, is_unpaid));
     }
 
     #[rstest]
@@ -461,17 +467,17 @@ mod tests {
     #[case::unstored(r#""store":false,"output":[{"id":"i"}]"#, &[])]
     fn ids_are_given_once(#[case] members: &str, #[case] expected: &[&str]) {
         let json = format!(r#"{{"id":"r","status":"completed",{members}}}"#);
-        let (mut told, _) = read_whole(&json).expect("a response");
-        assert_eq!(ids(&mut told), expected);
-        assert!(ids(&mut told).is_empty());
+        let (mut state, _) = read_whole(&json).expect("a response");
+        assert_eq!(ids(&mut state), expected);
+        assert!(ids(&mut state).is_empty());
     }
 
     #[test]
     fn ids_are_given_as_they_come() {
-        let (mut told, mut meter) = (ResponseState::default(), UsageMeter::default());
+        let (mut state, mut meter) = (ResponseState::default(), UsageMeter::default());
         let mut after = |json: &str| {
-            told.read_event(&document(json), &mut meter);
-            ids(&mut told)
+            state.read_event(&document(json), &mut meter);
+            ids(&mut state)
         };
         let created = r#"{"type":"response.created","response":{"conversation":{"id":"c"},"id":"r","output":[]}}"#;
         assert_eq!(after(created), ["r", "c"]);
@@ -529,11 +535,11 @@ mod tests {
     #[case::bare(r#"{"error":{"message":"no"}}"#, ["no", "", "", ""])]
     #[case::mute(r#"{"type":"error"}"#, ["", "", "", ""])]
     fn an_error_is_read(#[case] json: &str, #[case] expected: [&str; 4]) {
-        let (told, _, step) = read_events(&[r#"{"type":"a","sequence_number":2}"#, json]);
+        let (state, _, step) = read_events(&[r#"{"type":"a","sequence_number":2}"#, json]);
         let Some(EventStep::Error(error)) = step else { panic!("no error: {step:?}") };
         let VendorError { message, code, param, kind, .. } = error;
         assert_eq!([message, code, param, kind].map(Option::unwrap_or_default), expected);
-        assert_eq!(told.next_sequence_number(), 3, "the error takes the place of the vendor's");
+        assert_eq!(state.next_sequence_number(), 3, "the error takes the place of the vendor's");
     }
 
     #[test]
@@ -567,12 +573,13 @@ mod tests {
             .iter()
             .map(|delta| format!(r#"{{"type":"response.output_text.delta","delta":"{delta}"}}"#));
         let events: Vec<_> = [created].into_iter().chain(deltas).collect();
-        let (mut told, meter, _) = read_events(&events);
+        let (mut state, meter, _) = read_events(&events);
         assert_eq!((meter.usage_so_far(25), meter.has_output()), (expected, any_output));
-        assert_eq!((ids(&mut told), told.is_unbilled()), (vec!["r".to_owned()], false));
+        assert_eq!((ids(&mut state), state.is_unbilled()), (vec!["r".to_owned()], false));
     }
 
-    /// What becomes of the error of a failed response, alone and in an event.
+    /// Returns the redacted error of a failed response, alone and inside an event; `None` if it is
+    /// unchanged.
     fn error_shown(error: &str) -> Option<String> {
         let response = format!(r#"{{"id":"r","error":{error},"status":"failed"}}"#);
         let event = format!(r#"{{"type":"response.failed","response":{response},"error":1}}"#);
@@ -662,7 +669,7 @@ mod tests {
         })
     }
 
-    /// A response, and the events that bring it.
+    /// Returns the events of a stream that ends with `response`.
     fn events(response: &str, made: &[Made], status: &str, with_deltas: bool) -> Vec<String> {
         let begun = r#"{"type":"response.created","response":{"id":"r","status":"in_progress","output":[],"usage":null},"sequence_number":0}"#;
         let mut events = vec![begun.to_owned()];
@@ -710,7 +717,7 @@ mod tests {
             given.sort();
             expected.sort();
             prop_assert_eq!(given, expected);
-            // A stream that reports nothing is counted by its pieces, if these are more.
+            // Without reported usage, a stream counts at least one output token for each piece.
             let pieces = made.iter().flat_map(|(_, pieces, _)| pieces);
             let pieces = pieces.filter(|p| with_deltas && !p.is_empty()).count() as u64;
             let mut usage_expected = whole_meter.usage(7);
@@ -728,9 +735,9 @@ mod tests {
             value in r#"(null|-1|"a"|\[\]|\[1,"a",\[\]\]|\{\}|\{"(id|output|usage|conversation|store)":(1|"a"|\[1,\{"id":2\}\]|\{"id":\[\]\}|\{"input_tokens":1\})\})"#,
         ) {
             let json = format!(r#"{{"type":"{kind}","{name}":{value}}}"#);
-            let (mut told, meter, step) = read_events(&[json.as_str()]);
+            let (mut state, meter, step) = read_events(&[json.as_str()]);
             prop_assert!(step.is_some());
-            prop_assert!(ids(&mut told).len() <= 1);
+            prop_assert!(ids(&mut state).len() <= 1);
             prop_assert_eq!(meter.usage(0).basis, UsageBasis::Counted);
             prop_assert!(read_whole(&json).is_none());
         }

@@ -1,32 +1,32 @@
-//! The objects that a vendor keeps, by the ids that a call names.
+//! The vendor-stored objects that a call refers to by id.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::CallError;
 use crate::dialect::call::fields::invalid_value;
 use crate::dialect::json::JsonValue;
 
-/// A vendor-stored object that a call refers to. At the vendor all our accounts are one, so the
-/// object must have been issued to the calling account.
+/// A vendor-stored object that a call refers to. At the vendor, all accounts of the gateway share
+/// one account, so the object must have been issued to the account that calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredObjectId {
-    /// The path of the field that names it.
+    /// The path of the field that holds the id.
     pub param: String,
-    /// Its id.
+    /// The id of the object.
     pub id: String,
 }
 
-/// Stored objects in one call, at most: each of them is looked up.
+/// At most this many stored objects may be named in one call: each of them is looked up.
 pub(super) const REFERENCES_MAX: usize = 256;
 
-/// The most bytes of an id; no vendor makes longer ones.
+/// The maximum length of an id in bytes; no vendor issues longer ones.
 pub(super) const ID_BYTES_MAX: usize = 256;
 
-/// The objects that were named so far.
+/// The stored objects that were found in a call so far.
 #[derive(Default)]
 pub(super) struct ReferencedObjects(pub(super) Vec<StoredObjectId>);
 
 impl ReferencedObjects {
-    /// Takes the id that a field holds.
+    /// Adds the id that a field holds.
     pub(super) fn add(&mut self, param: &str, id: JsonValue<'_>) -> Result<(), CallError> {
         self.push(param, parse_id(param, id)?)
     }

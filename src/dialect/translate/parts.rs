@@ -1,4 +1,5 @@
-//! The contents of messages: strings and parts become blocks.
+//! Translates the content of chat messages: a string or a list of parts becomes a list of blocks of
+//! the messages format.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use base64::Engine;
@@ -11,15 +12,15 @@ use crate::dialect::call::fields::invalid_value;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonKind, JsonValue};
 
-/// A block of a turn.
+/// A content block of the messages format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ContentBlock {
     pub(super) kind: BlockKind,
-    /// The value of `cache_control`.
+    /// The value of `cache_control` as JSON; `None` if the block has none.
     pub(super) cache_control: Option<Bytes>,
 }
 
-/// What a block is.
+/// The type of a block, with its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BlockKind {
     /// Text: a JSON string.
@@ -30,7 +31,7 @@ pub(super) enum BlockKind {
     ToolUse { id: String, name: Bytes, input: Bytes },
     /// The result of a tool call.
     ToolResult { id: String, content: ToolResultContent },
-    /// A block as the vendor sent it: an object in JSON.
+    /// A block copied unchanged from an answer of the vendor: a JSON object.
     Verbatim(Bytes),
 }
 
@@ -38,13 +39,15 @@ pub(super) enum BlockKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MediaSource {
     kind: &'static str,
-    /// The source up to its last string, that string, and a title to come after it.
+    /// The JSON of the source, without its closing brace, is `source_prefix` followed by
+    /// `source_value`. The prefix ends before the last string, or after the opening quote of that
+    /// string. `title` is written after the source.
     source_prefix: String,
     source_value: Bytes,
     title: Option<Bytes>,
 }
 
-/// The content of a result.
+/// The content of a tool result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ToolResultContent {
     Empty,
@@ -57,7 +60,7 @@ impl ContentBlock {
         ContentBlock { kind, cache_control: None }
     }
 
-    /// Whether it is a kept block of thinking.
+    /// Whether this is a saved block of thinking, plain or redacted.
     pub(super) fn is_thinking(&self) -> bool {
         let BlockKind::Verbatim(raw) = &self.kind else { return false };
         let kind = JsonValue::from_validated(raw).get("type").and_then(JsonValue::text);
@@ -95,7 +98,8 @@ impl ContentBlock {
                     }
                 }
             }
-            // What was kept is whole but for its last brace, which follows below.
+            // The saved block is written without its closing brace, which is written below, after
+            // `cache_control`.
             BlockKind::Verbatim(raw) => out.write_bytes(&raw.slice(..raw.len().saturating_sub(1))),
         }
         if let Some(cache) = &self.cache_control {
@@ -118,29 +122,31 @@ impl MediaSource {
     }
 }
 
-/// Parts, calls and results of one call, at most: each costs far more here than its bytes.
+/// At most this many content parts, tool calls and tool results are accepted in one request: each
+/// costs the gateway far more than its bytes in the body.
 pub(super) const BLOCKS_MAX: usize = 100_000;
 
-/// A conversation has more than [`BLOCKS_MAX`].
+/// Returns the error for a conversation with more than [`BLOCKS_MAX`] blocks.
 pub(super) fn too_many_blocks() -> CallError {
     CallError::invalid("messages", &format!("of {BLOCKS_MAX} parts, calls and results at most"))
 }
 
-/// The path of something inside a part or a call, made when it has to be said.
+/// A function that builds the path of a field inside a part or a tool call from the end of that
+/// path. It is called only for error messages.
 pub(super) type FieldPath<'a> = &'a dyn Fn(&str) -> String;
 
-/// Where parts stand, and which kinds may stand there.
+/// Parses the content of one message, and refuses parts of other kinds than the allowed ones.
 #[derive(Clone, Copy)]
 pub(super) struct ContentParser<'a> {
     pub(super) source: SourceBytes<'a>,
-    /// Whose content it is, among the messages.
+    /// The index of the message in `messages`, for error messages.
     pub(super) message_index: usize,
-    /// The kinds of parts that make sense there.
+    /// The kinds of parts that the content may have.
     pub(super) allowed_kinds: &'a [&'a str],
 }
 
 impl ContentParser<'_> {
-    /// Reads a content: a string, or a list of parts. What is empty gives no block.
+    /// Parses a content: a string or a list of parts. Blank text gives no block.
     pub(super) fn parse_content(
         self,
         content: JsonValue<'_>,
@@ -169,21 +175,29 @@ impl ContentParser<'_> {
     }
 
     fn parse_part(self, i: usize, part: JsonValue<'_>) -> Result<Option<ContentBlock>, CallError> {
-        // Said only when something is wrong.
-        let at = |rest: &str| format!("messages[{}].content[{i}]{rest}", self.message_index);
+        // The path is built only for error messages.
+        let field_path =
+            |rest: &str| format!("messages[{}].content[{i}]{rest}", self.message_index);
         let kind = part.get("type").and_then(JsonValue::text).unwrap_or_default();
         let Some(kind) = self.allowed_kinds.iter().find(|k| **k == kind) else {
             let expected = format!("one of {} here", self.allowed_kinds.join(", "));
-            return Err(CallError::invalid(&at(".type"), &expected));
+            return Err(CallError::invalid(&field_path(".type"), &expected));
         };
         let Some(value) = part.get(kind).filter(|v| !v.is_null()) else {
-            return Err(CallError::missing(&at(&format!(".{kind}")), "the content of the part"));
+            return Err(CallError::missing(
+                &field_path(&format!(".{kind}")),
+                "the content of the part",
+            ));
         };
         let block = match *kind {
-            "image_url" => Some(ContentBlock::new(BlockKind::Media(self.parse_image(&at, value)?))),
-            "file" => Some(ContentBlock::new(BlockKind::Media(self.parse_file(&at, value)?))),
+            "image_url" => {
+                Some(ContentBlock::new(BlockKind::Media(self.parse_image(&field_path, value)?)))
+            }
+            "file" => {
+                Some(ContentBlock::new(BlockKind::Media(self.parse_file(&field_path, value)?)))
+            }
             _ if value.kind() == JsonKind::String => self.text_block(value),
-            _ => return Err(invalid_value(&at(&format!(".{kind}")), "a string", value)),
+            _ => return Err(invalid_value(&field_path(&format!(".{kind}")), "a string", value)),
         };
         let cache = part.get("cache_control").filter(|v| !v.is_null());
         Ok(block.map(|block| ContentBlock {
@@ -192,10 +206,10 @@ impl ContentParser<'_> {
         }))
     }
 
-    /// An image from a data URI or a URL. The gateway never fetches the URL.
+    /// Parses an image that is given as a data URI or a URL. The gateway never fetches the URL.
     fn parse_image(
         self,
-        at: FieldPath<'_>,
+        field_path: FieldPath<'_>,
         image: JsonValue<'_>,
     ) -> Result<MediaSource, CallError> {
         let (name, url) = match image.kind() {
@@ -204,16 +218,17 @@ impl ContentParser<'_> {
         };
         let expected = "a data URI or an http or https address";
         let url = url.filter(|u| !u.is_null());
-        let url = url.ok_or_else(|| CallError::missing(&at(name), expected))?;
-        let text = url.string_bytes().ok_or_else(|| invalid_value(&at(name), expected, url))?;
-        // An escape may hide the scheme, so the text is looked at as it reads.
+        let url = url.ok_or_else(|| CallError::missing(&field_path(name), expected))?;
+        let text =
+            url.string_bytes().ok_or_else(|| invalid_value(&field_path(name), expected, url))?;
+        // JSON escapes may hide the scheme, so the scheme is checked in the unescaped text.
         let read = if text.contains(&b'\\') { url.text() } else { None };
         let text = read.as_ref().map_or(text, |read| read.as_bytes());
         if has_scheme(text, b"data:") {
-            return self.parse_data_uri(at, name, url);
+            return self.parse_data_uri(field_path, name, url);
         }
         if !has_scheme(text, b"http://") && !has_scheme(text, b"https://") {
-            return Err(invalid_value(&at(name), expected, url));
+            return Err(invalid_value(&field_path(name), expected, url));
         }
         let source = r#"{"type":"url","url":"#.to_owned();
         Ok(MediaSource {
@@ -224,42 +239,47 @@ impl ContentParser<'_> {
         })
     }
 
-    fn parse_file(self, at: FieldPath<'_>, file: JsonValue<'_>) -> Result<MediaSource, CallError> {
+    fn parse_file(
+        self,
+        field_path: FieldPath<'_>,
+        file: JsonValue<'_>,
+    ) -> Result<MediaSource, CallError> {
         let name = ".file.file_data";
         let expected = "a data URI such as data:application/pdf;base64,...";
         let Some(data) = file.get("file_data").filter(|v| !v.is_null()) else {
-            return Err(CallError::missing(&at(name), expected));
+            return Err(CallError::missing(&field_path(name), expected));
         };
         if !data.text().is_some_and(|text| has_scheme(text.as_bytes(), b"data:")) {
-            return Err(invalid_value(&at(name), expected, data));
+            return Err(invalid_value(&field_path(name), expected, data));
         }
-        let media = self.parse_data_uri(at, name, data)?;
+        let media = self.parse_data_uri(field_path, name, data)?;
         let title = file.get("filename").filter(|v| v.kind() == JsonKind::String && !is_blank(*v));
         let title = title.filter(|_| media.kind == "document").map(|t| self.source.slice_value(t));
         Ok(MediaSource { title, ..media })
     }
 
-    /// What a data URI holds.
+    /// Parses a data URI into an image or a document.
     fn parse_data_uri(
         self,
-        at: FieldPath<'_>,
+        field_path: FieldPath<'_>,
         name: &str,
         uri: JsonValue<'_>,
     ) -> Result<MediaSource, CallError> {
         let text = uri.text().unwrap_or_default();
         let expected = "a data URI of image/jpeg, image/png, image/gif or image/webp in base64";
-        let fault = || invalid_value(&at(name), expected, uri);
+        let fault = || invalid_value(&field_path(name), expected, uri);
         let (head, data) = text.split_once(',').ok_or_else(fault)?;
         let kind = head.get("data:".len()..).and_then(|h| h.strip_suffix(";base64"));
-        // Parameters between the type and the encoding say nothing that matters here.
+        // Parameters between the media type and `;base64` are ignored: none of them matters here.
         let kind = kind.and_then(|k| k.split(';').next()).ok_or_else(fault)?.to_ascii_lowercase();
         if !is_base64(data.as_bytes()) {
             let expected = "sound base64, padded and without line breaks";
-            return Err(CallError::invalid(&at(name), expected));
+            return Err(CallError::invalid(&field_path(name), expected));
         }
         let base64 = |kind: &'static str, media_type: &str| {
             let source = format!(r#"{{"type":"base64","media_type":"{media_type}","data":"#);
-            // Base64 without escapes goes on as it stands.
+            // Base64 without JSON escapes is forwarded as a slice of the request body, else it is
+            // copied.
             let raw = uri.string_bytes().unwrap_or_default();
             let data = match raw.strip_suffix(data.as_bytes()) {
                 Some(_) => self.source.slice(&uri.raw()[uri.raw().len() - data.len() - 1..]),
@@ -273,7 +293,8 @@ impl ContentParser<'_> {
             "application/pdf" => Ok(base64("document", &kind)),
             "text/plain" if name.ends_with("file_data") => {
                 let text = STANDARD.decode(data).ok().and_then(|d| String::from_utf8(d).ok());
-                let text = text.ok_or_else(|| CallError::invalid(&at(name), "text in UTF-8"))?;
+                let text =
+                    text.ok_or_else(|| CallError::invalid(&field_path(name), "text in UTF-8"))?;
                 let source = r#"{"type":"text","media_type":"text/plain","data":"#.to_owned();
                 let last = Bytes::from(json_string(&text));
                 Ok(MediaSource {
@@ -288,8 +309,8 @@ impl ContentParser<'_> {
     }
 }
 
-/// Whether bytes are base64, padded, of at least one byte. Checked by the piece, since images are
-/// large and nobody here needs what is in them.
+/// Whether the bytes are valid padded base64 and not empty. They are decoded in chunks into a
+/// scratch buffer, since images are large and the gateway does not need the decoded bytes.
 fn is_base64(data: &[u8]) -> bool {
     const CHUNK_BYTES: usize = 4 << 10;
     let padding = memchr::memchr(b'=', data).unwrap_or(data.len());
@@ -303,11 +324,12 @@ fn has_scheme(text: &[u8], scheme: &[u8]) -> bool {
     text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
 }
 
-/// Whether a string is nothing but white space, which the vendor refuses as text.
+/// Whether a string is empty or only white space, which the vendor refuses as text.
 pub(super) fn is_blank(text: JsonValue<'_>) -> bool {
     match text.string_bytes().unwrap_or_default().first() {
         None => true,
-        // The quick way for nearly all text.
+        // Fast path for nearly all text: it begins with a visible ASCII character, not with an
+        // escape.
         Some(b'!'..=b'[' | b']'..=b'~') => false,
         Some(_) => text.text().is_none_or(|t| t.trim().is_empty()),
     }

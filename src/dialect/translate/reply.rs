@@ -1,4 +1,4 @@
-//! A whole messages reply becomes a chat reply.
+//! Translates a complete messages reply into a chat reply.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -18,21 +18,22 @@ pub struct ReplyMetadata {
     pub model: String,
     /// When the call arrived, in unix seconds.
     pub created: i64,
-    /// Input tokens as counted, to tell the same usage as is charged where the vendor reports none.
+    /// The input tokens counted by the gateway. If the vendor reports no usage, the reply shows
+    /// this count, which is the one that is charged.
     pub input_tokens: u64,
-    /// Whether a stream is to end with usage.
+    /// Whether a stream ends with a usage chunk.
     pub include_usage: bool,
-    /// Whether the blocks of an answer that calls tools are kept.
+    /// Whether the blocks of an answer that calls tools are saved for the next call.
     pub save_thinking: bool,
 }
 
-/// A reply, translated.
+/// A reply in the chat format, with the thinking to save.
 pub(in crate::dialect) struct TranslatedReply {
     pub(in crate::dialect) body: Bytes,
     pub(in crate::dialect) saved_thinking: Option<SavedThinking>,
 }
 
-/// Translates a reply, and meters it. `None` if it is no messages reply.
+/// Translates a reply, and meters it. `None` if the document is not a messages reply.
 pub(in crate::dialect) fn translate_reply(
     document: &JsonDocument,
     metadata: &ReplyMetadata,
@@ -67,11 +68,12 @@ pub(in crate::dialect) fn translate_reply(
     let tokens = meter.usage(metadata.input_tokens).tokens;
     write_usage(&mut out, tokens, usage.thinking);
     out.put_slice(br#","system_fingerprint":null}"#);
-    let saved_thinking = message.recorder.and_then(|keeper| keeper.finish(&metadata.model));
+    let saved_thinking = message.recorder.and_then(|recorder| recorder.finish(&metadata.model));
     Some(TranslatedReply { body: out.freeze(), saved_thinking })
 }
 
-/// The message of a reply: its strings without their quotes, as they stand.
+/// The parts of a reply's message. `text` and `thinking` are contents of JSON strings, with escapes
+/// and without quotes; `tool_calls` is the content of a JSON list.
 #[derive(Default)]
 struct ReplyMessage {
     text: Vec<u8>,
@@ -85,11 +87,11 @@ impl ReplyMessage {
         if let Some(recorder) = &mut self.recorder {
             recorder.add_block(block.raw());
         }
-        let inside =
+        let string_content =
             |name: &str| block.get(name).and_then(JsonValue::string_bytes).unwrap_or_default();
         match block.get("type").and_then(JsonValue::text).as_deref() {
-            Some("text") => self.text.extend_from_slice(inside("text")),
-            Some("thinking") => self.thinking.extend_from_slice(inside("thinking")),
+            Some("text") => self.text.extend_from_slice(string_content("text")),
+            Some("thinking") => self.thinking.extend_from_slice(string_content("thinking")),
             Some("tool_use") => self.add_tool_call(block),
             _ => {}
         }
@@ -99,8 +101,8 @@ impl ReplyMessage {
     }
 
     fn add_tool_call(&mut self, block: JsonValue<'_>) {
-        let word = |name: &str| block.get(name).filter(|v| v.string_bytes().is_some());
-        let raw = |name: &str| word(name).map_or(&b"\"\""[..], JsonValue::raw);
+        let string_value = |name: &str| block.get(name).filter(|v| v.string_bytes().is_some());
+        let raw = |name: &str| string_value(name).map_or(&b"\"\""[..], JsonValue::raw);
         self.tool_calls.extend_from_slice(if self.tool_calls.is_empty() { b"" } else { b"," });
         self.tool_calls.extend_from_slice(br#"{"id":"#);
         self.tool_calls.extend_from_slice(raw("id"));
@@ -111,7 +113,7 @@ impl ReplyMessage {
         self.tool_calls.extend_from_slice(b"}}");
     }
 
-    /// Writes everything from the value of `content` on.
+    /// Writes the members of the message, beginning with the value of `content`.
     fn write(&self, out: &mut BytesMut, refusal: Option<JsonValue<'_>>) {
         if self.text.is_empty() {
             out.put_slice(b"null");
@@ -132,30 +134,31 @@ impl ReplyMessage {
     }
 }
 
-/// The arguments of a call: a JSON string that holds its input.
+/// Encodes the input of a tool call as a JSON string, the form of arguments in the chat format.
 pub(super) fn encode_arguments(input: Option<JsonValue<'_>>) -> String {
     let input = input.filter(|i| !i.is_null()).map_or(&b"{}"[..], JsonValue::raw);
     json_string(&String::from_utf8_lossy(&compact(input)))
 }
 
-fn put_string(out: &mut BytesMut, inside: &[u8]) {
+fn put_string(out: &mut BytesMut, content: &[u8]) {
     out.put_u8(b'"');
-    out.put_slice(inside);
+    out.put_slice(content);
     out.put_u8(b'"');
 }
 
-/// A chat reply's id out of a message's.
+/// Makes the id of a chat reply from the id of a message.
 pub(super) fn chat_id(id: &str) -> String {
     format!("chatcmpl-{}", id.strip_prefix("msg_").unwrap_or(id))
 }
 
-/// Why a reply was refused, in the vendor's words.
+/// Returns the vendor's explanation of a refusal, if it is a non-empty string.
 pub(super) fn refusal_explanation(details: JsonValue<'_>) -> Option<JsonValue<'_>> {
     let explanation = details.get("explanation")?;
     explanation.string_bytes().filter(|text| !text.is_empty()).map(|_| explanation)
 }
 
-/// What the chat format calls a stop (spec: chat completion response, and two that came later).
+/// Maps a `stop_reason` to a `finish_reason` of the chat format (spec: chat completion response,
+/// and two stop reasons that were added later).
 pub(super) fn finish_reason(stop: &str) -> &'static str {
     match stop {
         "max_tokens" | "model_context_window_exceeded" => "length",
@@ -165,8 +168,8 @@ pub(super) fn finish_reason(stop: &str) -> &'static str {
     }
 }
 
-/// Usage as the chat format writes it: what a cache gave or took stands inside the prompt, what was
-/// thought inside the completion.
+/// Writes usage in the chat format. Tokens read from or written to a cache are part of the prompt
+/// tokens, thinking tokens are part of the completion tokens.
 pub(super) fn write_usage(out: &mut BytesMut, tokens: TokenUsage, thinking: u64) {
     let TokenUsage { input, output, cache_read, cache_write, .. } = tokens;
     let total = input.saturating_add(output);

@@ -1,4 +1,4 @@
-//! A chat call becomes the body of a messages call.
+//! Translates a chat call into the body of a messages call.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;
@@ -13,18 +13,19 @@ use crate::dialect::CallError;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 
-/// What a translation depends on besides the call.
+/// The facts that a translation depends on besides the call.
 #[derive(Debug, Clone, Copy)]
 pub struct TranslationContext<'a> {
-    /// The id of the model. What was kept of another model's thinking is not put back.
+    /// The id of the model. Saved thinking of another model is not restored.
     pub model: &'a str,
-    /// The account, which keeps its users apart from those of others.
+    /// The account of the call. It is hashed into the user id, so that users of different accounts
+    /// do not get the same id.
     pub account: &'a str,
     /// Whether the model takes a JSON schema for its output.
     pub json_schema: bool,
 }
 
-/// A call that is read, and not yet written.
+/// A chat call that was parsed and can be written as a messages call.
 pub struct Translation {
     model: String,
     settings: CallSettings,
@@ -33,7 +34,7 @@ pub struct Translation {
 }
 
 impl Translation {
-    /// Reads a chat body after the rules have made their changes to it.
+    /// Parses a chat body; `patch` has the changes that the rules made to it.
     ///
     /// # Errors
     /// [`CallError`] if a field is invalid, or has no counterpart in the messages format.
@@ -50,19 +51,21 @@ impl Translation {
         Ok(Translation { model: context.model.to_owned(), settings, conversation, tools })
     }
 
-    /// The first tool call's id in each turn of the vendor's that the results at the end of the
-    /// call continue, oldest first; empty if the call does not end in results.
+    /// Returns the ids under which the thinking of the current tool loop was saved: the id of the
+    /// first tool call in each assistant turn of the loop, oldest first. The loop is the run of
+    /// turns that the tool results at the end of the call continue. Empty if the call does not end
+    /// with tool results.
     #[must_use]
     pub fn tool_loop_ids(&self) -> Vec<String> {
         let turns = self.tool_loop_turns().map(|at| &self.conversation.turns[at]);
         turns.filter_map(ConversationTurn::first_tool_call_id).map(str::to_owned).collect()
     }
 
-    /// Where those turns stand.
+    /// Returns the indexes of the assistant turns of that tool loop, oldest first.
     fn tool_loop_turns(&self) -> impl Iterator<Item = usize> + use<> {
         let turns = &self.conversation.turns;
         let mut first = turns.len();
-        // Sides alternate, so each pair is a turn of the vendor's and the client's answer to it.
+        // Roles alternate, so each pair is an assistant turn and the user turn that answers it.
         while first >= 2
             && !turns[first - 1].is_assistant
             && !turns[first - 1].tool_results.is_empty()
@@ -74,29 +77,29 @@ impl Translation {
     }
 
     /// Matches the saved thinking, one entry for each of [`Translation::tool_loop_ids`], with the
-    /// turns it belongs to. `None` unless all of it is there and the client sent the visible part
-    /// of these turns unchanged.
+    /// turns it belongs to. Returns `None` if there is no tool loop, if an entry is missing or of
+    /// another model, or if the client changed the visible part of one of these turns.
     #[must_use]
     pub fn match_saved_thinking(&self, kept: &[Option<Bytes>]) -> Option<RestoredThinking> {
-        let places: Vec<usize> = self.tool_loop_turns().collect();
-        if places.is_empty() || places.len() != kept.len() {
+        let turn_indexes: Vec<usize> = self.tool_loop_turns().collect();
+        if turn_indexes.is_empty() || turn_indexes.len() != kept.len() {
             return None;
         }
-        let turns = places.into_iter().zip(kept).map(|(at, kept)| {
+        let turns = turn_indexes.into_iter().zip(kept).map(|(at, kept)| {
             let sent = &self.conversation.turns[at].blocks;
             Some((at, thinking::restore_blocks(&self.model, sent, kept.as_ref()?)?))
         });
         turns.collect::<Option<Vec<_>>>().map(RestoredThinking)
     }
 
-    /// Puts the saved blocks in place of those that the client sent.
+    /// Replaces the blocks that the client sent with the saved blocks.
     pub fn apply_thinking(&mut self, restored: RestoredThinking) {
         for (at, blocks) in restored.0 {
             self.conversation.turns[at].blocks = blocks;
         }
     }
 
-    /// The body of the messages call.
+    /// Writes the body of the messages call.
     #[must_use]
     pub fn build_call(&self) -> TranslatedCall {
         let mut out = MessagesWriter::default();
@@ -118,11 +121,11 @@ impl Translation {
     }
 }
 
-/// Turns with the thinking that was kept of them.
+/// The assistant turns, by index, with their saved thinking put back.
 pub struct RestoredThinking(Vec<(usize, Vec<ContentBlock>)>);
 
 impl RestoredThinking {
-    /// How many bytes of it come out of what was kept.
+    /// Returns how many bytes of these turns are copied from saved thinking.
     #[must_use]
     pub(crate) fn saved_bytes(&self) -> u64 {
         let blocks = self.0.iter().flat_map(|(_, blocks)| blocks);
@@ -138,12 +141,12 @@ impl RestoredThinking {
 #[derive(Debug)]
 pub struct TranslatedCall {
     body_after_model: Vec<Bytes>,
-    /// The fields of the chat call that are not in it, in their order.
+    /// The names of the chat fields that were dropped, in the order of the chat body.
     pub dropped_fields: Vec<String>,
 }
 
 impl TranslatedCall {
-    /// The body, in pieces.
+    /// Returns the body, in pieces, with `name` as the model.
     #[must_use]
     pub fn body_with_model(&self, name: &str) -> Vec<Bytes> {
         let mut pieces = Vec::with_capacity(self.body_after_model.len() + 1);

@@ -1,4 +1,4 @@
-//! The settings of a call: everything but its messages and tools.
+//! Translates the settings of a chat call: all fields except messages and tools.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;
@@ -31,11 +31,12 @@ const TRANSLATED_FIELDS: [&str; 13] = [
 /// Fields that take effect in another way, and so do not count as dropped.
 const HANDLED_FIELDS: [&str; 6] =
     ["model", "messages", "max_tokens", "max_completion_tokens", "stream_options", "n"];
-/// Names of dropped fields that are told, at most, and how long they may be.
+/// At most this many names of dropped fields are reported, each of at most `DROPPED_NAME_BYTES_MAX`
+/// bytes.
 const DROPPED_NAMES_MAX: usize = 32;
 const DROPPED_NAME_BYTES_MAX: usize = 64;
 
-/// See the module. What is not there stays away.
+/// The translated settings. An absent setting is not written.
 #[derive(Default)]
 pub(super) struct CallSettings {
     max_tokens: Option<Bytes>,
@@ -46,7 +47,7 @@ pub(super) struct CallSettings {
     effort: Option<Bytes>,
     output_schema: Option<Bytes>,
     user_id: Option<String>,
-    /// Fields of the call that are not carried.
+    /// The names of the chat fields that the messages call does not have.
     pub(super) dropped_fields: Vec<String>,
 }
 
@@ -138,7 +139,7 @@ impl CallSettings {
     }
 }
 
-/// Where to stop. The vendor refuses white space alone, which then has no effect.
+/// Parses `stop`. Blank stop sequences are left out, because the vendor refuses them.
 fn parse_stop(source: SourceBytes<'_>, stop: JsonValue<'_>) -> Result<Vec<Bytes>, CallError> {
     let expected = "a string or an array of strings";
     let entries = match stop.kind() {
@@ -185,7 +186,8 @@ fn parse_response_format(format: JsonValue<'_>) -> Result<ResponseFormat<'_>, Ca
     }
 }
 
-/// Who the client's user is: a digest, so that the vendor can tell users apart and nothing more.
+/// Returns a digest of the account and the client's user. It lets the vendor tell users apart and
+/// nothing more. `None` if the call names no user.
 fn hashed_user_id(patch: &JsonPatch<'_>, account: &str) -> Result<Option<String>, CallError> {
     let mut found = None;
     for name in ["safety_identifier", "user"] {

@@ -1,4 +1,4 @@
-//! The events of a messages stream become chunks of a chat stream, one by one as they come.
+//! Translates the events of a messages stream into chunks of a chat stream, each as it arrives.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -12,14 +12,15 @@ use crate::dialect::json::{JsonDocument, JsonValue, scan};
 use crate::dialect::messages::ReportedUsage;
 use crate::dialect::meter::UsageMeter;
 
-/// Blocks that are open at a time, at most; vendors have one.
+/// At most this many blocks may be open at a time; vendors open one.
 const OPEN_BLOCKS_MAX: usize = 256;
 
-/// The state of a stream.
+/// The state of one stream's translation.
 #[derive(Debug)]
 pub(crate) struct StreamTranslator {
     metadata: ReplyMetadata,
-    /// What every chunk begins with, up to its delta, once the stream has begun.
+    /// The JSON at the beginning of every chunk, up to the content of `choices`; `None` before
+    /// `message_start`.
     chunk_prefix: Option<Bytes>,
     open_blocks: Vec<(u64, OpenBlock)>,
     call_count: u64,
@@ -29,30 +30,32 @@ pub(crate) struct StreamTranslator {
     saved_thinking: Option<SavedThinking>,
 }
 
-/// A block that is open.
+/// A block that was started and not yet stopped.
 #[derive(Debug)]
 enum OpenBlock {
-    /// Text or thinking: as kept, up to the end of its text, and the signature.
+    /// Text or thinking: its JSON recorded up to the end of the text so far (`None` if blocks are
+    /// not saved), and its signature.
     Text { recorded: Option<BytesMut>, signature: BytesMut },
     /// A tool call.
     ToolCall(Box<OpenToolCall>),
-    /// Nothing that a chat client could be told of.
+    /// A block that has no counterpart in the chat format.
     Other,
 }
 
 #[derive(Debug)]
 struct OpenToolCall {
-    /// Its place among the calls.
+    /// The index of the call among the tool calls of the answer.
     index: u64,
-    /// The input that the block began with.
+    /// The input in the event that started the block.
     initial_input: Bytes,
-    /// Whether any of its arguments came.
+    /// Whether a delta with arguments has arrived.
     has_arguments: bool,
-    /// As kept, up to its input, and the input so far.
+    /// The JSON of the block recorded up to its input, and the input so far; `None` if blocks are
+    /// not saved.
     recorded: Option<(BytesMut, BytesMut)>,
 }
 
-/// How far an event has brought the stream.
+/// Whether the stream continues after an event, or ended with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::dialect) enum StreamStep {
     Continue,
@@ -74,12 +77,14 @@ impl StreamTranslator {
         }
     }
 
-    /// What is to be kept of the answer, once it is complete.
+    /// Takes the blocks to save; `None` before the answer is complete, or if there is nothing to
+    /// save.
     pub(in crate::dialect) fn take_saved_thinking(&mut self) -> Option<SavedThinking> {
         self.saved_thinking.take()
     }
 
-    /// Takes an event; what the client is to see goes to `out`. `None` if it cannot be read.
+    /// Handles an event, and writes the chunks for the client to `out`. `None` if the event is
+    /// malformed.
     pub(in crate::dialect) fn handle_event(
         &mut self,
         event: &JsonDocument,
@@ -103,7 +108,7 @@ impl StreamTranslator {
                 return Some(StreamStep::Last);
             }
             "ping" => out.put_slice(b": ping\n\n"),
-            // The format grows: what is new has no counterpart here.
+            // The format grows; new events have no counterpart in the chat format.
             _ => {}
         }
         Some(StreamStep::Continue)
@@ -147,27 +152,27 @@ impl StreamTranslator {
         meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
-        let keeps = self.recorder.is_some();
-        let inside =
+        let is_recording = self.recorder.is_some();
+        let string_content =
             |name: &str| block.get(name).and_then(JsonValue::string_bytes).unwrap_or_default();
         let opened = match &*block.get("type")?.text()? {
             kind @ ("text" | "thinking") => {
-                let first = inside(kind);
+                let first = string_content(kind);
                 if !first.is_empty() {
                     meter.count_bytes(first.len());
                     self.write_text_chunk(kind, first, out)?;
                 }
                 let start = || BytesMut::from(format!(r#"{{"type":"{kind}","{kind}":""#).as_str());
-                let mut kept = keeps.then(start);
-                kept.iter_mut().for_each(|kept| append_recorded(kept, first));
-                OpenBlock::Text { recorded: kept, signature: inside("signature").into() }
+                let mut recorded = is_recording.then(start);
+                recorded.iter_mut().for_each(|recorded| append_recorded(recorded, first));
+                OpenBlock::Text { recorded, signature: string_content("signature").into() }
             }
             "tool_use" => {
-                let call = self.start_tool_call(block, keeps, out)?;
+                let call = self.start_tool_call(block, is_recording, out)?;
                 OpenBlock::ToolCall(Box::new(call))
             }
             _ => {
-                self.recorder.iter_mut().for_each(|keeper| keeper.add_block(block.raw()));
+                self.recorder.iter_mut().for_each(|recorder| recorder.add_block(block.raw()));
                 OpenBlock::Other
             }
         };
@@ -181,11 +186,11 @@ impl StreamTranslator {
     fn start_tool_call(
         &mut self,
         block: JsonValue<'_>,
-        keeps: bool,
+        is_recording: bool,
         out: &mut BytesMut,
     ) -> Option<OpenToolCall> {
-        let word = |name: &str| block.get(name).filter(|v| v.string_bytes().is_some());
-        let (id, name) = (word("id")?, word("name")?);
+        let string_value = |name: &str| block.get(name).filter(|v| v.string_bytes().is_some());
+        let (id, name) = (string_value("id")?, string_value("name")?);
         let index = self.call_count;
         self.call_count += 1;
         self.write_chunk(out, |out| {
@@ -195,19 +200,19 @@ impl StreamTranslator {
             out.put_slice(name.raw());
             out.put_slice(br#","arguments":""}}]"#);
         })?;
-        let kept = keeps.then(|| {
-            let mut kept = BytesMut::from(&br#"{"type":"tool_use","id":"#[..]);
-            kept.put_slice(id.raw());
-            kept.put_slice(br#","name":"#);
-            kept.put_slice(name.raw());
-            (kept, BytesMut::new())
+        let recorded = is_recording.then(|| {
+            let mut recorded = BytesMut::from(&br#"{"type":"tool_use","id":"#[..]);
+            recorded.put_slice(id.raw());
+            recorded.put_slice(br#","name":"#);
+            recorded.put_slice(name.raw());
+            (recorded, BytesMut::new())
         });
         let input = block.get("input").map_or(&b"{}"[..], JsonValue::raw);
         Some(OpenToolCall {
             index,
             initial_input: Bytes::copy_from_slice(input),
             has_arguments: false,
-            recorded: kept,
+            recorded,
         })
     }
 
@@ -220,20 +225,20 @@ impl StreamTranslator {
     ) -> Option<()> {
         let at = self.open_blocks.iter().rposition(|(open, _)| *open == index);
         let kind = delta.get("type")?.text()?;
-        let inside =
+        let string_content =
             |name: &str| delta.get(name).and_then(JsonValue::string_bytes).unwrap_or_default();
         match (&*kind, at.map(|at| &mut self.open_blocks[at].1)) {
-            ("text_delta" | "thinking_delta", Some(OpenBlock::Text { recorded: kept, .. })) => {
+            ("text_delta" | "thinking_delta", Some(OpenBlock::Text { recorded, .. })) => {
                 let kind = if kind == "text_delta" { "text" } else { "thinking" };
-                let piece = inside(kind);
-                kept.iter_mut().for_each(|kept| append_recorded(kept, piece));
+                let piece = string_content(kind);
+                recorded.iter_mut().for_each(|recorded| append_recorded(recorded, piece));
                 if !piece.is_empty() {
                     meter.count_bytes(piece.len());
                     self.write_text_chunk(kind, piece, out)?;
                 }
             }
             ("signature_delta", Some(OpenBlock::Text { signature, .. })) => {
-                append_recorded(signature, inside("signature"));
+                append_recorded(signature, string_content("signature"));
             }
             ("input_json_delta", Some(OpenBlock::ToolCall(call))) => {
                 let piece = delta.get("partial_json")?;
@@ -249,7 +254,7 @@ impl StreamTranslator {
                 let index = call.index;
                 self.write_arguments_chunk(index, piece.raw(), out)?;
             }
-            // What is said in a block that never began belongs nowhere.
+            // A delta for a block that was not started is malformed.
             ("text_delta" | "thinking_delta" | "input_json_delta", None) => return None,
             _ => {}
         }
@@ -262,34 +267,35 @@ impl StreamTranslator {
         };
         let mut whole = None;
         match self.open_blocks.remove(at).1 {
-            OpenBlock::Text { recorded: kept, signature } => {
-                whole = kept.map(|mut kept| {
-                    kept.put_u8(b'"');
+            OpenBlock::Text { recorded, signature } => {
+                whole = recorded.map(|mut recorded| {
+                    recorded.put_u8(b'"');
                     if !signature.is_empty() {
-                        kept.put_slice(br#","signature":""#);
-                        kept.put_slice(&signature);
-                        kept.put_u8(b'"');
+                        recorded.put_slice(br#","signature":""#);
+                        recorded.put_slice(&signature);
+                        recorded.put_u8(b'"');
                     }
-                    kept
+                    recorded
                 });
             }
             OpenBlock::ToolCall(call) => {
                 if !call.has_arguments {
-                    // Without arguments a client would read an empty string, which is no JSON.
+                    // Without this chunk, a client would read an empty string as arguments, which
+                    // is not JSON.
                     let arguments =
                         encode_arguments(Some(JsonValue::from_validated(&call.initial_input)));
                     self.write_arguments_chunk(call.index, arguments.as_bytes(), out)?;
                 }
-                if let Some((mut kept, input)) = call.recorded {
+                if let Some((mut recorded, input)) = call.recorded {
                     let input = if call.has_arguments {
                         input.freeze()
                     } else {
                         call.initial_input.clone()
                     };
-                    kept.put_slice(br#","input":"#);
-                    kept.put_slice(&input);
+                    recorded.put_slice(br#","input":"#);
+                    recorded.put_slice(&input);
                     if input.starts_with(b"{") && scan::validate_value(&input).is_ok() {
-                        whole = Some(kept);
+                        whole = Some(recorded);
                     } else {
                         self.recorder.iter_mut().for_each(ThinkingRecorder::discard);
                     }
@@ -297,9 +303,9 @@ impl StreamTranslator {
             }
             OpenBlock::Other => {}
         }
-        if let (Some(mut whole), Some(keeper)) = (whole, &mut self.recorder) {
+        if let (Some(mut whole), Some(recorder)) = (whole, &mut self.recorder) {
             whole.put_u8(b'}');
-            keeper.add_block(&whole);
+            recorder.add_block(&whole);
         }
         Some(())
     }
@@ -317,12 +323,12 @@ impl StreamTranslator {
         };
         let before = std::mem::replace(&mut self.finish_reason, finish_reason(&stop));
         let refused = stop == "refusal" && before != self.finish_reason;
-        if let Some(told) =
+        if let Some(explanation) =
             delta.get("stop_details").filter(|_| refused).and_then(refusal_explanation)
         {
             self.write_chunk(out, |out| {
                 out.put_slice(br#""refusal":"#);
-                out.put_slice(told.raw());
+                out.put_slice(explanation.raw());
             })?;
         }
         Some(())
@@ -346,7 +352,7 @@ impl StreamTranslator {
         }
         out.put_slice(b"}\n\ndata: [DONE]\n\n");
         self.saved_thinking =
-            self.recorder.take().and_then(|keeper| keeper.finish(&self.metadata.model));
+            self.recorder.take().and_then(|recorder| recorder.finish(&self.metadata.model));
         Some(())
     }
 
@@ -360,7 +366,7 @@ impl StreamTranslator {
         })
     }
 
-    /// A piece of a call's arguments, as a JSON string.
+    /// Writes a chunk with a piece of a call's arguments; `piece` is a JSON string with quotes.
     fn write_arguments_chunk(&self, index: u64, piece: &[u8], out: &mut BytesMut) -> Option<()> {
         self.write_chunk(out, |out| {
             out.put_slice(format!(r#""tool_calls":[{{"index":{index},"#).as_bytes());
@@ -370,7 +376,7 @@ impl StreamTranslator {
         })
     }
 
-    /// A chunk with a delta; `None` before the stream has begun.
+    /// Writes a chunk with the delta that the closure writes. `None` before `message_start`.
     fn write_chunk(&self, out: &mut BytesMut, delta: impl FnOnce(&mut BytesMut)) -> Option<()> {
         out.put_slice(self.chunk_prefix.as_ref()?);
         out.put_slice(br#"{"index":0,"delta":{"#);
@@ -383,11 +389,12 @@ impl StreamTranslator {
     }
 }
 
-/// Adds to what is kept of a block. What is too long stays too long or unsound, and is not kept.
-fn append_recorded(kept: &mut BytesMut, piece: &[u8]) {
-    if kept.len() + piece.len() > RECORD_BYTES_MAX {
-        kept.resize(RECORD_BYTES_MAX + 1, b' ');
+/// Appends to the recorded JSON of a block. A record above the limit is filled up with spaces to
+/// one byte above the limit, so that it stays too long or becomes invalid, and is not saved.
+fn append_recorded(recorded: &mut BytesMut, piece: &[u8]) {
+    if recorded.len() + piece.len() > RECORD_BYTES_MAX {
+        recorded.resize(RECORD_BYTES_MAX + 1, b' ');
     } else {
-        kept.put_slice(piece);
+        recorded.put_slice(piece);
     }
 }

@@ -1,8 +1,9 @@
-//! A model's thinking between two calls of a tool loop.
+//! Saves a model's thinking between two calls of a tool loop.
 //!
-//! The vendor wants its thinking back, untouched, with the results of the tools it called. A chat
-//! client has no place for it, so the blocks of such an answer are kept, and put back in place of
-//! the turn that the client sends, which has to say the same.
+//! The vendor requires its thinking blocks back, unchanged, together with the results of the tools
+//! that it called. The chat format has no field for them. So the blocks of an answer that calls
+//! tools are saved. On the next call they replace the blocks of the assistant turn that the client
+//! sends, if the visible content of that turn is the same.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -13,25 +14,25 @@ use super::writer::SourceBytes;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue};
 
-/// Longer answers are not kept.
+/// Answers whose record is longer than this many bytes are not saved.
 pub(crate) const RECORD_BYTES_MAX: usize = 256 << 10;
 
-/// What is kept of an answer.
+/// The saved blocks of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedThinking {
-    /// The id of its first tool call, which the client will send back.
+    /// The id of the answer's first tool call, which the client will send back.
     pub id: String,
-    /// The model and its blocks, as JSON.
+    /// A JSON object with the id of the model and the blocks of the answer.
     pub record: Bytes,
 }
 
-/// Collects the blocks of an answer as they come.
+/// Collects the blocks of an answer as they arrive.
 #[derive(Debug)]
 pub(super) struct ThinkingRecorder {
     first_call_id: Option<String>,
     record: BytesMut,
     any_thinking: bool,
-    /// Whether there is more than can be kept, or something that cannot be put back.
+    /// Whether the record is discarded: it is too long, or has a block that cannot be sent back.
     is_discarded: bool,
 }
 
@@ -47,7 +48,7 @@ impl ThinkingRecorder {
     pub(super) fn add_block(&mut self, block: &[u8]) {
         let value = JsonValue::from_validated(block);
         match value.get("type").and_then(JsonValue::text).as_deref() {
-            // The vendor may write blank text, but does not take it back.
+            // The vendor may generate blank text, but refuses it in a request.
             Some("text") if value.get("text").is_none_or(is_blank) => return,
             Some("text") => {}
             Some("thinking") => {
@@ -79,8 +80,9 @@ impl ThinkingRecorder {
         self.is_discarded = true;
     }
 
-    /// What is to be kept, if the answer called a tool. That there was no thinking is worth
-    /// keeping too: then nothing is missing.
+    /// Returns the record to save; `None` if the answer called no tool or if the record was
+    /// discarded. An answer without thinking gets a record without blocks: it shows the next call
+    /// that no thinking is missing.
     pub(super) fn finish(self, model: &str) -> Option<SavedThinking> {
         let id = self.first_call_id?;
         if self.is_discarded {
@@ -96,8 +98,9 @@ impl ThinkingRecorder {
     }
 }
 
-/// The blocks of a turn with the thinking that was kept of it; `None` if it is another model's, or
-/// if the client changed what it had seen.
+/// Returns the blocks of a turn with its saved thinking; the blocks that the client sent if the
+/// record has none. `None` if the record is of another model, or if the client changed the visible
+/// part of the turn.
 pub(super) fn restore_blocks(
     model: &str,
     sent: &[ContentBlock],
@@ -119,14 +122,15 @@ pub(super) fn restore_blocks(
         .into_iter()
         .map(|block| ContentBlock::new(BlockKind::Verbatim(source.slice_value(block))))
         .collect();
-    // What the client marked for the cache is its last block or near it; thinking takes no mark.
+    // The client's `cache_control` is on its last block or near it. It moves to the last block that
+    // is not thinking, because thinking blocks cannot have one.
     let cache = sent.iter().rev().find_map(|block| block.cache_control.clone());
     let marked = blocks.iter_mut().rev().find(|block| !block.is_thinking());
     marked?.cache_control = cache;
     Some(blocks)
 }
 
-/// What a chat client sees of a turn.
+/// The part of a turn that a chat client sees: its text, and the id, name and input of each call.
 #[derive(PartialEq)]
 struct VisibleTurn {
     text: String,
@@ -170,7 +174,7 @@ impl VisibleTurn {
         Some(visible.trim_text())
     }
 
-    /// Some clients trim what they keep.
+    /// Trims the text, because some clients trim the messages that they keep.
     fn trim_text(mut self) -> VisibleTurn {
         self.text = self.text.trim().to_owned();
         self

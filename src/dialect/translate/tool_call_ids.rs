@@ -1,15 +1,16 @@
-//! The ids of tool calls: a letter, digit, `_` or `-` each, and no id for two calls.
+//! Assigns the ids of tool calls: an id has only letters, digits, `_` and `-`, and no two calls
+//! have the same id.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::{HashMap, HashSet};
 
-/// What each of the client's ids is called towards the vendor.
+/// Maps the client's ids of tool calls to the ids that the vendor gets.
 #[derive(Default)]
 pub(super) struct ToolCallIds {
-    /// The name that an id last got.
+    /// For each of the client's ids, the vendor id that it was last assigned.
     assigned: HashMap<String, String>,
     used: HashSet<String>,
-    /// How many ids had the same cleaned form: the next suffix to try.
+    /// For each cleaned id, the last suffix that was tried.
     base_counts: HashMap<String, u64>,
 }
 
@@ -22,7 +23,8 @@ impl ToolCallIds {
         name
     }
 
-    /// The name of a call that a result is for.
+    /// Returns the vendor id of the call that a result belongs to; assigns one if the call is
+    /// unknown.
     pub(super) fn id_for_result(&mut self, id: &str, preferred_id: &str) -> String {
         match self.assigned.get(id) {
             Some(name) => name.clone(),

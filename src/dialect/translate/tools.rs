@@ -1,4 +1,4 @@
-//! Tools, and which of them may or must be called.
+//! Translates the tools of a call, and the choice of which of them may or must be called.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::HashSet;
@@ -12,10 +12,10 @@ use crate::dialect::CallError;
 use crate::dialect::call::fields::invalid_value;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 
-/// The schema of a tool that takes anything.
+/// The input schema of a tool that takes any object.
 const ANY_OBJECT_SCHEMA: &[u8] = br#"{"type":"object","properties":{}}"#;
 
-/// A tool.
+/// The definition of a tool.
 struct ToolDefinition {
     name: Bytes,
     description: Option<Bytes>,
@@ -36,7 +36,7 @@ enum ToolChoice {
 pub(super) struct CallTools {
     definitions: Vec<ToolDefinition>,
     choice: Option<ToolChoice>,
-    /// Whether at most one may be called at a time.
+    /// Whether at most one tool may be called at a time.
     disable_parallel: bool,
 }
 
@@ -80,7 +80,7 @@ impl CallTools {
     }
 
     /// If the call offers no tools, defines those that earlier turns called, with `tool_choice`
-    /// `none`: the vendor wants every called tool defined.
+    /// `none`: the vendor requires a definition of every tool that was called.
     pub(super) fn define_called_tools(mut self, turns: &[ConversationTurn]) -> CallTools {
         if !self.definitions.is_empty() {
             if self.disable_parallel && self.choice.is_none() {
@@ -180,7 +180,7 @@ impl ToolDefinition {
     }
 }
 
-/// The schema of a tool's input, whose type is an object whatever else it says.
+/// Returns the schema of a tool's input. Its `type` is set to `object`, whatever the client wrote.
 fn parse_input_schema(
     source: SourceBytes<'_>,
     field: &str,
@@ -222,7 +222,7 @@ impl ToolChoice {
         }
     }
 
-    /// The older form: `none`, `auto` or `{name}`.
+    /// Parses the legacy form, `function_call`: `none`, `auto` or `{name}`.
     fn parse_legacy(source: SourceBytes<'_>, call: JsonValue<'_>) -> Result<ToolChoice, CallError> {
         match call.text().as_deref() {
             Some("none") => return Ok(ToolChoice::None),
@@ -236,7 +236,7 @@ impl ToolChoice {
     }
 }
 
-/// The elements of a member that is a list, if it is there.
+/// Returns the elements of a list member; empty if the member is absent or null.
 fn array_elements<'a>(
     patch: &'a JsonPatch<'_>,
     name: &str,

@@ -1,4 +1,5 @@
-//! The messages of a chat become a system text and turns that alternate.
+//! Translates the messages of a chat call into a system text and into turns in which user and
+//! assistant alternate.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::{HashMap, HashSet};
@@ -17,11 +18,11 @@ use crate::dialect::json::{JsonDocument, JsonKind, JsonValue, scan};
 
 const EMPTY_OBJECT: &[u8] = b"{}";
 
-/// A turn of a conversation.
+/// A turn of a conversation in the messages format.
 #[derive(Debug, Default)]
 pub(super) struct ConversationTurn {
     pub(super) is_assistant: bool,
-    /// Results of tools, which the vendor wants first.
+    /// Tool results. They are written before the other blocks, as the vendor requires.
     pub(super) tool_results: Vec<ContentBlock>,
     pub(super) blocks: Vec<ContentBlock>,
 }
@@ -34,7 +35,7 @@ impl ConversationTurn {
         out.write_str("]}");
     }
 
-    /// The id of its first tool call.
+    /// Returns the id of the first tool call in the turn, if there is one.
     pub(super) fn first_tool_call_id(&self) -> Option<&str> {
         self.blocks.iter().find_map(|block| match &block.kind {
             BlockKind::ToolUse { id, .. } => Some(id.as_str()),
@@ -43,19 +44,20 @@ impl ConversationTurn {
     }
 }
 
-/// A conversation, read.
+/// The parsed messages of a chat call.
 #[derive(Default)]
 pub(super) struct Conversation {
     pub(super) system: Vec<ContentBlock>,
     pub(super) turns: Vec<ConversationTurn>,
-    /// How many blocks there are.
+    /// The number of blocks in the system text and in all turns so far.
     block_count: usize,
     tool_call_ids: ToolCallIds,
-    /// Ids that the last turn has had, to find those that stand twice: of calls, and of results
-    /// with their places.
+    /// The ids in the last turn, to find duplicates: `turn_call_ids` has those of tool calls,
+    /// `result_positions` those of tool results with their index in the turn.
     turn_call_ids: HashSet<String>,
     result_positions: HashMap<String, usize>,
-    /// The last call in the older form, which has no id: what it called, and whose it is.
+    /// The last call in the legacy `function_call` form, which has no id: the name of the function
+    /// and the index of the message.
     legacy_call: Option<(String, usize)>,
 }
 
@@ -87,7 +89,7 @@ impl Conversation {
         source: SourceBytes<'_>,
         message: &ClientMessage<'_>,
     ) -> Result<(), CallError> {
-        let at = |rest: &str| message.field_path(rest);
+        let field_path = |rest: &str| message.field_path(rest);
         match &*message.role {
             "system" | "developer" => {
                 let blocks = message.parse_content(source, &["text"])?;
@@ -98,19 +100,19 @@ impl Conversation {
                 let blocks = message.parse_content(source, &["text", "image_url", "file"])?;
                 if blocks.is_empty() {
                     let expected = "text that is not empty, or an image or a file";
-                    return Err(CallError::invalid(&at(".content"), expected));
+                    return Err(CallError::invalid(&field_path(".content"), expected));
                 }
                 self.block_count += blocks.len();
-                self.turn_of_side(false).blocks.extend(blocks);
+                self.turn_of_role(false).blocks.extend(blocks);
             }
             "assistant" => self.add_assistant_message(source, message)?,
             "tool" => {
-                let id = required_string(message.tool_call_id, || at(".tool_call_id"))?;
+                let id = required_string(message.tool_call_id, || field_path(".tool_call_id"))?;
                 let name = self.tool_call_ids.id_for_result(&id, &id);
                 self.add_tool_result(source, message, id, name)?;
             }
             "function" => {
-                let called = required_string(message.name, || at(".name"))?;
+                let called = required_string(message.name, || field_path(".name"))?;
                 let known = self.legacy_call.take_if(|(name, _)| *name == called);
                 let (id, preferred_id) = legacy_call_ids(known.map_or(message.index, |(_, i)| i));
                 let name = self.tool_call_ids.id_for_result(&id, &preferred_id);
@@ -118,17 +120,16 @@ impl Conversation {
             }
             _ => {
                 let expected = "system, developer, user, assistant or tool";
-                return Err(CallError::invalid(&at(".role"), expected));
+                return Err(CallError::invalid(&field_path(".role"), expected));
             }
         }
         Ok(())
     }
 
-    /// The turn of a side: the last one, or a new one after the other side's.
-    fn turn_of_side(&mut self, assistant: bool) -> &mut ConversationTurn {
-        if self.turns.last().is_none_or(|turn| turn.is_assistant != assistant) {
-            self.turns
-                .push(ConversationTurn { is_assistant: assistant, ..ConversationTurn::default() });
+    /// Returns the last turn if it has this role, else appends a new turn.
+    fn turn_of_role(&mut self, is_assistant: bool) -> &mut ConversationTurn {
+        if self.turns.last().is_none_or(|turn| turn.is_assistant != is_assistant) {
+            self.turns.push(ConversationTurn { is_assistant, ..ConversationTurn::default() });
             self.turn_call_ids.clear();
             self.result_positions.clear();
         }
@@ -141,14 +142,14 @@ impl Conversation {
         source: SourceBytes<'_>,
         message: &ClientMessage<'_>,
     ) -> Result<(), CallError> {
-        let at = |rest: &str| message.field_path(rest);
+        let field_path = |rest: &str| message.field_path(rest);
         let mut blocks = match message.content {
             Some(_) => message.parse_content(source, &["text", "refusal"])?,
             None => Vec::new(),
         };
         if let Some(refusal) = message.refusal {
             if refusal.kind() != JsonKind::String {
-                return Err(invalid_value(&at(".refusal"), "a string", refusal));
+                return Err(invalid_value(&field_path(".refusal"), "a string", refusal));
             }
             if !is_blank(refusal) {
                 blocks.push(ContentBlock::new(BlockKind::Text(source.slice_value(refusal))));
@@ -156,27 +157,28 @@ impl Conversation {
         }
         if let Some(calls) = message.tool_calls {
             if calls.kind() != JsonKind::Array {
-                return Err(invalid_value(&at(".tool_calls"), "an array", calls));
+                return Err(invalid_value(&field_path(".tool_calls"), "an array", calls));
             }
             for (j, call) in calls.elements().enumerate() {
                 if j >= BLOCKS_MAX {
                     return Err(too_many_blocks());
                 }
-                let at = |rest: &str| message.field_path(&format!(".tool_calls[{j}]{rest}"));
-                blocks.extend(self.parse_tool_call(source, &at, call)?);
+                let field_path =
+                    |rest: &str| message.field_path(&format!(".tool_calls[{j}]{rest}"));
+                blocks.extend(self.parse_tool_call(source, &field_path, call)?);
             }
         }
         if let Some(call) = message.function_call {
-            let at = |rest: &str| message.field_path(&format!(".function_call{rest}"));
+            let field_path = |rest: &str| message.field_path(&format!(".function_call{rest}"));
             let name = call.get("name").and_then(JsonValue::text).unwrap_or_default().into_owned();
             self.legacy_call = Some((name, message.index));
             let (id, preferred_id) = legacy_call_ids(message.index);
-            blocks.extend(self.build_tool_use(source, &at, &id, &preferred_id, call)?);
+            blocks.extend(self.build_tool_use(source, &field_path, &id, &preferred_id, call)?);
         }
         message.apply_cache_control(source, &mut blocks);
         if !blocks.is_empty() {
             self.block_count += blocks.len();
-            self.turn_of_side(true).blocks.extend(blocks);
+            self.turn_of_role(true).blocks.extend(blocks);
         }
         Ok(())
     }
@@ -184,18 +186,21 @@ impl Conversation {
     fn parse_tool_call(
         &mut self,
         source: SourceBytes<'_>,
-        at: FieldPath<'_>,
+        field_path: FieldPath<'_>,
         call: JsonValue<'_>,
     ) -> Result<Option<ContentBlock>, CallError> {
         let kind = call.get("type").filter(|v| !v.is_null()).and_then(JsonValue::text);
         if kind.is_some_and(|kind| kind != "function") {
-            return Err(CallError::invalid(&at(".type"), "\"function\" for this model"));
+            return Err(CallError::invalid(&field_path(".type"), "\"function\" for this model"));
         }
-        let id = required_string(call.get("id"), || at(".id"))?;
+        let id = required_string(call.get("id"), || field_path(".id"))?;
         let Some(function) = call.get("function").filter(|f| f.kind() == JsonKind::Object) else {
-            return Err(CallError::missing(&at(".function"), "an object {name, arguments}"));
+            return Err(CallError::missing(
+                &field_path(".function"),
+                "an object {name, arguments}",
+            ));
         };
-        let within = |rest: &str| at(&format!(".function{rest}"));
+        let within = |rest: &str| field_path(&format!(".function{rest}"));
         self.build_tool_use(source, &within, &id, &id, function)
     }
 
@@ -204,19 +209,19 @@ impl Conversation {
     fn build_tool_use(
         &mut self,
         source: SourceBytes<'_>,
-        at: FieldPath<'_>,
+        field_path: FieldPath<'_>,
         id: &str,
         preferred_id: &str,
         function: JsonValue<'_>,
     ) -> Result<Option<ContentBlock>, CallError> {
         let name = function.get("name").filter(|v| !v.is_null());
         let expected = "the name of the function";
-        let name = name.ok_or_else(|| CallError::missing(&at(".name"), expected))?;
+        let name = name.ok_or_else(|| CallError::missing(&field_path(".name"), expected))?;
         if name.kind() != JsonKind::String {
-            return Err(invalid_value(&at(".name"), "a string", name));
+            return Err(invalid_value(&field_path(".name"), "a string", name));
         }
-        let input = parse_arguments(function.get("arguments"), || at(".arguments"))?;
-        self.turn_of_side(true);
+        let input = parse_arguments(function.get("arguments"), || field_path(".arguments"))?;
+        self.turn_of_role(true);
         if !self.turn_call_ids.insert(id.to_owned()) {
             return Ok(None);
         }
@@ -251,9 +256,9 @@ impl Conversation {
         let mut blocks = vec![ContentBlock::new(BlockKind::ToolResult { id, content })];
         message.apply_cache_control(source, &mut blocks);
         self.block_count += 1;
-        let place = self.turn_of_side(false).tool_results.len();
+        let place = self.turn_of_role(false).tool_results.len();
         let place = *self.result_positions.entry(client_id).or_insert(place);
-        let results = &mut self.turn_of_side(false).tool_results;
+        let results = &mut self.turn_of_role(false).tool_results;
         match results.get_mut(place) {
             Some(earlier) => *earlier = blocks.remove(0),
             None => results.append(&mut blocks),
@@ -262,7 +267,7 @@ impl Conversation {
     }
 }
 
-/// A message of the client's, its members found in one pass.
+/// A message that the client sent. Its members are collected in one pass.
 #[derive(Default)]
 struct ClientMessage<'a> {
     index: usize,
@@ -295,7 +300,7 @@ impl<'a> ClientMessage<'a> {
         message
     }
 
-    /// The path of something of it.
+    /// Returns the path of a field of this message, for error messages.
     fn field_path(&self, rest: &str) -> String {
         format!("messages[{}]{rest}", self.index)
     }
@@ -319,7 +324,8 @@ impl<'a> ClientMessage<'a> {
         Ok(blocks)
     }
 
-    /// Puts the message's own mark for the cache on its last block.
+    /// Copies the message's own `cache_control` to its last block, unless that block has one
+    /// already.
     fn apply_cache_control(&self, source: SourceBytes<'_>, blocks: &mut [ContentBlock]) {
         if let (Some(cache), Some(last)) = (self.cache_control, blocks.last_mut()) {
             last.cache_control.get_or_insert_with(|| source.slice_value(cache));
@@ -327,13 +333,13 @@ impl<'a> ClientMessage<'a> {
     }
 }
 
-/// The ids for a legacy `function_call`, which has none: an internal key that no client can send,
-/// and the id that the vendor gets.
+/// Returns two ids for a legacy `function_call`, which has none: an internal key, which begins with
+/// NUL so that it differs from the ids that clients send, and the id that the vendor gets.
 fn legacy_call_ids(i: usize) -> (String, String) {
     (format!("\0{i}"), format!("call_{i}"))
 }
 
-/// A string that has to be there.
+/// Returns a required string. Fails if it is absent, null, empty or not a string.
 fn required_string(
     value: Option<JsonValue<'_>>,
     field: impl Fn() -> String,
@@ -344,7 +350,8 @@ fn required_string(
     text.map(std::borrow::Cow::into_owned).ok_or_else(|| invalid_value(&field(), "a string", value))
 }
 
-/// The input of a call: the object that its arguments spell, byte for byte.
+/// Parses the arguments of a tool call, a string that holds a JSON object. Returns that object byte
+/// for byte, or `{}` if there are no arguments.
 fn parse_arguments(
     arguments: Option<JsonValue<'_>>,
     field: impl Fn() -> String,
@@ -368,17 +375,19 @@ fn parse_arguments(
     }
 }
 
-/// A turn that the vendor goes on with must not end in white space.
+/// Removes the white space at the end of the last text: the vendor continues a final assistant
+/// turn, and such a turn must not end in white space.
 fn trim_trailing_space(blocks: &mut [ContentBlock]) {
     let Some(ContentBlock { kind: BlockKind::Text(text), .. }) = blocks.last_mut() else { return };
-    // Blank text never becomes a block, so something is left.
+    // Blank text never becomes a block, so the text does not become empty here.
     let end = 1 + trimmed_end(&text[1..text.len() - 1]);
     if end < text.len() - 1 {
         *text = Bytes::from([&text[..end], b"\""].concat());
     }
 }
 
-/// Where the white space at the end of a JSON string's inside begins, its escapes left as they are.
+/// Returns the length of a JSON string's content without the white space at its end, plain or
+/// escaped. `inside` is the content between the quotes; its escapes are left as they are.
 fn trimmed_end(inside: &[u8]) -> usize {
     let (mut at, mut end) = (0, 0);
     while let Some(first) = inside.get(at) {

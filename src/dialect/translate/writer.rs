@@ -1,14 +1,15 @@
-//! JSON being put together: short parts are copied, long ones stay where they are.
+//! Writes JSON as a list of pieces: short values are copied into a buffer, long values stay in the
+//! bytes of the request and are only referenced.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::{Bytes, BytesMut};
 
 use crate::dialect::json::JsonValue;
 
-/// Parts from this length on are not copied.
+/// Values of at least this many bytes are not copied.
 const ZERO_COPY_BYTES_MIN: usize = 4 << 10;
 
-/// See the module.
+/// Writes JSON in pieces; see the module.
 #[derive(Default)]
 pub(super) struct MessagesWriter {
     pieces: Vec<Bytes>,
@@ -29,7 +30,7 @@ impl MessagesWriter {
         self.pieces.push(bytes.clone());
     }
 
-    /// Items with commas between them.
+    /// Writes the items with commas between them.
     pub(super) fn write_list<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -55,12 +56,12 @@ impl MessagesWriter {
     }
 }
 
-/// Bytes that values are cut out of.
+/// The bytes from which values are sliced.
 #[derive(Clone, Copy)]
 pub(super) struct SourceBytes<'a>(pub(super) &'a Bytes);
 
 impl SourceBytes<'_> {
-    /// The bytes of a value, to keep: a slice of the source if it lies there, else a copy.
+    /// Returns the bytes of a value: a slice of the source if the value lies in it, else a copy.
     pub(super) fn slice_value(self, value: JsonValue<'_>) -> Bytes {
         self.slice(value.raw())
     }

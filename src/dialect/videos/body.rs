@@ -1,4 +1,4 @@
-//! The body that a vendor takes for a video.
+//! Builds the body that a vendor takes for a video.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::{Bytes, BytesMut};
@@ -9,12 +9,12 @@ use crate::dialect::images::SourceImage;
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::payload::RequestPayload;
 
-/// The vendor's body for a call that was read as `ask`. The model, the prompt and an address stand
-/// in it as the client wrote them.
+/// Builds the vendor's body for a call that was parsed as `request`. The model, the prompt and the
+/// address of the start frame are copied from the client's body as written.
 #[must_use]
 pub fn build_body(
     document: &JsonDocument,
-    ask: &VideoRequest,
+    request: &VideoRequest,
     file: Option<&SourceImage>,
 ) -> Bytes {
     let mut payload = RequestPayload::default();
@@ -27,12 +27,14 @@ pub fn build_body(
             payload.push_bytes(Bytes::from_static(b","));
         }
     }
-    let ratio =
-        ask.aspect_ratio.map_or_else(String::new, |told| format!(r#""aspect_ratio":"{told}","#));
-    let (seconds, resolution) = (ask.seconds, ask.resolution.name());
+    let ratio = request
+        .aspect_ratio
+        .map_or_else(String::new, |ratio| format!(r#""aspect_ratio":"{ratio}","#));
+    let (seconds, resolution) = (request.seconds, request.resolution.name());
     let shape = format!(r#""duration":{seconds},{ratio}"resolution":"{resolution}""#);
     payload.push_bytes(Bytes::from(shape));
-    // An address that is not sound, or one too many, is not in what was asked for.
+    // No error is possible here: a call with an invalid address, or with more than one frame, was
+    // refused when it was parsed.
     let address = start_frame::find_url(document, file).ok().flatten();
     if let Some(file) = file {
         payload.push_bytes(Bytes::from_static(br#","image":{"url":""#));
@@ -43,7 +45,7 @@ pub fn build_body(
         payload.push_bytes(as_written(address));
         payload.push_bytes(Bytes::from_static(b"}"));
     }
-    let end: &[u8] = if ask.audio { b"}" } else { br#","generate_audio":false}"# };
+    let end: &[u8] = if request.audio { b"}" } else { br#","generate_audio":false}"# };
     payload.push_bytes(Bytes::from_static(end));
     let mut body = BytesMut::with_capacity(payload.length());
     payload.chunks().for_each(|chunk| body.extend_from_slice(&chunk));

@@ -1,4 +1,4 @@
-//! Calls for a video that come as forms, as the vendors' own clients always send them.
+//! Parses calls for a video that are sent as forms, as the vendors' own SDKs always do.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::start_frame::{REFERENCE_FIELD, URL_FIELD};
@@ -8,7 +8,7 @@ use crate::dialect::images::SourceImage;
 use crate::dialect::json::JsonDocument;
 use crate::dialect::json::patch::json_string;
 
-/// Reads a form as the JSON object of its text fields, all of them strings, and its start frame.
+/// Parses a form into a JSON object of its text fields, all of them strings, and the start frame.
 ///
 /// # Errors
 /// [`CallError`] names the field and what would be right.
@@ -16,7 +16,7 @@ pub fn parse_form(form: Form) -> Result<(JsonDocument, Option<SourceImage>), Cal
     let (mut fields, mut file) = (FormFields::default(), None);
     for part in form.parts {
         let name = match &*part.name {
-            // So the clients write an object.
+            // The SDKs write a member of an object in this way.
             "input_reference[image_url]" => URL_FIELD,
             "input_reference[]" => REFERENCE_FIELD,
             name => name,

@@ -1,4 +1,4 @@
-//! What a vendor answers: to a video that is submitted, and to the question how far it is.
+//! Parses a vendor's replies: to the submission of a video, and to polls for its progress.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;
@@ -8,52 +8,53 @@ use crate::dialect::meter;
 use crate::dialect::redaction::redact;
 use crate::dialect::vendor_error::VendorError;
 
-/// How far a video is.
+/// The progress of a video.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VideoProgress {
-    /// The vendor works on it.
+    /// The vendor is still making the video.
     Pending {
-        /// How much is done, in percent, at most 99, if the vendor tells.
+        /// The progress in percent, at most 99; `None` if the vendor does not report it.
         progress: Option<u8>,
     },
-    /// It is made.
+    /// The video is finished.
     Done {
-        /// Where it is.
+        /// The address of the video file.
         url: String,
-        /// The cost that the vendor reports, in ticks (ten to a nano-USD), if it is sound.
+        /// The cost that the vendor reports, in ticks (10 ticks are 1 nano-USD); `None` if it
+        /// reports none or an invalid number.
         ticks: Option<u64>,
     },
-    /// The vendor's safety rules are against it.
+    /// The vendor's safety rules do not allow the video.
     Blocked {
-        /// Why, for people, never empty.
+        /// The reason as a text for people; never empty.
         message: String,
     },
-    /// It is made, but where it is cannot be read.
+    /// The video is finished, but the reply has no usable address of the file.
     NoFile {
-        /// The same for people, never empty.
+        /// The same as a text for people; never empty.
         message: String,
     },
-    /// It will not be made.
+    /// The video will not be made.
     Failed {
-        /// Why, for people, never empty.
+        /// The reason as a text for people; never empty.
         message: String,
     },
 }
 
-/// Why a vendor does not take a video.
+/// The reason why a vendor refused to make a video.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VideoRefusal {
-    /// Whether its safety rules are against it.
+    /// Whether the vendor's safety rules do not allow the video.
     pub is_blocked: bool,
-    /// Why, for people, never empty.
+    /// The reason as a text for people; never empty.
     pub message: String,
 }
 
-/// The most bytes of a vendor's id.
+/// The maximum length of a vendor's id in bytes.
 const ID_BYTES_MAX: usize = 256;
-/// The most bytes of an address.
+/// The maximum length of a video file's address in bytes.
 const URL_BYTES_MAX: usize = 8_192;
-/// Longer messages are cut: they are for people, and stay with the job.
+/// Messages are cut to this many characters: they are for people, and are stored with the job.
 const MESSAGE_CHARS_MAX: usize = 500;
 
 const BLOCKED_MESSAGE: &str = "the vendor's safety rules do not allow this video";
@@ -61,18 +62,20 @@ const FAILED_MESSAGE: &str = "the vendor could not make this video";
 const EXPIRED_MESSAGE: &str = "the vendor gave this video up, since it took too long";
 const NO_FILE_MESSAGE: &str = "the vendor made this video, but does not tell where it is";
 
-/// The vendor's id of a video that it took: one that can stand in a path as it is.
+/// Returns the vendor's id of a video that it accepted; `None` if the reply has no id that can be
+/// part of a URL path as it is.
 #[must_use]
 pub fn parse_submitted_id(body: &[u8]) -> Option<String> {
     let document = parse_json(body)?;
     let id = document.get("request_id")?.text()?;
     let is_of_id = |b: u8| b.is_ascii_alphanumeric() || b"_-.~:".contains(&b);
-    // Dots alone lead elsewhere.
+    // An id of dots alone, such as `..`, would lead to another path.
     let is_sound = id.len() <= ID_BYTES_MAX && id.bytes().all(is_of_id);
     (is_sound && id.bytes().any(|b| b != b'.')).then(|| id.into_owned())
 }
 
-/// Parses the state of a video; `None` if the reply does not tell and has to be polled again.
+/// Parses the state of a video; `None` if the reply does not have it, so that the vendor must be
+/// polled again.
 #[must_use]
 pub fn parse_progress(status: u16, body: &[u8]) -> Option<VideoProgress> {
     let document = parse_json(body);
@@ -90,7 +93,7 @@ fn parse_final_status(document: &JsonDocument) -> Option<VideoProgress> {
     let status = document.get("status").filter(|status| !status.is_null());
     let status = match status {
         Some(status) => status.text()?,
-        // What has a video needs no word on it.
+        // A reply with the address of a video needs no status.
         None if url.is_some() => "done".into(),
         None => return None,
     };
@@ -119,7 +122,7 @@ fn parse_final_status(document: &JsonDocument) -> Option<VideoProgress> {
     })
 }
 
-/// Reads why a vendor did not take a video.
+/// Parses the reply with which a vendor refused a video.
 #[must_use]
 pub fn parse_refusal(status: u16, body: &[u8]) -> VideoRefusal {
     let error = VendorError::parse(body);
@@ -127,13 +130,15 @@ pub fn parse_refusal(status: u16, body: &[u8]) -> VideoRefusal {
     let message = match status {
         _ if is_blocked => redacted_message(&error, BLOCKED_MESSAGE),
         400 | 413 | 422 => redacted_message(&error, FAILED_MESSAGE),
-        // That is about the gateway's account, or its words to the vendor.
+        // Errors of other statuses are about the gateway's account, or about the request that the
+        // gateway built, so the client does not get their message.
         _ => FAILED_MESSAGE.to_owned(),
     };
     VideoRefusal { is_blocked, message }
 }
 
-/// Whether an error is the caller's to mend. Others may speak of the gateway's account.
+/// Whether the caller can correct the error. Messages of other errors may speak of the gateway's
+/// account.
 fn is_caller_error(error: &VendorError) -> bool {
     let code = error.code.as_deref().unwrap_or_default();
     code.to_ascii_lowercase().replace('-', "_") == "invalid_argument"
@@ -143,7 +148,7 @@ fn parse_json(body: &[u8]) -> Option<JsonDocument> {
     JsonDocument::parse_from_vendor(Bytes::copy_from_slice(body)).ok()
 }
 
-/// Whether a code is one that refusals have; `_` and `-` are the same in one.
+/// Whether an error code is one that refusals have; `_` and `-` are treated as equal.
 fn is_refusal_code(code: &str) -> bool {
     matches!(
         &*code.to_ascii_lowercase().replace('-', "_"),
@@ -151,14 +156,14 @@ fn is_refusal_code(code: &str) -> bool {
     )
 }
 
-/// Whether an error is about what may be made.
+/// Whether an error is about a rule on content, as words in its message or its code show.
 fn mentions_policy(error: &VendorError) -> bool {
-    let said = [&error.message, &error.code].into_iter().flatten();
-    said.into_iter().any(|text| {
+    let texts = [&error.message, &error.code].into_iter().flatten();
+    texts.into_iter().any(|text| {
         let text = text.to_ascii_lowercase();
         let words: Vec<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).collect();
         words.iter().enumerate().any(|(i, word)| match *word {
-            // A content type is none of a rule's.
+            // `content` in a term such as `content-type` is not about a rule.
             "content" => !matches!(words.get(i + 1), Some(&("type" | "length" | "encoding"))),
             _ => matches!(*word, "moderation" | "moderated" | "policy" | "policies" | "safety"),
         })
@@ -170,7 +175,8 @@ fn pending(document: Option<&JsonDocument>) -> VideoProgress {
     VideoProgress::Pending { progress: progress.and_then(parse_percent) }
 }
 
-/// A number as percent of what is not done yet; what stands after its point is cut off.
+/// Parses the progress of a video that is not finished: a number, cut to a whole percentage from 0
+/// to 99. `None` if the value is no plain decimal number.
 fn parse_percent(value: JsonValue<'_>) -> Option<u8> {
     let number =
         std::str::from_utf8(value.raw()).ok().filter(|_| value.kind() == JsonKind::Number)?;
@@ -179,15 +185,16 @@ fn parse_percent(value: JsonValue<'_>) -> Option<u8> {
     }
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_plain = |digits: &str| digits.bytes().all(|b| b.is_ascii_digit());
-    // So long a number is more than all.
+    // A number too long for a `u64` is above 99.
     let read = whole.parse::<u64>().unwrap_or(u64::MAX).min(99);
     (is_plain(whole) && is_plain(fraction)).then_some(u8::try_from(read).unwrap_or(99))
 }
 
-/// What a vendor said, without addresses and what may be a key or an id of ours.
+/// Returns the vendor's message without addresses and without strings that may be a key or an id of
+/// the operator; `fallback` if no other words are left.
 fn redacted_message(error: &VendorError, fallback: &str) -> String {
-    let said = error.message.as_deref().unwrap_or_default();
-    let words = said.split(|c: char| c.is_whitespace() || c.is_control());
+    let message = error.message.as_deref().unwrap_or_default();
+    let words = message.split(|c: char| c.is_whitespace() || c.is_control());
     let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
     let shown = redact(&words.join(" ")).into_owned();
     let says_nothing = shown.split(' ').all(|word| matches!(word, "" | "[...]"));
@@ -262,8 +269,8 @@ mod tests {
     #[case::control("a\0b\u{7f}c", "a b c")]
     #[case::only_an_address("https://a.example/", FAILED_MESSAGE)]
     #[case::blank(" \n", FAILED_MESSAGE)]
-    fn messages_hold_nothing_of_ours(#[case] said: &str, #[case] expected: &str) {
-        let error = VendorError { message: Some(said.to_owned()), ..VendorError::default() };
+    fn messages_hold_nothing_of_ours(#[case] message: &str, #[case] expected: &str) {
+        let error = VendorError { message: Some(message.to_owned()), ..VendorError::default() };
         assert_eq!(redacted_message(&error, FAILED_MESSAGE), expected);
     }
 
@@ -284,9 +291,9 @@ mod tests {
     #[case::contention("resource contention", false)]
     #[case::other("duration must be at most 15", false)]
     #[case::nothing("", false)]
-    fn rules_are_told_by_words(#[case] said: &str, #[case] expected: bool) {
-        let in_message = VendorError { message: Some(said.to_owned()), ..VendorError::default() };
-        let in_code = VendorError { code: Some(said.to_owned()), ..VendorError::default() };
+    fn rules_are_told_by_words(#[case] text: &str, #[case] expected: bool) {
+        let in_message = VendorError { message: Some(text.to_owned()), ..VendorError::default() };
+        let in_code = VendorError { code: Some(text.to_owned()), ..VendorError::default() };
         assert_eq!(mentions_policy(&in_message), expected);
         assert_eq!(mentions_policy(&in_code), expected);
     }
@@ -312,8 +319,8 @@ mod tests {
         );
     }
 
-    /// The messages of a poll.
-    fn said(polled: Option<&VideoProgress>) -> Option<&str> {
+    /// Returns the message in the result of a poll, if it has one.
+    fn polled_message(polled: Option<&VideoProgress>) -> Option<&str> {
         match polled? {
             VideoProgress::Blocked { message }
             | VideoProgress::Failed { message }
@@ -322,9 +329,9 @@ mod tests {
         }
     }
 
-    fn is_told(message: &str) -> bool {
+    fn is_clean_message(message: &str) -> bool {
         let chars = message.chars().count();
-        // What is shorter than the word for what was taken out is nobody's address.
+        // After `://`, fewer than two letters or digits are too short to be an address.
         let is_short = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric()).count() < 2;
         (1..=MESSAGE_CHARS_MAX).contains(&chars) && message.split("://").skip(1).all(is_short)
     }
@@ -338,9 +345,9 @@ mod tests {
             let is_pending = matches!(polled_202, Some(VideoProgress::Pending { .. }));
             prop_assert!(is_pending);
             for polled in [parse_progress(200, &bytes), parse_progress(status, &bytes)] {
-                prop_assert!(said(polled.as_ref()).is_none_or(is_told));
+                prop_assert!(polled_message(polled.as_ref()).is_none_or(is_clean_message));
             }
-            prop_assert!(is_told(&parse_refusal(status, &bytes).message));
+            prop_assert!(is_clean_message(&parse_refusal(status, &bytes).message));
         }
 
         #[test]
@@ -356,7 +363,7 @@ mod tests {
                 "error": {"code": code, "message": text},
             });
             let read = parse_progress(200, body.to_string().as_bytes());
-            prop_assert!(said(read.as_ref()).is_none_or(is_told));
+            prop_assert!(polled_message(read.as_ref()).is_none_or(is_clean_message));
             let is_over = matches!(&*status, "done" | "failed" | "expired");
             let is_pending = matches!(read, Some(VideoProgress::Pending { .. }));
             prop_assert_eq!(is_pending, !is_over);
@@ -364,7 +371,8 @@ mod tests {
                 let is_blocked = matches!(read, Some(VideoProgress::Blocked { .. }));
                 prop_assert!(is_blocked || !withheld);
             }
-            prop_assert!(is_told(&parse_refusal(400, body.to_string().as_bytes()).message));
+            let refusal = parse_refusal(400, body.to_string().as_bytes());
+            prop_assert!(is_clean_message(&refusal.message));
         }
     }
 }

@@ -1,28 +1,28 @@
-//! A call for a video, as it was read.
+//! A parsed call for a video.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::CallError;
 use crate::money::VideoResolution;
 
-/// What a call asks for, as far as it bears on the price and on the vendor's body.
+/// The fields of a call that bear on the price and on the vendor's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VideoRequest {
-    /// The length.
+    /// The length of the video in seconds.
     pub seconds: u64,
-    /// What it is sold as.
+    /// The resolution, which decides the price.
     pub resolution: VideoResolution,
-    /// The aspect ratio that the vendor is told; `None` leaves it to the start frame.
+    /// The aspect ratio that the vendor gets; `None` if the vendor uses that of the start frame.
     pub aspect_ratio: Option<&'static str>,
-    /// `<width>x<height>`, as the job tells it.
+    /// The size as `<width>x<height>`, as it is shown in the job.
     pub size: String,
-    /// The field that says the resolution.
+    /// The field that an error about the resolution names: `size` or `resolution`.
     pub resolution_field: &'static str,
-    /// Whether the video is to have sound.
+    /// Whether the video has sound.
     pub audio: bool,
 }
 
 impl VideoRequest {
-    /// What is wrong if the model is sold in these resolutions only.
+    /// Returns the error for a model that is sold only in the resolutions `sold`.
     #[must_use]
     pub(crate) fn unsupported_resolution(
         &self,

@@ -1,5 +1,5 @@
-//! The shape of a video: sizes that clients name, resolutions and aspect ratios that a vendor is
-//! told.
+//! The shape of a video: the sizes that clients may name, and the resolutions and aspect ratios
+//! that a vendor gets.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::CallError;
@@ -15,14 +15,14 @@ pub(super) struct VideoShape {
     pub(super) resolution_field: &'static str,
 }
 
-/// A name, with the width and height that it stands for.
+/// The name of an aspect ratio, with its width and height.
 type AspectRatio = (&'static str, (u64, u64));
 
 const WIDE: AspectRatio = ("16:9", (16, 9));
 const TALL: AspectRatio = ("9:16", (9, 16));
 const SQUARE: AspectRatio = ("1:1", (1, 1));
 
-/// All ratios that a vendor is told (spec).
+/// All aspect ratios that a vendor may get (spec).
 const RATIOS: [AspectRatio; 7] =
     [WIDE, TALL, SQUARE, ("4:3", (4, 3)), ("3:4", (3, 4)), ("3:2", (3, 2)), ("2:3", (2, 3))];
 
@@ -39,8 +39,9 @@ const SIZES: [(&str, (VideoResolution, &str)); 9] = [
     ("1080x1080", (P1080, SQUARE.0)),
 ];
 
-/// Reads the fields that say a shape. A size wins over the others, which have to be sound all the
-/// same. With a start frame and no word on the shape, the vendor takes the frame's.
+/// Parses the fields of the shape. `size` takes precedence over `resolution` and `aspect_ratio`,
+/// which must be valid all the same. If a call has a start frame but neither `size` nor
+/// `aspect_ratio`, the vendor uses the aspect ratio of the frame.
 pub(super) fn parse_shape(
     document: &JsonDocument,
     has_frame: bool,
@@ -55,16 +56,17 @@ pub(super) fn parse_shape(
     }
     let resolution = resolution.map_or(P720, |(_, resolution)| resolution);
     let (name, (width, height)) = ratio.unwrap_or(WIDE);
-    let is_told = ratio.is_some() || !has_frame;
+    let sends_aspect_ratio = ratio.is_some() || !has_frame;
     Ok(VideoShape {
         resolution,
-        aspect_ratio: is_told.then_some(name),
+        aspect_ratio: sends_aspect_ratio.then_some(name),
         size: frame_size(resolution, width, height),
         resolution_field: "resolution",
     })
 }
 
-/// The shorter side is the resolution's, the longer one the even number next to the ratio's.
+/// Returns the size as `<width>x<height>`: the shorter side is that of the resolution, the longer
+/// side is the even number nearest to the ratio.
 fn frame_size(resolution: VideoResolution, width: u64, height: u64) -> String {
     let short = match resolution {
         P480 => 480,
@@ -76,7 +78,7 @@ fn frame_size(resolution: VideoResolution, width: u64, height: u64) -> String {
     if width >= height { format!("{long}x{short}") } else { format!("{short}x{long}") }
 }
 
-/// A field that is one of a few words.
+/// Reads a field that must have one of the known values; `None` if it is absent or null.
 fn read_choice<T: Copy>(
     document: &JsonDocument,
     field: &str,

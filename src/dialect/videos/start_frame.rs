@@ -1,4 +1,4 @@
-//! The frame that a video begins with: a file, or an address that only the vendor goes to.
+//! The start frame of a video: an uploaded file, or an address that only the vendor fetches.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::CallError;
@@ -6,26 +6,27 @@ use crate::dialect::call::fields::{invalid_value, non_null_member};
 use crate::dialect::images::SourceImage;
 use crate::dialect::json::{JsonDocument, JsonValue};
 
-/// The field of a file, and of an address in JSON.
+/// The field of an uploaded file; in JSON, of an object that holds the address.
 pub(super) const REFERENCE_FIELD: &str = "input_reference";
-/// The field of an address.
+/// The field that holds the address of the image.
 pub(super) const URL_FIELD: &str = "image_url";
 
-/// The most bytes of an address.
+/// The maximum length of an `https` address in bytes.
 const URL_BYTES_MAX: usize = 8_192;
-/// So does a data URI: as many as the largest file comes to, and what stands before it.
+/// The maximum length of a data URI in bytes: the largest file in base64, and the prefix before it.
 const DATA_URI_BYTES_MAX: usize = 5_592_600 + 100;
 
-/// Limit before unescaping; escapes lengthen a legitimate URL only a little.
+/// The maximum length in bytes of an address before its JSON escapes are resolved; escapes lengthen
+/// a legitimate URL only a little.
 const ESCAPED_BYTES_MAX: usize = 2 * DATA_URI_BYTES_MAX;
 
 const OBJECT_EXPECTED: &str = r#"an object {"image_url": "..."}, or a file in a form"#;
 const URL_EXPECTED: &str = "an https:// address or data:image/...;base64,...";
 
-/// The address of the start frame, as it stands in the call.
+/// Returns the address of the start frame as written in the call; `None` if the call has none.
 ///
 /// # Errors
-/// [`CallError`] if there is more than one frame, or this is no address.
+/// [`CallError`] if there is more than one frame, or if the address is invalid.
 pub(super) fn find_url<'a>(
     document: &'a JsonDocument,
     file: Option<&SourceImage>,
@@ -51,7 +52,7 @@ pub(super) fn find_url<'a>(
     }
 }
 
-/// The address in an object that has nothing else.
+/// Returns the address in an object that has no other member.
 fn reference_url(reference: JsonValue<'_>) -> Result<JsonValue<'_>, CallError> {
     let mut members = reference.members().filter(|(_, value)| !value.is_null());
     match (members.next(), members.next()) {
@@ -60,7 +61,7 @@ fn reference_url(reference: JsonValue<'_>) -> Result<JsonValue<'_>, CallError> {
     }
 }
 
-/// What is required of a URL, if this one is invalid.
+/// Returns what an address must be, if this one is invalid; `None` if it is valid.
 fn check_url(address: &str) -> Option<String> {
     let bounded = |most| (address.len() > most).then(|| at_most_bytes(most));
     if let Some(rest) = strip_prefix_ignore_case(address, "https://") {
@@ -81,13 +82,14 @@ fn at_most_bytes(most: usize) -> String {
     format!("of at most {most} bytes")
 }
 
-/// What stands after a beginning, which may be written in capitals.
+/// Returns the text after a prefix, whose ASCII case is ignored; `None` if it does not begin with
+/// it.
 fn strip_prefix_ignore_case<'a>(text: &'a str, beginning: &str) -> Option<&'a str> {
     let (first, rest) = text.split_at_checked(beginning.len())?;
     first.eq_ignore_ascii_case(beginning).then_some(rest)
 }
 
-/// Whether this is the kind of an image, in base64.
+/// Whether this is the subtype of an image followed by `;base64`, such as `png;base64`.
 fn is_base64_image_type(kind: &str) -> bool {
     let is_of_kind = |b: u8| b.is_ascii_alphanumeric() || b"+-.;=_".contains(&b);
     let end = kind.rsplit_once(';');

@@ -1,4 +1,4 @@
-//! Calls for a video: every field, and what a vendor is told of it.
+//! Tests of calls for a video: every field, and the body that a vendor gets for it.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +17,7 @@ fn document(body: impl Into<Bytes>) -> JsonDocument {
     JsonDocument::parse(body.into()).expect("sound")
 }
 
-/// A call with a prompt and these members.
+/// Makes a call with a prompt and these members.
 fn call(members: &str) -> JsonDocument {
     let comma = if members.is_empty() { "" } else { "," };
     document(format!(r#"{{"model":"m","prompt":"p"{comma}{members}}}"#))
@@ -37,9 +37,9 @@ fn file() -> SourceImage {
 #[case::most_as_text(r#""seconds":"15""#, 15)]
 #[case::escaped(r#""seconds":"\u0038""#, 8)]
 fn seconds_are_read(#[case] members: &str, #[case] expected: u64) {
-    let ask = parse_request(&call(members), None).expect("sound");
-    assert_eq!(ask.seconds, expected);
-    let body = document(build_body(&call(members), &ask, None));
+    let request = parse_request(&call(members), None).expect("sound");
+    assert_eq!(request.seconds, expected);
+    let body = document(build_body(&call(members), &request, None));
     assert_eq!(body.get("duration").and_then(JsonValue::integer), Some(expected));
 }
 
@@ -98,8 +98,8 @@ fn other_seconds_are_refused(#[case] written: &str) {
     "720p 3:2 1080x720 by resolution"
 )]
 fn the_shape_is_read(#[case] members: &str, #[case] expected: &str) {
-    let ask = parse_request(&call(members), None).expect("sound");
-    let VideoRequest { resolution, aspect_ratio, size, resolution_field, .. } = &ask;
+    let request = parse_request(&call(members), None).expect("sound");
+    let VideoRequest { resolution, aspect_ratio, size, resolution_field, .. } = &request;
     let found = format!(
         "{} {} {size} by {resolution_field}",
         resolution.name(),
@@ -110,10 +110,10 @@ fn the_shape_is_read(#[case] members: &str, #[case] expected: &str) {
 
 #[test]
 fn the_shape_is_left_to_a_frame_that_is_a_file() {
-    let ask = parse_request(&call(""), Some(&file())).expect("sound");
-    assert_eq!((ask.aspect_ratio, &*ask.size), (None, "1280x720"));
-    let ask = parse_request(&call(r#""size":"720x720""#), Some(&file())).expect("sound");
-    assert_eq!((ask.aspect_ratio, &*ask.size), (Some("1:1"), "720x720"));
+    let request = parse_request(&call(""), Some(&file())).expect("sound");
+    assert_eq!((request.aspect_ratio, &*request.size), (None, "1280x720"));
+    let request = parse_request(&call(r#""size":"720x720""#), Some(&file())).expect("sound");
+    assert_eq!((request.aspect_ratio, &*request.size), (Some("1:1"), "720x720"));
 }
 
 #[rstest]
@@ -124,11 +124,11 @@ fn the_shape_is_left_to_a_frame_that_is_a_file() {
 #[case::on_in_a_form(r#""generate_audio":"true""#, true)]
 #[case::off_in_a_form(r#""generate_audio":"false""#, false)]
 fn sound_is_on_unless_it_is_turned_off(#[case] members: &str, #[case] expected: bool) {
-    let ask = parse_request(&call(members), None).expect("sound");
-    assert_eq!(ask.audio, expected);
-    let body = document(build_body(&call(members), &ask, None));
-    let told = body.get("generate_audio").and_then(JsonValue::bool);
-    assert_eq!(told, (!expected).then_some(false));
+    let request = parse_request(&call(members), None).expect("sound");
+    assert_eq!(request.audio, expected);
+    let body = document(build_body(&call(members), &request, None));
+    let audio = body.get("generate_audio").and_then(JsonValue::bool);
+    assert_eq!(audio, (!expected).then_some(false));
 }
 
 #[rstest]
@@ -249,13 +249,13 @@ fn a_resolution_that_is_not_sold_is_blamed_on_the_field_that_says_it() {
 #[test]
 fn what_was_asked_for_holds_no_copy_of_the_call() {
     let members = format!(r#""image_url":"data:image/png;base64,{}""#, "A".repeat(100_000));
-    let ask = parse_request(&call(&members), None).expect("sound");
-    assert!(format!("{ask:?}").len() < 200);
+    let request = parse_request(&call(&members), None).expect("sound");
+    assert!(format!("{request:?}").len() < 200);
 }
 
 fn sent(document: &JsonDocument, file: Option<&SourceImage>) -> String {
-    let ask = parse_request(document, file).expect("sound");
-    String::from_utf8(build_body(document, &ask, file).to_vec()).expect("a text")
+    let request = parse_request(document, file).expect("sound");
+    String::from_utf8(build_body(document, &request, file).to_vec()).expect("a text")
 }
 
 #[test]
@@ -275,26 +275,26 @@ fn a_body_keeps_what_the_client_wrote() {
     assert_eq!(sent(&call(""), None), expected);
 }
 
-/// The members of a call, sound ones mostly.
+/// Generates the members of a call, most of them valid.
 fn members() -> impl Strategy<Value = Map<String, Json>> {
     let maybe = |name: &'static str, value: BoxedStrategy<Json>| {
         proptest::option::of(value).prop_map(move |value| value.map(|value| (name, value)))
     };
-    let word = |words: &'static str| words.prop_map(Json::from).boxed();
+    let text = |pattern: &'static str| pattern.prop_map(Json::from).boxed();
     let seconds = prop_oneof![
         (0..17u64).prop_map(Json::from),
         (0..17u64).prop_map(|seconds| Json::from(seconds.to_string())),
         Just(Json::Null),
     ];
-    let audio = prop_oneof![any::<bool>().prop_map(Json::from), word("true|false")];
-    let address = word("https://[a-z]{1,5}/.{0,3}|data:image/[a-z]{1,4};base64,[A-Z]{4}|.{0,9}");
+    let audio = prop_oneof![any::<bool>().prop_map(Json::from), text("true|false")];
+    let address = text("https://[a-z]{1,5}/.{0,3}|data:image/[a-z]{1,4};base64,[A-Z]{4}|.{0,9}");
     let reference = address.clone().prop_map(|address| json!({ "image_url": address }));
     let (audio, seconds) = (audio.boxed(), seconds.boxed());
     let optional = (
         maybe("seconds", seconds),
-        maybe("size", word("1280x720|480x854|1080x1080|854x480")),
-        maybe("resolution", word("480p|720p|1080p")),
-        maybe("aspect_ratio", word("16:9|9:16|1:1|4:3|3:4|3:2|2:3")),
+        maybe("size", text("1280x720|480x854|1080x1080|854x480")),
+        maybe("resolution", text("480p|720p|1080p")),
+        maybe("aspect_ratio", text("16:9|9:16|1:1|4:3|3:4|3:2|2:3")),
         maybe("generate_audio", audio),
         prop_oneof![
             3 => Just(None),
@@ -325,39 +325,39 @@ proptest! {
             content: content.chunks(7).map(Bytes::copy_from_slice).collect(),
             length: content.len(),
         });
-        let Ok(ask) = parse_request(&given, file.as_ref()) else { return Ok(()) };
-        let body = build_body(&given, &ask, file.as_ref());
+        let Ok(request) = parse_request(&given, file.as_ref()) else { return Ok(()) };
+        let body = build_body(&given, &request, file.as_ref());
         prop_assert!(JsonDocument::parse(body.clone()).is_ok());
         let body: Map<String, Json> = serde_json::from_slice(&body).expect("JSON");
 
-        let told = |member: &str| value(member)(&members);
+        let field_value = |member: &str| value(member)(&members);
         let mut expected = json!({
-            "model": "m", "prompt": told("prompt"), "duration": ask.seconds,
-            "resolution": ask.resolution.name(),
+            "model": "m", "prompt": field_value("prompt"), "duration": request.seconds,
+            "resolution": request.resolution.name(),
         });
-        if let Some(ratio) = ask.aspect_ratio {
+        if let Some(ratio) = request.aspect_ratio {
             expected["aspect_ratio"] = ratio.into();
         }
-        let address = match (&content, told("input_reference")) {
+        let address = match (&content, field_value("input_reference")) {
             (Some(content), _) => {
                 Json::from(format!("data:image/webp;base64,{}", STANDARD.encode(content)))
             }
-            (None, Json::Null) => told("image_url"),
+            (None, Json::Null) => field_value("image_url"),
             (None, reference) => reference["image_url"].clone(),
         };
         if !address.is_null() {
             expected["image"] = json!({ "url": address });
         }
-        if matches!(told("generate_audio").to_string().trim_matches('"'), "false") {
+        if matches!(field_value("generate_audio").to_string().trim_matches('"'), "false") {
             expected["generate_audio"] = false.into();
         }
         prop_assert_eq!(Json::from(body), expected);
 
-        let seconds = told("seconds").to_string();
+        let seconds = field_value("seconds").to_string();
         let seconds = seconds.trim_matches('"').parse().unwrap_or(4);
-        prop_assert_eq!(ask.seconds, seconds);
-        let short = ask.size.split('x').map(|side| side.parse::<u64>().expect("a side")).min();
-        let lines = ask.resolution.name().trim_end_matches('p').parse().ok();
+        prop_assert_eq!(request.seconds, seconds);
+        let short = request.size.split('x').map(|side| side.parse::<u64>().expect("a side")).min();
+        let lines = request.resolution.name().trim_end_matches('p').parse().ok();
         prop_assert_eq!(short, lines);
     }
 
@@ -365,7 +365,8 @@ proptest! {
     fn any_bytes_are_read_without_a_panic(bytes: Vec<u8>) {
         let lossy = Json::from(String::from_utf8_lossy(&bytes));
         if let Ok(document) = JsonDocument::parse(Bytes::from(bytes)) {
-            let _ = parse_request(&document, None).map(|ask| build_body(&document, &ask, None));
+            let _ =
+                parse_request(&document, None).map(|request| build_body(&document, &request, None));
         }
         for field in ["image_url", "seconds", "size", "generate_audio"] {
             let _ = parse_request(&call(&format!("\"{field}\":{lossy}")), None);
