@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Waits that double: each is twice as long as the one before, up to the longest.
+/// Pauses that double: each is twice as long as the one before, up to `longest`.
 #[derive(Debug, Clone)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -10,13 +10,13 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Waits that begin with `first`.
+    /// Makes a sequence of pauses that begins with `first`.
     #[must_use]
     pub(crate) fn new(first: Duration, longest: Duration) -> Backoff {
         Backoff { next: first, longest }
     }
 
-    /// Waits for the next time.
+    /// Sleeps for the next pause.
     pub(crate) async fn wait(&mut self) {
         tokio::time::sleep(self.next).await;
         self.next = (self.next * 2).min(self.longest);

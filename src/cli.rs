@@ -116,7 +116,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     }
 }
 
-/// Whether the reader of our output has gone, as `head` does: no fault of anybody's.
+/// Whether the error only means that the reader of the output has closed the pipe, as `head` does.
+/// That is no failure of the command.
 fn is_broken_pipe(why: &anyhow::Error) -> bool {
     let io = why.downcast_ref::<std::io::Error>();
     io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)

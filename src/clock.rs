@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Now, in unix ms; 0 if the clock stands before 1970.
+/// Returns the present time in unix ms; 0 if the clock is before 1970.
 #[must_use]
 pub(crate) fn unix_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

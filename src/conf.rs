@@ -1,5 +1,5 @@
-//! The configuration: one file, overlaid by variables of the environment. All its faults are
-//! reported together.
+//! The configuration: one file, overlaid by environment variables. All its faults are reported
+//! together.
 
 use crate::catalogue::VendorRoutes;
 use crate::files::FilesSection;
@@ -14,46 +14,47 @@ pub use listen::AdminAddress;
 pub use listen::ListenSection;
 pub use listen::ListenTlsSection;
 
-/// Variables that begin so set values: `TOLLGATE__LISTEN__HTTP`.
+/// The prefix of environment variables that set values, such as `TOLLGATE__LISTEN__HTTP`.
 pub(crate) const ENV_PREFIX: &str = "TOLLGATE__";
 
-/// Everything that can be set.
+/// The whole configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where clients and scrapers connect.
+    /// The addresses for clients and scrapers.
     pub listen: ListenSection,
     /// Threads and shutdown.
     pub server: ServerSection,
-    /// Where the ledger lives.
+    /// The store of the ledger.
     pub store: StoreSection,
-    /// Where finished videos are kept.
+    /// The store of finished videos.
     pub files: FilesSection,
-    /// The folder of the rules.
+    /// The folder of the rules files.
     pub rules_dir: String,
-    /// How the log is written.
+    /// The format and the level of the log.
     pub log: LogSection,
-    /// Where commands write down what they change.
+    /// Where commands record what they change.
     pub audit: AuditSection,
-    /// Bounds of what is taken in.
+    /// Limits of sizes and of concurrency.
     pub limits: Limits,
-    /// Bounds of what is waited for.
+    /// Timeouts.
     pub timeouts: Timeouts,
-    /// When what happens to video jobs.
+    /// The intervals and time limits of video jobs.
     pub videos: JobSchedule,
-    /// The vendors.
+    /// The vendors with their routes.
     pub vendors: Vec<VendorRoutes>,
 }
 
 /// The `[server]` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSection {
-    /// Threads that serve; 0 for one per core.
+    /// The number of threads that serve requests; 0 for one per core.
     pub threads: usize,
-    /// How long a stop waits for the last answer, in seconds.
+    /// How long a stopping process waits for the last response, in seconds.
     pub grace_s: u64,
-    /// The socket by which a process hands its connections' entrance to the next one.
+    /// The path of the unix socket over which a process hands its listening sockets to the next
+    /// process.
     pub upgrade_sock: String,
-    /// The file that the number of the running process is written to, if it is to be.
+    /// The path of the pid file; `None` writes none.
     pub pid_file: Option<String>,
 }
 
@@ -62,21 +63,21 @@ pub struct ServerSection {
 pub struct LogSection {
     /// JSON instead of text.
     pub json: bool,
-    /// The least level that is written.
+    /// The lowest level that is logged.
     pub level: log::LevelFilter,
 }
 
 /// The `[audit]` section: where the audit trail is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditSection {
-    /// On standard error, where a command has its log.
+    /// On standard error, like the log of a command.
     Log,
-    /// At the end of this file.
+    /// Appended to this file.
     File(String),
 }
 
 impl Config {
-    /// Reads a configuration file and the variables of an environment.
+    /// Parses a configuration file and the variables of an environment.
     ///
     /// # Errors
     /// Every fault found, with its file and line or its variable.
@@ -119,7 +120,7 @@ fn parse_root(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config 
     }
 }
 
-/// A section; an absent one is empty.
+/// Takes a section out of the table; a missing one is empty.
 fn take_section(
     table: &mut TableReader,
     key: &'static str,
@@ -152,12 +153,12 @@ fn parse_server(mut table: TableReader, faults: &mut Vec<ConfigError>) -> Server
 }
 
 fn parse_store(mut table: TableReader, faults: &mut Vec<ConfigError>) -> StoreSection {
-    let place = table.location.clone();
+    let location = table.location.clone();
     let default = StoreSection::default();
     let url = table.text("url", faults).unwrap_or(default.url);
     if !URL_SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
         faults.push(
-            place.error(format!("store.url must begin with one of {}", URL_SCHEMES.join(" "))),
+            location.error(format!("store.url must begin with one of {}", URL_SCHEMES.join(" "))),
         );
     }
     let allow_volatile = table.bool("allow_volatile", faults).unwrap_or(default.allow_volatile);
@@ -168,17 +169,17 @@ fn parse_store(mut table: TableReader, faults: &mut Vec<ConfigError>) -> StoreSe
     StoreSection { url, allow_volatile, outbox, kept_bytes_max, tls }
 }
 
-/// The files that a store is spoken to over TLS with, read and looked at.
+/// Reads and checks the files for TLS to the store.
 fn parse_store_tls(
     table: &mut TableReader,
     is_tls: bool,
     faults: &mut Vec<ConfigError>,
 ) -> StoreTls {
     let section = table.location.clone();
-    let mut places = Vec::new();
+    let mut locations = Vec::new();
     let mut file = |key: &'static str| {
         let node = table.take_value(key)?;
-        places.push((key, node.location.clone()));
+        locations.push((key, node.location.clone()));
         match node.value {
             TomlValue::Text(path) => Some(path),
             other => {
@@ -190,15 +191,15 @@ fn parse_store_tls(
     };
     let files = StoreTlsFiles { ca: file("ca"), cert: file("cert"), key: file("key") };
     if !is_tls {
-        faults.extend(places.iter().map(|(key, place)| {
-            place.error(format!("store.{key} is for a store.url that begins with 'rediss'"))
+        faults.extend(locations.iter().map(|(key, location)| {
+            location.error(format!("store.{key} is for a store.url that begins with 'rediss'"))
         }));
         return StoreTls::default();
     }
     StoreTls::load(&files).unwrap_or_else(|(key, why)| {
-        let named = places.iter().find(|(known, _)| *known == key);
-        let place = named.map_or(&section, |(_, place)| place);
-        faults.push(place.error(format!("store.{key}: {why}")));
+        let named = locations.iter().find(|(known, _)| *known == key);
+        let location = named.map_or(&section, |(_, location)| location);
+        faults.push(location.error(format!("store.{key}: {why}")));
         StoreTls::default()
     })
 }
@@ -210,7 +211,7 @@ fn parse_rules_dir(mut table: TableReader, faults: &mut Vec<ConfigError>) -> Str
 }
 
 fn parse_log(mut table: TableReader, faults: &mut Vec<ConfigError>) -> LogSection {
-    let place = table.location.clone();
+    let location = table.location.clone();
     let format = table.text("format", faults);
     let level = table.text("level", faults);
     table.finish(faults);
@@ -218,34 +219,34 @@ fn parse_log(mut table: TableReader, faults: &mut Vec<ConfigError>) -> LogSectio
         Some("json") => true,
         Some("text") | None => false,
         Some(_) => {
-            faults.push(place.error("log.format must be \"text\" or \"json\""));
+            faults.push(location.error("log.format must be \"text\" or \"json\""));
             false
         }
     };
     let level = level.as_deref().unwrap_or("info").parse().unwrap_or_else(|_| {
         let levels = "log.level must be one of off, error, warn, info, debug, trace";
-        faults.push(place.error(levels));
+        faults.push(location.error(levels));
         log::LevelFilter::Info
     });
     LogSection { json, level }
 }
 
 fn parse_audit(mut table: TableReader, faults: &mut Vec<ConfigError>) -> AuditSection {
-    let place = table.location.clone();
+    let location = table.location.clone();
     let to = table.text("to", faults).unwrap_or_else(|| "file:var/audit.jsonl".to_owned());
     table.finish(faults);
     match to.strip_prefix("file:") {
         Some(path) if !path.is_empty() => AuditSection::File(path.to_owned()),
         _ => {
             if to != "log" {
-                faults.push(place.error("audit.to must be \"file:PATH\" or \"log\""));
+                faults.push(location.error("audit.to must be \"file:PATH\" or \"log\""));
             }
             AuditSection::Log
         }
     }
 }
 
-/// Puts the value of a variable where its name says.
+/// Sets the value that the variable's name addresses.
 fn apply_variable(root: &mut SpannedValue, name: &str, value: &str, faults: &mut Vec<ConfigError>) {
     let shown = format!("environment variable {name}");
     let path: Vec<String> = name[ENV_PREFIX.len()..].split("__").map(str::to_lowercase).collect();
@@ -274,7 +275,7 @@ fn apply_variable(root: &mut SpannedValue, name: &str, value: &str, faults: &mut
 mod tests {
     use super::*;
 
-    fn told(text: &str, variables: &[(&str, &str)]) -> Vec<String> {
+    fn faults_of(text: &str, variables: &[(&str, &str)]) -> Vec<String> {
         let variables = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         let faults = Config::parse("t.toml", text, variables).err().unwrap_or_default();
         faults.iter().map(ToString::to_string).collect()
@@ -289,19 +290,20 @@ mod tests {
 
     #[test]
     fn one_address_for_clients_and_scrapers_answered_each_with_either() {
-        let one = told("[listen]\nhttp = \"127.0.0.1:9090\"\n", &[]);
+        let one = faults_of("[listen]\nhttp = \"127.0.0.1:9090\"\n", &[]);
         assert_eq!(one, ["t.toml:1: 'http' and 'admin' are both 127.0.0.1:9090; they must differ"]);
-        let variable = told("", &[("TOLLGATE__LISTEN__ADMIN", "127.0.0.1:8080")]);
+        let variable = faults_of("", &[("TOLLGATE__LISTEN__ADMIN", "127.0.0.1:8080")]);
         assert_eq!(variable.len(), 1, "{variable:?}");
         let any = "[listen]\nhttp = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n";
-        assert_eq!(told(any, &[]).len(), 1);
+        assert_eq!(faults_of(any, &[]).len(), 1);
     }
 
     #[test]
     fn unknown_keys_name_the_line_and_the_closest_known_key() {
-        let told = told("[listen]\nhtpp = \"x\"\n[stroe]\n[server]\nthreads = \"two\"\n", &[]);
+        let faults =
+            faults_of("[listen]\nhtpp = \"x\"\n[stroe]\n[server]\nthreads = \"two\"\n", &[]);
         assert_eq!(
-            told,
+            faults,
             [
                 "t.toml:2: unknown key 'htpp'; closest is 'http'",
                 "t.toml:5: 'threads' must be a number, not a text",
@@ -326,7 +328,7 @@ mod tests {
         assert_eq!(conf.server.threads, 3);
         assert_eq!(conf.vendors[0].routes[0].name, "m");
         assert_eq!(
-            told("", &[("TOLLGATE__LISTEN__HTPP", "x")]),
+            faults_of("", &[("TOLLGATE__LISTEN__HTPP", "x")]),
             ["environment variable TOLLGATE__LISTEN__HTPP: unknown key 'htpp'; closest is 'http'"]
         );
     }

@@ -1,9 +1,9 @@
-//! The object store: finished videos with short-lived download addresses, and `bodies` that are too
+//! The object store: finished videos with short-lived download URLs, and `bodies` that are too
 //! large for the ledger's store.
 //!
 //! The store is a folder, for one gateway, or a bucket, for a fleet. A file appears as a whole or
-//! not at all. A bucket serves its files itself, at a presigned address. The gateway serves the
-//! files of a folder, at an address with a token of `signed_url` that nobody else can make.
+//! not at all. A bucket serves its files itself, at a presigned URL. The gateway serves the files
+//! of a folder, at a URL with a token of `signed_url` that cannot be forged.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,19 +38,19 @@ pub(crate) use names::video_name;
 use config::StorageLocation;
 use upload::FileUpload;
 
-/// What every file is.
+/// The content type of every file.
 const CONTENT_TYPE: &str = "video/mp4";
-/// A request is tried again so often. One takes 30 s at most (`AWS_TIMEOUT`), 5 of them to connect
-/// (`AWS_CONNECT_TIMEOUT`).
+/// How many times a request to a bucket is repeated. One request takes at most 30 s
+/// (`AWS_TIMEOUT`), of which at most 5 s for the connection (`AWS_CONNECT_TIMEOUT`).
 const RETRIES_MAX: usize = 3;
-/// No request is tried again after so long.
+/// After this time no request to a bucket is repeated.
 const RETRIES_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Where finished videos are.
+/// The store of finished videos.
 #[derive(Debug, Clone)]
 pub(crate) struct VideoFiles {
     storage: Arc<FileStorage>,
-    /// Before every name, with a slash behind it.
+    /// The prefix of every name, which ends with a slash unless it is empty.
     prefix: String,
 }
 
@@ -61,12 +61,14 @@ enum FileStorage {
 }
 
 impl VideoFiles {
-    /// Opens the store. A folder is made if it is not there, and rid of what killed processes left;
-    /// a bucket is not asked for yet. Keys, region and endpoint of a bucket come from the
-    /// environment, as the vendor's own tools read it.
+    /// Opens the store. A folder is created if it does not exist, and the partly written files of
+    /// killed processes are deleted; no request is sent to a bucket yet. Keys, region and endpoint
+    /// of a bucket come from the environment, from the same variables that the vendor's own tools
+    /// read.
     ///
     /// # Errors
-    /// [`FileReadError::Unavailable`] if the folder cannot be made or the environment not be read.
+    /// [`FileReadError::Unavailable`] if the folder cannot be created or the environment cannot be
+    /// read.
     pub(crate) fn open(section: &FilesSection) -> Result<VideoFiles, FileReadError> {
         match section.location() {
             Some(StorageLocation::Folder(path)) => {
@@ -84,7 +86,7 @@ impl VideoFiles {
         }
     }
 
-    /// Whether files can be written: writes one and deletes it.
+    /// Checks that files can be written: writes a file and deletes it.
     ///
     /// # Errors
     /// [`FileReadError::Unavailable`] if they cannot.
@@ -94,9 +96,9 @@ impl VideoFiles {
         self.delete("ready").await
     }
 
-    /// Writes a file, in place of one that is there, and says how long it is. It appears when all
-    /// of it is written. If this future is dropped, it does not appear, unless the store was just
-    /// putting it in its place.
+    /// Writes a file, replacing one of the same name, and returns its length in bytes. The file
+    /// appears once all of it is written. If this future is dropped, the file does not appear,
+    /// unless the store was just moving it to its final name.
     ///
     /// # Errors
     /// See [`FileWriteError`].
@@ -120,11 +122,11 @@ impl VideoFiles {
         }
     }
 
-    /// Deletes a file, and in a folder also what was left of one that was being written when its
-    /// process died. What isn't there is fine.
+    /// Deletes a file, and in a folder also the partly written copies of it that a dead process
+    /// left. A file that does not exist is no error.
     ///
     /// # Errors
-    /// [`FileReadError::Unavailable`] if the store does not do it.
+    /// [`FileReadError::Unavailable`] if the store does not delete it.
     pub(crate) async fn delete(&self, name: &str) -> Result<(), FileReadError> {
         let path = self.object_path(name)?;
         if let FileStorage::Folder(store) = &*self.storage {
@@ -136,8 +138,8 @@ impl VideoFiles {
         }
     }
 
-    /// An address at which the store itself serves the file for so long, to anyone; `None` if it
-    /// serves nothing, as a folder. Whether the file is there is not asked.
+    /// Returns a URL at which the store itself serves the file to anyone, for the time `life`;
+    /// `None` for a folder, which serves nothing. Whether the file exists is not checked.
     ///
     /// # Errors
     /// [`FileReadError::Unavailable`] if there are no keys to sign with.
@@ -155,10 +157,10 @@ impl VideoFiles {
         }
     }
 
-    /// How long a file is; `None` if it is not there.
+    /// Returns the length of a file in bytes; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`FileReadError::Unavailable`] if the store does not say.
+    /// [`FileReadError::Unavailable`] if the store does not answer.
     pub(crate) async fn length(&self, name: &str) -> Result<Option<u64>, FileReadError> {
         match self.object_store().head(&self.object_path(name)?).await {
             Ok(meta) => Ok(Some(meta.size)),
@@ -167,8 +169,8 @@ impl VideoFiles {
         }
     }
 
-    /// Reads a part of a file, which must not be empty, in pieces of some 100 KiB. From a folder it
-    /// is read to its end even if it is deleted meanwhile.
+    /// Reads a range of a file, which must not be empty, in pieces of some 100 KiB. From a folder
+    /// the range is read to its end even if the file is deleted meanwhile.
     ///
     /// # Errors
     /// See [`FileReadError`].
@@ -202,7 +204,8 @@ impl VideoFiles {
         path.map_err(|why| FileReadError::Unavailable(why.to_string()))
     }
 
-    /// A folder has none, and refuses to be given any.
+    /// Returns the attributes of a new file. A folder supports none, and refuses a file that has
+    /// any.
     fn attributes(&self) -> Attributes {
         match &*self.storage {
             FileStorage::Folder(_) => Attributes::new(),
@@ -214,7 +217,8 @@ impl VideoFiles {
 }
 
 fn open_bucket(bucket: &str) -> Result<AmazonS3, FileReadError> {
-    // Without one the HTTP client panics. Whoever was first stays.
+    // The HTTP client panics if the process has no crypto provider. One that was installed before
+    // stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let retry = RetryConfig {
         backoff: BackoffConfig::default(),
@@ -224,7 +228,8 @@ fn open_bucket(bucket: &str) -> Result<AmazonS3, FileReadError> {
     let builder = AmazonS3Builder::from_env()
         .with_bucket_name(bucket)
         .with_retry(retry)
-        // One file at a time, so by the request that every store knows.
+        // Files are deleted one at a time, so by the plain delete request, which every store
+        // supports.
         .with_disable_bulk_delete(true);
     Ok(builder.build()?)
 }

@@ -1,6 +1,6 @@
 //! Bytes as hexadecimal digits.
 
-/// The bytes in lower case, two digits each.
+/// Returns the bytes in lower-case hexadecimal, two digits each.
 #[must_use]
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";

@@ -1,9 +1,10 @@
-//! Video jobs: each is accepted once, sent to a vendor once and settled once, whatever process dies
-//! in between.
+//! Video jobs: each is accepted once, sent to a vendor once and settled once, whichever process
+//! dies in between.
 //!
 //! A job is in the store together with its hold. A worker of any gateway may claim it. The stage of
 //! the job alone decides the next step, and each stage is saved before the step that it announces.
-//! So a worker that takes a job over from a dead one knows what may have happened.
+//! So a worker that takes a job over from a dead one can tell from the stage what may have
+//! happened.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -20,59 +21,60 @@ pub mod transitions;
 pub mod video_client;
 pub mod worker;
 
-/// A video that was asked for. The store keeps it as JSON and never looks inside.
+/// A video job. The store keeps it as JSON and does not interpret it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// `video_<uuid>`, which sorts by age; also the id of its hold and of its journal line.
     pub id: String,
-    /// Whose it is.
+    /// The account that ordered the video.
     pub account: AccountName,
-    /// The beginning of the key that asked for it.
+    /// The beginning of the API key with which the video was ordered.
     pub key_prefix: String,
-    /// The model.
+    /// The id of the model.
     pub model: String,
-    /// The vendor's token.
+    /// The token of the vendor, such as `vendor_a`.
     pub vendor: String,
-    /// Its length.
+    /// The length of the video, in seconds.
     pub seconds: u64,
-    /// What it is sold as.
+    /// The resolution by which the video is priced.
     pub resolution: VideoResolution,
-    /// `<width>x<height>`.
+    /// The size in pixels, as `<width>x<height>`.
     pub size: String,
-    /// When it was asked for, in unix ms.
+    /// When the job was created, in unix ms.
     pub created_ms: i64,
-    /// What is held for it: the price of its seconds.
+    /// The money held for the job: the price of its seconds.
     pub held: Money,
-    /// The price list that says so.
+    /// The version of the prices from which `held` was computed.
     pub price_version: String,
-    /// The body for the vendor, if it is too large for the store.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body_apart: Option<VendorBody>,
-    /// How much of it is done, in percent, as far as the vendor told.
+    /// Where the body for the vendor is, if it is too large for the store and is kept in a file.
+    #[serde(default, rename = "body_apart", skip_serializing_if = "Option::is_none")]
+    pub external_body: Option<VendorBody>,
+    /// The progress in percent, as the vendor last reported it.
     pub progress: u8,
-    /// How far it is.
+    /// The stage that the job has reached.
     pub stage: JobStage,
 }
 
-/// A body that is kept in the object store, under its job's account and id.
+/// A request body that is kept in the object store, under its job's account and id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VendorBody {
-    /// How many bytes it has.
+    /// The size of the body, in bytes.
     pub bytes: u64,
-    /// When it is over, in unix seconds.
+    /// When the body may be deleted, in unix seconds.
     pub expires_s: u64,
 }
 
 impl Job {
-    /// Where its body for the vendor is, if that is kept apart, and how many bytes it has.
+    /// Returns the name and the size in bytes of the body for the vendor, if that is kept in the
+    /// object store; `None` if the body is in the queue.
     #[must_use]
     pub(crate) fn external_body(&self) -> Option<(BodyName, u64)> {
-        let VendorBody { bytes, expires_s } = self.body_apart?;
+        let VendorBody { bytes, expires_s } = self.external_body?;
         let (account, id) = (self.account.to_string(), self.id.clone());
         Some((BodyName { kind: BodyKind::Request, account, expires_s, id }, bytes))
     }
 
-    /// What its client sees of its stage.
+    /// Returns the status that the client is shown.
     #[must_use]
     pub fn status(&self) -> JobStatus {
         match &self.stage {
@@ -83,44 +85,44 @@ impl Job {
         }
     }
 
-    /// Whether it is under way.
+    /// Whether the job has not ended yet.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !matches!(self.stage, JobStage::Ended { .. })
     }
 }
 
-/// The stages of a job, in order. Each is saved before what it announces is done.
+/// The stages of a job, in order. Each is saved before the step that it announces is done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobStage {
-    /// No vendor has heard of it.
+    /// The job was not sent to a vendor yet, or every route refused it.
     Queued {
-        /// How many times no route took it.
+        /// How many times no route accepted the job.
         refused: u32,
     },
-    /// It is being sent to a vendor. Whoever finds it so after its node died cannot know whether
-    /// the vendor has it, and never sends it again.
+    /// The job is being sent to a vendor. A worker that finds a job in this stage after the node of
+    /// the last worker died cannot know whether the vendor received it, and never sends it again.
     Submitting {
-        /// The route.
+        /// The name of the route.
         route: String,
-        /// How many times no route took it before.
+        /// How many times no route accepted the job before.
         refused: u32,
     },
-    /// The vendor has it.
+    /// The vendor has accepted the job.
     Running(RunningJob),
-    /// Its outcome is decided, and is on its way into the ledger.
+    /// The outcome is decided and is being written to the ledger.
     Settling {
-        /// The outcome.
+        /// The outcome that is being written.
         outcome: JobOutcome,
         /// When it was decided, in unix ms.
         at_ms: i64,
     },
-    /// It is over, and kept for a while.
+    /// The job has ended. It is kept for [`JobSchedule::keep_ms`](schedule::JobSchedule::keep_ms).
     Ended {
         /// How it ended.
         outcome: JobOutcome,
-        /// When, in unix ms.
+        /// When the outcome was decided, in unix ms.
         at_ms: i64,
     },
 }
@@ -128,52 +130,53 @@ pub enum JobStage {
 /// A job that a vendor works on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunningJob {
-    /// The route that leads to it.
+    /// The name of the route over which the job was sent.
     pub route: String,
-    /// How many routes did not take it first.
+    /// How many routes refused the job before this one.
     #[serde(default)]
     pub depth: u32,
-    /// The vendor's id of it.
+    /// The vendor's id of the job.
     pub vendor_id: String,
-    /// When the vendor was found to have made it, in unix ms: only our copy is missing.
-    #[serde(default)]
-    pub made_ms: Option<i64>,
-    /// How many questions about it had no answer, in a row.
-    #[serde(default)]
-    pub silent: u32,
-    /// How many times the vendor knew nothing of it, in a row.
-    #[serde(default)]
-    pub lost: u32,
-    /// How many times its file could not be copied.
-    #[serde(default)]
-    pub uncopied: u32,
+    /// When the vendor was first seen to have finished the video, in unix ms. Since then only the
+    /// gateway's copy is missing.
+    #[serde(default, rename = "made_ms")]
+    pub finished_ms: Option<i64>,
+    /// How many polls in a row got no answer.
+    #[serde(default, rename = "silent")]
+    pub unanswered_polls: u32,
+    /// How many polls in a row the vendor answered with "not found".
+    #[serde(default, rename = "lost")]
+    pub not_found_polls: u32,
+    /// How many attempts to copy the file failed.
+    #[serde(default, rename = "uncopied")]
+    pub copy_failures: u32,
 }
 
 /// How a job ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobOutcome {
-    /// The video is there.
+    /// The video was made and copied.
     Completed {
-        /// The route that served.
+        /// The name of the route that served the job.
         route: String,
-        /// How many routes did not take it first.
+        /// How many routes refused the job before this one.
         #[serde(default)]
         depth: u32,
-        /// The vendor's id of it.
+        /// The vendor's id of the job.
         vendor_id: String,
-        /// What it cost.
+        /// The charge.
         charge: Money,
-        /// The units of the journal.
+        /// The units that the journal line gets.
         usage: BilledUnits,
-        /// Where they come from.
+        /// Where the units come from.
         basis: UsageBasis,
     },
-    /// It is not, and costs nothing.
+    /// The job failed and costs nothing.
     Failed {
-        /// Why.
+        /// The reason of the failure.
         code: JobFailCode,
-        /// The same for people, never empty.
+        /// The reason as a text for people; never empty.
         message: String,
     },
 }
@@ -182,36 +185,36 @@ pub enum JobOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobFailCode {
-    /// The vendor's safety rules.
+    /// The safety rules of the vendor forbid the video.
     ModerationBlocked,
     /// The vendor did not produce it.
     VendorFailed,
-    /// It took too long.
+    /// The video was not finished in time.
     TimedOut,
-    /// It was made, but could not be handed over.
+    /// The video was made, but could not be copied from the vendor.
     Undelivered,
 }
 
-/// What a client sees of a job's stage.
+/// The status of a job as the client sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobStatus {
-    /// No vendor has begun.
+    /// No vendor has begun work on the video.
     Queued,
-    /// A vendor has.
+    /// A vendor works on the video, or the result is being copied or settled.
     InProgress,
-    /// The video is there.
+    /// The video can be downloaded.
     Completed,
-    /// It will not be.
+    /// The video will not be made.
     Failed,
 }
 
 impl JobStatus {
-    /// All of them.
+    /// All statuses.
     pub const ALL: [JobStatus; 4] =
         [JobStatus::Queued, JobStatus::InProgress, JobStatus::Completed, JobStatus::Failed];
 
-    /// Its name on the wire.
+    /// Returns the name that is used in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -223,126 +226,131 @@ impl JobStatus {
     }
 }
 
-/// A job that is to be placed, with what belongs to it.
+/// A job that is to be placed in the queue, with its body, its idempotency key and its hold.
 #[derive(Debug, Clone)]
 pub struct NewJob {
-    /// The job, queued.
+    /// The job, in the stage `Queued`.
     pub job: Job,
-    /// The body for the vendor, kept until the vendor has it; empty if it is kept apart.
+    /// The body for the vendor, kept until the vendor has accepted it; empty if it is kept in the
+    /// object store.
     pub body: Bytes,
-    /// The digest of the client's idempotency key.
+    /// The digest of the client's idempotency key; `None` if the client sent none.
     pub key: Option<String>,
-    /// What to hold.
+    /// The amount to hold.
     pub quote: Quote,
-    /// The hold's lease, in ms.
+    /// The lease of the hold, in ms.
     pub lease_ms: u64,
-    /// So many jobs of the account may be under way, at most.
+    /// At most this many jobs of the account may be open.
     pub open_max: u32,
 }
 
-/// What came of an order. Only of [`PlaceResult::New`] anything is kept.
+/// The result of placing a job. Only [`PlaceResult::New`] stores anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlaceResult {
-    /// The job is in the queue and its money held.
+    /// The job is in the queue and its money is held.
     New,
     /// The idempotency key was used before, for this job.
     AlreadyPlaced(Box<Job>),
-    /// The same, but the job was deleted since.
+    /// The idempotency key was used before, and the job of that time was deleted since.
     Deleted,
-    /// So much is available, which is not enough.
+    /// The account has this amount available, which is not enough.
     Insufficient(Money),
-    /// Too many jobs of the account are under way.
+    /// The account already has the maximum of open jobs.
     TooManyOpen,
     /// There is no such account.
     NoAccount,
 }
 
-/// A job that a worker has for a while.
+/// A job that a worker has claimed, for the time of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobClaim {
-    /// The job as it is.
+    /// The job in its present state.
     pub job: Job,
-    /// Whether its client deleted it.
+    /// Whether the client deleted the job.
     pub deleted: bool,
-    /// Grows with every claim and every save; a save with an old one is refused.
+    /// A number that grows with every claim and every save. A save with an old one is refused.
     pub revision: u64,
 }
 
-/// What to do with a claim when it is saved.
+/// How a claim is saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClaimUpdate {
-    /// When the job is due again, in ms from now. `None` keeps the claim as it is.
+    /// When the job is due again, in ms from now; the save then ends the claim. `None` keeps the
+    /// claim.
     pub due_ms: Option<u64>,
-    /// Whether the body for the vendor may be forgotten.
+    /// Whether the queue may delete the body for the vendor.
     pub forget_body: bool,
 }
 
 /// A page of an account's jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobPage {
-    /// The job after which it begins.
+    /// The id of the job after which the page begins; `None` begins with the first.
     pub after: Option<String>,
-    /// So many, at most.
+    /// At most this many jobs are on the page.
     pub limit: usize,
-    /// Whether the oldest come first.
+    /// Whether the oldest jobs come first.
     pub ascending: bool,
 }
 
-/// What a page has.
+/// The jobs of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobList {
     /// The jobs.
     pub jobs: Vec<Job>,
-    /// Whether there are more behind them.
+    /// Whether more jobs follow after this page.
     pub has_more: bool,
 }
 
-/// Where jobs wait. What one account has there no other finds. A job that its client deleted is
-/// found by its worker only.
+/// The queue of jobs in the store. A job is found only under the account that placed it. A job that
+/// its client deleted is found by workers only.
 #[async_trait]
 pub trait JobQueue: Send + Sync {
-    /// Whether the queue is a part of this process: it cannot be away, and waits for its disk.
+    /// Whether the queue is part of this process. Such a queue is never unreachable, and its saves
+    /// wait for the disk.
     fn is_embedded(&self) -> bool;
-    /// Holds money and puts a job into the queue, both or neither, unless its idempotency key was
-    /// used before. The job is due at once.
+    /// Places a job in the queue and holds its money, both or neither, unless its idempotency key
+    /// was used before. The job is due at once.
     async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable>;
-    /// A job of an account.
+    /// Returns a job of an account; `None` if the account has no such job.
     async fn find_job(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable>;
-    /// A page of an account's jobs, by id; `None` if the job after which it begins is not there.
+    /// Returns a page of an account's jobs, ordered by id; `None` if the job after which the page
+    /// begins does not exist.
     async fn list_jobs(
         &self,
         account: &AccountName,
         page: JobPage,
     ) -> Result<Option<JobList>, Unavailable>;
-    /// Hides a job from its client, and makes it due at once. Gives the job as it is; `None` if
-    /// there is none, or it was hidden before. Its idempotency key stays used.
+    /// Hides a job from its client, and makes it due at once. Returns the job; `None` if it does
+    /// not exist or was hidden before. Its idempotency key stays used.
     async fn delete_job(&self, account: &AccountName, id: &str)
     -> Result<Option<Job>, Unavailable>;
-    /// Claims jobs that are due and unclaimed, for `lease_ms`, at most `count_max`, the longest
-    /// due first. The clock is the store's.
+    /// Claims at most `limit` jobs that are due and unclaimed, for `lease_ms`, the longest due
+    /// first. The clock is the store's.
     async fn claim_due(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable>;
-    /// Keeps a claim for so long (ms) from now. `false` if it is no longer one.
+    /// Extends the lease of a claim to `lease_ms` from now. `false` if the claim was lost.
     async fn renew_claim(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable>;
-    /// The body for the vendor.
+    /// Returns the body for the vendor; `None` if the queue has none.
     async fn read_body(&self, claim: &JobClaim) -> Result<Option<Bytes>, Unavailable>;
-    /// Saves a claim's job, on disk where the store can, and counts its revision up. `false` if it
-    /// is no longer a claim; then nothing is saved.
+    /// Saves the job of a claim, on disk where the store can, and increments its revision. `false`
+    /// if the claim was lost; then nothing is saved.
     async fn save_claim(
         &self,
         claim: &mut JobClaim,
         next: ClaimUpdate,
     ) -> Result<bool, Unavailable>;
-    /// Waits until everything saved so far would survive a power cut of the store's machine, as far
-    /// as the store can tell.
+    /// Waits until everything saved up to now would survive a power failure of the store's machine,
+    /// as far as the store can tell.
     async fn await_durable(&self) -> Result<(), Unavailable> {
-        // An embedded store has saved when it says so.
+        // An embedded store has synced to disk before it reports a save as done.
         Ok(())
     }
-    /// Forgets a claim's job for good, with its body and its idempotency key. `false` if it is no
-    /// longer a claim.
+    /// Deletes the job of a claim for good, with its body and its idempotency key. `false` if the
+    /// claim was lost.
     async fn remove_job(&self, claim: &JobClaim) -> Result<bool, Unavailable>;
-    /// How many jobs there are of each status, those that were deleted among them.
+    /// Returns the number of jobs of each status, including jobs that their clients deleted.
     async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable>;
-    /// The fleet's secret: the candidate, if there was none.
+    /// Returns the secret that the fleet shares; stores `candidate` as the secret if there was
+    /// none.
     async fn get_or_set_secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable>;
 }

@@ -1,5 +1,6 @@
 //! The account cache: small values, called entries, with a time to live, which every gateway of a
-//! fleet finds. The store may lose an entry at any time, so nothing that counts depends on one.
+//! fleet can read. The store may lose an entry at any time, so billing does not depend on any
+//! entry.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use async_trait::async_trait;
@@ -11,59 +12,60 @@ use crate::ledger::{AccountName, Unavailable};
 pub const ENTRY_BYTES_MAX: usize = 256 << 10;
 /// The most bytes of a name.
 pub const NAME_BYTES_MAX: usize = 512;
-/// Once so many bytes are found, the entries that are left are not looked up any more.
+/// Once a lookup has found this many bytes, the remaining names are not looked up.
 pub const LOOKUP_BYTES_MAX: usize = 8 << 20;
-/// Where a store bounds the entries of an account by number, so many live in a namespace, at most;
-/// those that expire first make room.
-pub const NOTES_MAX: usize = 1_000;
-/// The same for ids, which are small and live long.
+/// The most entries of the namespace `Other` of an account, in a store that limits their number.
+/// Those that expire first are evicted.
+pub const OTHER_ENTRIES_MAX: usize = 1_000;
+/// The most entries of the namespace `Ids` of an account. Ids are small and live long.
 pub const IDS_MAX: usize = 50_000;
-/// How the name of an entry begins that remembers an id.
+/// How the name of an entry begins that remembers a vendor id.
 pub const ID_PREFIX: &str = "given:";
 
-/// Entries that make room for each other, but not for those of another namespace.
+/// A group of an account's entries, in which entries evict only each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Namespace {
-    /// Ids that an account was given.
+    /// Vendor ids that an account was given.
     Ids,
     /// Everything else.
     Other,
 }
 
 impl Namespace {
-    /// Where an entry of this name is.
+    /// Returns the namespace of an entry with this name.
     #[must_use]
     pub(crate) fn of(name: &str) -> Namespace {
         if name.starts_with(ID_PREFIX) { Namespace::Ids } else { Namespace::Other }
     }
 
-    /// So many entries of an account are on it, at most.
+    /// Returns how many entries of an account the namespace may have.
     #[must_use]
     pub(crate) fn entries_max(self) -> usize {
         match self {
             Namespace::Ids => IDS_MAX,
-            Namespace::Other => NOTES_MAX,
+            Namespace::Other => OTHER_ENTRIES_MAX,
         }
     }
 }
 
-/// Why an entry is not kept.
+/// Why an entry is not stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CacheRefusal {
-    /// It has more than [`ENTRY_BYTES_MAX`], or its name more than [`NAME_BYTES_MAX`].
-    #[error("the note or its name is too large")]
+    /// The entry has more than [`ENTRY_BYTES_MAX`], or its name more than [`NAME_BYTES_MAX`].
+    #[error("the entry or its name is too large")]
     TooLarge,
     /// The store does not answer, or has no room.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }
 
-/// Where entries are kept. An account need not be open to have some; what one account keeps no
-/// other finds.
+/// The store of entries. An account need not be open to have some; an entry is found only under the
+/// account that stored it.
 #[async_trait]
 pub trait AccountCache: Send + Sync {
-    /// Keeps an entry of an account's under names for so long (ms); what had these names before is
-    /// replaced. It is found as soon as this has returned, and does not wait for any disk.
+    /// Stores an entry of an account under each of `names`, for `life_ms`; entries that had these
+    /// names are replaced. The entry can be read as soon as this returns; it is not synced to disk
+    /// before.
     async fn put(
         &self,
         account: &AccountName,
@@ -71,8 +73,8 @@ pub trait AccountCache: Send + Sync {
         entry: Bytes,
         life_ms: u64,
     ) -> Result<(), CacheRefusal>;
-    /// The entries of these names that still live, in the same order. After [`LOOKUP_BYTES_MAX`]
-    /// the rest counts as not there.
+    /// Returns the entries of these names that have not expired, in the same order. Beyond
+    /// [`LOOKUP_BYTES_MAX`] the remaining names give `None`.
     async fn get_many(
         &self,
         account: &AccountName,
@@ -80,7 +82,7 @@ pub trait AccountCache: Send + Sync {
     ) -> Result<Vec<Option<Bytes>>, Unavailable>;
 }
 
-/// Whether an entry may be kept at all.
+/// Checks that an entry and its names are not too large.
 ///
 /// # Errors
 /// [`CacheRefusal::TooLarge`].

@@ -1,8 +1,8 @@
 //! The ledger: prepaid credit, holds, and charges that are made once.
 //!
-//! Credit C and the write-offs W of an account are what came in; available A, held H and posted P
-//! are where it is: `C + W = A + H + P`, and none is ever negative. A hold is open, and then
-//! posted, voided or expired. Every operation carries its caller's id; the same operation again
+//! An account's credit C and write-offs W came in; its available A, held H and posted P say where
+//! the money is now: `C + W = A + H + P`, and none is ever negative. A hold is first open, and then
+//! posted, voided or expired. Every operation has an id that its caller chose; a repeated operation
 //! changes nothing.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
@@ -29,61 +29,64 @@ pub use lease::Leases;
 pub use operation::{HoldRequest, Operation, Outcome};
 pub use receipt::Receipt;
 
-/// What a sweep found and did.
+/// The result of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SweepReport {
-    /// Holds that it ended.
+    /// The number of expired holds that the sweep ended.
     pub expired: u64,
-    /// Holds still open.
+    /// The number of holds that are still open.
     pub open: u64,
-    /// What they hold.
+    /// The sum of the open holds.
     pub held: Money,
 }
 
-/// The store cannot be reached, or does not answer in time.
+/// The store cannot be reached, or does not answer in time. The text is the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the ledger is unavailable: {0}")]
 pub struct Unavailable(pub String);
 
-/// Where accounts live. Every store gives the answers of [`account`]'s pure machine.
+/// The interface to the accounts. Every store gives the results of the state machine in
+/// [`account`].
 #[async_trait]
 pub trait Ledger: Send + Sync {
-    /// Opens an account; `false` if it was there.
+    /// Opens an account; `false` if it exists already.
     async fn open_account(&self, account: &AccountName) -> Result<bool, Unavailable>;
-    /// Submits an operation on an account. It is on its way when this returns.
+    /// Submits an operation on an account. When this returns, the operation is on its way to the
+    /// store.
     fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a>;
-    /// An account's balances; `None` if there is no such account.
+    /// Returns an account's balances; `None` if there is no such account.
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable>;
-    /// All accounts, by name.
+    /// Returns all accounts, ordered by name.
     async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable>;
-    /// Entries of an account's journal after `seq`, oldest first, at most `limit`.
+    /// Returns entries of an account's journal after `seq`, oldest first, at most `limit`.
     async fn read_journal(
         &self,
         account: &AccountName,
         seq: u64,
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable>;
-    /// Ends every hold whose lease has run out: posts its checkpoint, releases the rest.
+    /// Ends every hold whose lease has expired: posts its checkpoint and releases the rest.
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable>;
-    /// Adds a key.
+    /// Adds an API key.
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable>;
-    /// The record of a key.
+    /// Returns the record of an API key; `None` if it is unknown.
     async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable>;
-    /// The keys of an account, oldest first.
+    /// Returns the API keys of an account, oldest first.
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable>;
-    /// Revokes the key that is listed under a prefix; `false` if there is none.
+    /// Revokes the API key that is listed under a prefix, at the time `at` (unix seconds); `false`
+    /// if there is none.
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable>;
-    /// Whether new holds are accepted now. A caller that is refused here has sent nothing yet, so
-    /// there is nothing to void.
+    /// Whether new holds are accepted now. If this fails, the caller has sent nothing to the store
+    /// yet, so it has nothing to void.
     async fn accepts_holds(&self) -> Result<(), Unavailable> {
         Ok(())
     }
-    /// Whether it answers.
+    /// Checks that the store answers.
     async fn ping(&self) -> Result<(), Unavailable>;
 }
 
-/// Money set aside for one call. Only a ledger makes it, and ending it takes it away, so a vendor
-/// is never called without one and none is settled twice.
+/// Money set aside for one call. Only a ledger makes a hold, and ending the hold consumes it. So no
+/// vendor is called without a hold, and no hold is settled twice.
 #[derive(Debug)]
 #[must_use = "a hold must be settled or voided"]
 pub struct Hold {
@@ -93,33 +96,33 @@ pub struct Hold {
     origin: HoldRequest,
 }
 
-/// Why nothing is held.
+/// Why no hold was placed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HoldRefused {
-    /// There is not enough.
+    /// The available balance is too small.
     #[error("the balance does not cover the call")]
     Insufficient {
-        /// What the call needs, at least.
+        /// The least amount that the call needs.
         least: Money,
-        /// What there is.
+        /// The amount that is available.
         available: Money,
     },
-    /// The id was used before.
+    /// The id was used before for another hold, or for one that has ended.
     #[error("the id was used before")]
     Conflict,
-    /// The account is gone.
+    /// The account does not exist.
     #[error("there is no such account")]
     NoAccount,
-    /// The store does not answer.
+    /// The store cannot be reached, or does not answer in time.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }
 
-/// Sets money aside for a call that was made at a moment (unix ms).
+/// Places a hold for a call that was made at `at` (unix ms).
 ///
 /// # Errors
-/// See [`HoldRefused`]. After [`HoldRefused::Unavailable`] the hold may have been made all the
-/// same: the caller voids its id.
+/// See [`HoldRefused`]. After [`HoldRefused::Unavailable`] the hold may have been placed all the
+/// same, so the caller voids its id.
 pub async fn place_hold(
     ledger: &dyn Ledger,
     account: &AccountName,
@@ -137,46 +140,57 @@ pub async fn place_hold(
         }
         Outcome::Insufficient(available) => Err(HoldRefused::Insufficient { least, available }),
         Outcome::NoAccount => Err(HoldRefused::NoAccount),
-        _ => Err(HoldRefused::Conflict),
+        Outcome::HoldExists { open: false, .. }
+        | Outcome::Conflict
+        | Outcome::Tombstoned
+        | Outcome::Done
+        | Outcome::AlreadyDone
+        | Outcome::Posted { .. }
+        | Outcome::AlreadyPosted(_)
+        | Outcome::Voided
+        | Outcome::HoldEnded
+        | Outcome::UnknownHold
+        | Outcome::OutOfRange => Err(HoldRefused::Conflict),
     }
 }
 
 impl Hold {
-    /// A hold that a store placed together with a job, which keeps what is known of it: the job's
-    /// worker takes it up again to end it.
+    /// Makes the hold that a store placed together with a job, from the values in the job. The
+    /// job's worker needs it to end the hold.
     pub(crate) fn resume(account: AccountName, id: String, held: Money, placed_at: i64) -> Hold {
         let origin = HoldRequest { wanted: held, least: held, at: placed_at };
         Hold { account, id, held, origin }
     }
 
-    /// Whose money it is.
+    /// The account whose money is held.
     #[must_use]
     pub fn account(&self) -> &AccountName {
         &self.account
     }
 
-    /// Its id.
+    /// The id of the hold.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// How much it is.
+    /// The amount that is held.
     #[must_use]
     pub fn held(&self) -> Money {
         self.held
     }
 
-    /// What it was asked for with.
+    /// The amounts and the time with which the hold was requested.
     #[must_use]
     pub fn origin(&self) -> HoldRequest {
         self.origin
     }
 
-    /// Sets more money aside, so much in all, as far as there is any; tells how much it is now.
+    /// Raises the hold to `wanted` in total, as far as the available balance allows. Returns the
+    /// amount now held.
     ///
     /// # Errors
-    /// The store could not be reached, or knows no such hold that stands.
+    /// The store could not be reached, or has no open hold of this id.
     pub async fn extend(
         &mut self,
         ledger: &dyn Ledger,
@@ -195,7 +209,7 @@ impl Hold {
     /// Charges the call and ends the hold.
     ///
     /// # Errors
-    /// The hold comes back if the store could not be reached, to try again.
+    /// Returns the hold, for another try, if the store could not be reached.
     pub async fn settle(
         self,
         ledger: &dyn Ledger,
@@ -210,7 +224,7 @@ impl Hold {
     /// Ends the hold without a charge.
     ///
     /// # Errors
-    /// The hold comes back if the store could not be reached, to try again.
+    /// Returns the hold, for another try, if the store could not be reached.
     pub async fn void(self, ledger: &dyn Ledger) -> Result<Outcome, (Hold, Unavailable)> {
         let op = Operation::Void { id: self.id.clone() };
         ledger.submit(&self.account, op).await.map_err(|why| (self, why))

@@ -6,69 +6,69 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
 };
 
-/// Seconds, for times that include a vendor.
+/// Bucket limits, in seconds, for times that include the vendor's.
 const CALL_BUCKETS_S: &[f64] =
     &[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
-/// Seconds, for times that are ours alone.
+/// Bucket limits, in seconds, for times of the gateway alone.
 const OVERHEAD_BUCKETS_S: &[f64] = &[
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
 ];
 
-/// All of them.
+/// All metrics.
 pub struct Metrics {
-    /// Answers by endpoint, model and status.
+    /// Responses, by endpoint, model and status.
     pub requests: IntCounterVec,
     /// Charges in nano-USD by endpoint, model and vendor.
     pub charged_nanousd: IntCounterVec,
     /// Billed tokens by model and kind.
     pub tokens: IntCounterVec,
-    /// Routes that failed, by vendor, route and reason.
+    /// Routes that failed or were skipped, by vendor, route and reason.
     pub fallbacks: IntCounterVec,
     /// How many routes failed before the one that served.
     pub fallback_depth: Histogram,
-    /// From the request's head to the end of its answer.
+    /// Seconds from the request's head to the end of its response.
     pub request_seconds: HistogramVec,
-    /// From the request's head to the first byte of its answer.
+    /// Seconds from the request's head to the first byte of its response.
     pub first_byte_seconds: HistogramVec,
-    /// Time in the gateway, the vendor's excluded.
+    /// Seconds in the gateway, without the time spent waiting for the vendor.
     pub overhead_seconds: HistogramVec,
-    /// Holds that stand.
+    /// Open holds.
     pub holds_open: IntGauge,
-    /// What they hold, in nano-USD.
+    /// The sum of the open holds, in nano-USD.
     pub held_nanousd: IntGauge,
     /// Charges that accounts could not pay, in nano-USD.
     pub written_off_nanousd: IntCounter,
-    /// Charges of which an account could not pay more than a cent.
+    /// Charges of which the account could not pay more than a cent.
     pub write_offs: IntCounter,
-    /// Reports of usage that cannot be, by vendor and route.
+    /// Implausible usage reports that were rejected, by vendor and route.
     pub usage_rejected: IntCounterVec,
-    /// Ledger operations by name and store.
+    /// Seconds of ledger operations, by operation and store.
     pub ledger_seconds: HistogramVec,
     /// Video jobs by status.
     pub video_jobs: IntGaugeVec,
     /// Whether a route is in use (1) or tried last for a while (0).
     pub route_up: IntGaugeVec,
-    /// Calls that came again, by endpoint and what became of them.
+    /// Repeated calls, by endpoint and outcome.
     pub replays: IntCounterVec,
-    /// Bytes of replies, cache entries and bodies for vendors that are kept, by where they are.
+    /// Bytes of stored replies, cache entries and request bodies for vendors, by place.
     pub kept_bytes: IntGaugeVec,
-    /// Bytes of these that were dropped to make room.
+    /// Bytes of these that were evicted to make room, by place.
     pub kept_evicted_bytes: IntCounterVec,
-    /// Ends of holds that the store has not acknowledged.
+    /// Settlements and voids that the store has not acknowledged.
     pub outbox_pending: IntGauge,
-    /// Ends of holds that were sent again, since the store might lack them.
+    /// Settlements and voids that were sent again, because the store might lack them.
     pub outbox_replayed: IntCounter,
     /// Failures to write or read the outbox.
     pub outbox_errors: IntCounter,
-    /// Attempts that failed after the vendor may have begun paid work.
+    /// Attempts that failed after the vendor may have begun paid work, by vendor and route.
     pub lost_attempts: IntCounterVec,
-    /// Connections of clients.
+    /// Open connections of clients.
     pub connections: IntGauge,
-    /// Bytes of answers that are held until clients have taken them.
+    /// Bytes of responses that clients have not read yet.
     pub answer_bytes: IntGauge,
-    /// What was turned away or given up because there is too much of it or it is too slow, by
+    /// Requests and connections that were refused or cut off because of overload or slowness, by
     /// reason.
-    pub shed: IntCounterVec,
+    pub rejected_or_cut: IntCounterVec,
 }
 
 /// The metrics of this process.
@@ -150,19 +150,19 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
     ),
     connections: gauge("connections", "Connections of clients"),
     answer_bytes: gauge("answer_bytes", "Bytes of answers that clients have not taken yet"),
-    shed: counter_vec("shed_total", "What was turned away or given up", &["reason"]),
+    rejected_or_cut: counter_vec("shed_total", "What was turned away or given up", &["reason"]),
 });
 
-/// Makes every metric known, so that a first scrape shows them.
+/// Registers all metrics, so that the first scrape has them.
 pub(crate) fn register_all() {
     Lazy::force(&METRICS);
 }
 
-/// A write-off above so much, which is a cent, is told in the log.
+/// Above this write-off, in nano-USD (a cent), an error is logged.
 const WRITE_OFF_ALERT_NANO: i64 = 10_000_000;
 
-/// Takes note of what an account could not pay of a charge, and tells the operator of more than a
-/// cent. The message of that log line does not change: alerts match it.
+/// Counts the part of a charge that an account could not pay, and logs an error if it is more than
+/// a cent. The message of that log line does not change: alerts match it.
 pub(crate) fn record_write_off(account: &str, request_id: &str, written_off_nano: i64) {
     METRICS.written_off_nanousd.inc_by(counter_value(written_off_nano));
     if written_off_nano > WRITE_OFF_ALERT_NANO {
@@ -177,7 +177,7 @@ pub(crate) fn record_write_off(account: &str, request_id: &str, written_off_nano
     }
 }
 
-/// Adds to a counter a number that is never negative.
+/// Converts an amount, which is never negative, for a counter.
 #[must_use]
 pub(crate) fn counter_value(nano: i64) -> u64 {
     nano.unsigned_abs()
@@ -204,7 +204,8 @@ fn histogram_vec(name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> Hi
     register(HistogramVec::new(opts, labels))
 }
 
-/// The names above are constants: that they are valid and distinct is tested below, once.
+/// Registers a metric. The names above are constants; the test below checks that they are valid and
+/// distinct.
 fn register<M>(made: prometheus::Result<M>) -> M
 where
     M: prometheus::core::Collector + Clone + 'static,

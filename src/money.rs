@@ -1,4 +1,5 @@
-//! Money, rates, usage and prices in whole nano-USD and whole units. No sum wraps.
+//! Money, rates, usage and prices, in whole nano-USD and whole units. Arithmetic fails instead of
+//! wrapping.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::fmt;
@@ -24,7 +25,7 @@ pub enum MoneyError {
     /// The price is not a whole number of nano-USD for one unit.
     #[error("not a whole number of nano-USD per unit")]
     FractionalNano,
-    /// The price is for units of another kind.
+    /// The price is for another kind of units.
     #[error("the price is not for such units")]
     WrongUnits,
 }
@@ -51,10 +52,10 @@ impl From<Money> for i64 {
 }
 
 impl Money {
-    /// Nothing.
+    /// No money.
     pub const ZERO: Money = Money(0);
 
-    /// An amount of nano-USD.
+    /// Makes an amount from nano-USD.
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] below zero.
@@ -62,24 +63,24 @@ impl Money {
         if nano < 0 { Err(MoneyError::OutOfRange) } else { Ok(Money(nano)) }
     }
 
-    /// The amount in nano-USD.
+    /// Returns the amount in nano-USD.
     #[must_use]
     pub const fn nano(self) -> i64 {
         self.0
     }
 
-    /// Reads decimal USD such as `5`, `0.28` or `0.000000001`.
+    /// Parses decimal USD such as `5`, `0.28` or `0.000000001`.
     ///
     /// # Errors
     /// [`MoneyError::FractionalNano`] below one nano-USD, [`MoneyError::OutOfRange`] above 9.2
-    /// billion.
+    /// billion USD.
     pub fn parse_usd(text: &str) -> Result<Money, MoneyError> {
         let nano = parse_decimal(text, NANO_PER_USD)?;
         i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
     }
 
-    /// A sum that a vendor bills in ticks of 10⁻¹⁰ USD. A part of a nano-USD counts as a whole one:
-    /// what is charged is never less than what is billed.
+    /// Converts a vendor's bill in ticks of 10⁻¹⁰ USD. A fraction of a nano-USD is rounded up, so
+    /// that the charge is never less than the bill.
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] above 9.2 billion USD.
@@ -88,7 +89,7 @@ impl Money {
         i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
     }
 
-    /// The sum.
+    /// Returns the sum.
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] on overflow.
@@ -96,15 +97,15 @@ impl Money {
         self.0.checked_add(other.0).map(Money).ok_or(MoneyError::OutOfRange)
     }
 
-    /// The difference.
+    /// Returns the difference.
     ///
     /// # Errors
-    /// [`MoneyError::OutOfRange`] if `other` is more than there is.
+    /// [`MoneyError::OutOfRange`] if `other` is larger.
     pub fn checked_sub(self, other: Money) -> Result<Money, MoneyError> {
         Money::from_nano(self.0.checked_sub(other.0).ok_or(MoneyError::OutOfRange)?)
     }
 
-    /// So many times as much.
+    /// Returns the amount times `count`.
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] on overflow.
@@ -113,7 +114,7 @@ impl Money {
         self.0.checked_mul(count).map(Money).ok_or(MoneyError::OutOfRange)
     }
 
-    /// The difference, or zero if `other` is larger.
+    /// Returns the difference, or zero if `other` is larger.
     #[must_use]
     pub fn saturating_sub(self, other: Money) -> Money {
         Money(self.0.saturating_sub(other.0).max(0))
@@ -127,7 +128,7 @@ impl fmt::Display for Money {
     }
 }
 
-/// Decimal USD of a number of nano-USD, with at least `decimals_min` decimals.
+/// Writes nano-USD as decimal USD, with at least `decimals_min` decimals.
 fn format_usd(nano: u64, decimals_min: usize) -> String {
     let fraction = format!("{:09}", nano % NANO_PER_USD);
     let kept = fraction.trim_end_matches('0').len().max(decimals_min);
@@ -135,7 +136,7 @@ fn format_usd(nano: u64, decimals_min: usize) -> String {
     if kept == 0 { whole.to_string() } else { format!("{whole}.{}", &fraction[..kept]) }
 }
 
-/// Reads a plain decimal and multiplies it by `scale`, exactly.
+/// Parses a plain decimal number and multiplies it by `scale`, exactly.
 fn parse_decimal(text: &str, scale: u64) -> Result<u64, MoneyError> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
@@ -161,21 +162,21 @@ fn parse_u128(digits: &str) -> Result<u128, MoneyError> {
     digits.parse().map_err(|_| MoneyError::OutOfRange)
 }
 
-/// A price of one unit (token, character or second) in nano-USD.
+/// The price of one unit (token, character or second) in nano-USD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Rate(u32);
 
 impl Rate {
-    /// Nothing per unit.
+    /// A price of nothing.
     pub const ZERO: Rate = Rate(0);
 
-    /// A rate of whole nano-USD per unit.
+    /// Makes a rate from whole nano-USD per unit.
     #[must_use]
     pub const fn from_nano(nano: u32) -> Rate {
         Rate(nano)
     }
 
-    /// Reads a price in USD per million units, as the price lists state it: `0.019` is 19 nano-USD.
+    /// Parses a price in USD per million units, as price lists state it: `0.019` is 19 nano-USD.
     ///
     /// # Errors
     /// [`MoneyError::FractionalNano`] if one unit would not cost a whole number of nano-USD.
@@ -184,7 +185,7 @@ impl Rate {
         u32::try_from(nano).map(Rate).map_err(|_| MoneyError::OutOfRange)
     }
 
-    /// Reads a price in USD per unit, as video seconds are listed: `0.05` is 50,000,000 nano-USD.
+    /// Parses a price in USD per unit, as video seconds are listed: `0.05` is 50,000,000 nano-USD.
     ///
     /// # Errors
     /// As [`Rate::parse_per_million`].
@@ -193,13 +194,13 @@ impl Rate {
         u32::try_from(nano).map(Rate).map_err(|_| MoneyError::OutOfRange)
     }
 
-    /// Nano-USD per unit.
+    /// Returns the nano-USD per unit.
     #[must_use]
     pub const fn nano(self) -> u32 {
         self.0
     }
 
-    /// The cost of `units`.
+    /// Returns the cost of `units`.
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] above 9.2 billion USD.
@@ -208,29 +209,29 @@ impl Rate {
         i64::try_from(nano).map(Money).map_err(|_| MoneyError::OutOfRange)
     }
 
-    /// Decimal USD per unit, exact, as the model listing shows it: `0.000005`.
+    /// Returns the USD per unit as an exact decimal, as the model list shows it: `0.000005`.
     #[must_use]
     pub(crate) fn to_usd_string(self) -> String {
         format_usd(u64::from(self.0), 0)
     }
 }
 
-/// Tokens of one call, as billed.
+/// The billed tokens of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TokenUsage {
-    /// All input tokens, those of the prompt cache among them.
+    /// All input tokens, including those of the prompt cache.
     #[serde(rename = "prompt_tokens")]
     pub input: u64,
-    /// All output tokens, reasoning among them.
+    /// All output tokens, including reasoning.
     #[serde(rename = "completion_tokens")]
     pub output: u64,
-    /// Of the input, those read from a prompt cache.
+    /// The part of the input that was read from a prompt cache.
     #[serde(rename = "cached_tokens", default, skip_serializing_if = "is_zero")]
     pub cache_read: u64,
-    /// Of the input, those written to a prompt cache.
+    /// The part of the input that was written to a prompt cache.
     #[serde(rename = "cache_write_tokens", default, skip_serializing_if = "is_zero")]
     pub cache_write: u64,
-    /// Of those written, those that are kept for an hour.
+    /// The part of `cache_write` that is cached for an hour.
     #[serde(rename = "cache_write_1h_tokens", default, skip_serializing_if = "is_zero")]
     pub cache_write_1h: u64,
 }
@@ -246,49 +247,49 @@ fn is_zero(n: &u64) -> bool {
 pub enum UsageBasis {
     /// The vendor reported them.
     Reported,
-    /// The vendor reported none, so the gateway counted what passed.
+    /// The vendor reported none, so the gateway counted the content that passed through it.
     Counted,
-    /// They were fixed before the call (characters, seconds, one image).
+    /// The units were known before the call (characters, seconds, one image).
     Fixed,
 }
 
-/// Units of one call, as billed: what its price is multiplied by.
+/// The billed units of one call, which the price is multiplied by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum BilledUnits {
-    /// Tokens in and out.
+    /// Input and output tokens.
     Tokens(TokenUsage),
-    /// Unicode code points of text.
+    /// Unicode code points of the input text.
     Characters {
         /// How many.
         characters: u64,
     },
-    /// Images for which the vendor names the sum that it bills.
+    /// Images for which the vendor reports its bill.
     BilledImages {
         /// How many.
         images: u64,
-        /// For all of them, in 10⁻¹⁰ USD.
+        /// The vendor's bill for all images, in ticks of 10⁻¹⁰ USD.
         #[serde(rename = "cost_in_usd_ticks")]
         ticks: u64,
     },
-    /// Images of which nothing else is known.
+    /// Images for which only their number is known.
     Images {
         /// How many.
         images: u64,
     },
     /// A video.
     Video {
-        /// Its length.
+        /// The length in seconds.
         seconds: u64,
-        /// What it is sold as.
+        /// The resolution by which the video is priced.
         resolution: VideoResolution,
-        /// The sum that the vendor bills, in 10⁻¹⁰ USD, if it names one.
+        /// The vendor's bill, in ticks of 10⁻¹⁰ USD, if the vendor reports one.
         #[serde(rename = "cost_in_usd_ticks", default, skip_serializing_if = "Option::is_none")]
         ticks: Option<u64>,
     },
 }
 
-/// What videos are sold as: the length of their shorter side.
+/// The resolution by which a video is priced: the length of its shorter side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum VideoResolution {
     /// 480 lines.
@@ -303,17 +304,17 @@ pub enum VideoResolution {
 }
 
 impl VideoResolution {
-    /// All of them, the smallest first.
+    /// All resolutions, the smallest first.
     pub const ALL: [VideoResolution; 3] =
         [VideoResolution::P480, VideoResolution::P720, VideoResolution::P1080];
 
-    /// Reads a name such as `720p`.
+    /// Parses a name such as `720p`; `None` for any other text.
     #[must_use]
     pub(crate) fn from_name(name: &str) -> Option<VideoResolution> {
         VideoResolution::ALL.into_iter().find(|r| r.name() == name)
     }
 
-    /// Its name in calls, rules and journals.
+    /// Returns the name that calls, rules and journals use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -324,17 +325,17 @@ impl VideoResolution {
     }
 }
 
-/// What a call used, and how we know.
+/// The billed units of a call, and where they come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// The billable units.
     pub units: BilledUnits,
-    /// Who says so.
+    /// Where the units come from.
     pub basis: UsageBasis,
 }
 
 impl Usage {
-    /// The tokens; none of what is not sold by tokens.
+    /// Returns the tokens; all zero for a call that is not billed by tokens.
     #[must_use]
     pub fn tokens(&self) -> TokenUsage {
         match self.units {

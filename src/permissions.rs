@@ -1,9 +1,9 @@
 //! Files and folders that only their owner can open.
 //!
-//! What tollgate keeps is money, and what customers sent. So its own folders and files have no
-//! permissions for groups or others. One that has is closed, with a warning. One that belongs to
-//! another user is refused, because its owner could change it; only root may use it, since commands
-//! can run as root beside a gateway with a user of its own.
+//! The data of tollgate is money, and what customers sent. So its own folders and files have no
+//! permissions for groups or others. One that has such permissions loses them, with a warning. One
+//! that belongs to another user is refused, because its owner could change it; only root may use
+//! it, since commands can run as root beside a gateway that has its own user.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -16,31 +16,32 @@ use rustix::process::{geteuid, umask};
 
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
-/// What groups and others may do.
+/// The permission bits of group and others.
 const GROUP_AND_OTHERS: u32 = 0o077;
 const GROUP_AND_OTHERS_WRITE: u32 = 0o022;
-/// In such a folder nobody can take away what is another's.
+/// In a folder with this bit, users can delete only their own files.
 const STICKY_BIT: u32 = 0o1000;
 
-/// Whatever this process makes from now on is for its user alone.
+/// Sets the umask, so that files which this process makes from now on are for its user alone.
 pub(crate) fn restrict_new_files() {
     umask(Mode::from_raw_mode(GROUP_AND_OTHERS));
 }
 
-/// Makes a folder that is ours alone, and those above it that are not there.
+/// Makes a folder that only this user can open, and the missing folders above it.
 ///
 /// # Errors
-/// It cannot be made or closed, or belongs to another user.
+/// The folder cannot be made or its mode cannot be changed, or it belongs to another user.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     make_folders(path)?;
     restrict(path, &File::open(path)?, FOLDER_MODE)
 }
 
-/// Makes a folder, and those above it, in which others may keep things too. One that is there stays
-/// as it is; a warning is logged where others could take away what we keep in it.
+/// Makes a folder, and the missing ones above it, in which other users may have files too. The mode
+/// of a folder that exists is not changed; a warning is logged if others could delete the gateway's
+/// files in it.
 ///
 /// # Errors
-/// It cannot be made.
+/// The folder cannot be made.
 pub(crate) fn make_shared_folder(path: &Path) -> io::Result<()> {
     make_folders(path)?;
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -55,20 +56,20 @@ pub(crate) fn make_shared_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a folder in which nobody else may be, for sockets. One that is there is not changed: it
-/// may be there for other things too.
+/// Makes a folder that no other user can enter, for sockets. The mode of a folder that exists is
+/// not changed, since the folder may have other uses too.
 ///
 /// # Errors
-/// It cannot be made, belongs to another user, or is open to others.
+/// The folder cannot be made, belongs to another user, or is open to others.
 pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
     make_folders(path)?;
     check_private_folder(path)
 }
 
-/// Whether nobody else may be in a folder.
+/// Checks that no other user can enter a folder.
 ///
 /// # Errors
-/// It is not there, belongs to another user, or is open to others.
+/// The folder does not exist, belongs to another user, or is open to others.
 pub(crate) fn check_private_folder(path: &Path) -> io::Result<()> {
     let about = fs::metadata(path)?;
     if is_open_to_others(path, about.uid(), about.mode(), geteuid().as_raw())? {
@@ -86,21 +87,21 @@ fn make_folders(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
 }
 
-/// Makes an empty file that is ours alone, unless it is there.
+/// Makes an empty file that only this user can open, unless it exists.
 ///
 /// # Errors
-/// It cannot be made or closed, or belongs to another user.
+/// The file cannot be made or its mode cannot be changed, or it belongs to another user.
 pub(crate) fn make_file(path: &Path) -> io::Result<()> {
     let mut made = OpenOptions::new();
     let file = made.write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?;
     restrict(path, &file, FILE_MODE)
 }
 
-/// Closes a file to others if it is there. It is only opened for that where it has to be: to close
-/// a file lets go of all locks on it that this process has.
+/// Removes the permissions of others from a file, if it exists. The file is opened only if its mode
+/// must change: closing a file releases all locks on it that this process has.
 ///
 /// # Errors
-/// It cannot be closed, or belongs to another user.
+/// The mode cannot be changed, or the file belongs to another user.
 pub(crate) fn restrict_file(path: &Path) -> io::Result<()> {
     let about = match fs::metadata(path) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -112,7 +113,8 @@ pub(crate) fn restrict_file(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Judges what is open, so that nobody can put something else into its place meanwhile.
+/// Sets the mode of an open file or folder if others have permissions. It works on the open handle,
+/// so that the file cannot be replaced by another one between the check and the change.
 fn restrict(path: &Path, open: &File, wanted: u32) -> io::Result<()> {
     let about = open.metadata()?;
     if is_open_to_others(path, about.uid(), about.mode(), geteuid().as_raw())? {
@@ -126,10 +128,11 @@ fn restrict(path: &Path, open: &File, wanted: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether something of this owner and mode has to be closed.
+/// Whether others have permissions on a file or folder with this owner and mode. `own` is the user
+/// of this process.
 ///
 /// # Errors
-/// It is not to be used at all: its owner, who is another user than this process, could change it.
+/// The file must not be used at all: its owner is another user, who could change it.
 fn is_open_to_others(path: &Path, owner: u32, mode: u32, own: u32) -> io::Result<bool> {
     if owner == own || own == 0 {
         return Ok(mode & GROUP_AND_OTHERS != 0);

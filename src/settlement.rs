@@ -1,4 +1,4 @@
-//! How a hold ends, of a call or of a job: the store is asked until it has said what came of it.
+//! Ends the hold of a call or a job: the request to the store is repeated until it has answered.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,22 +8,23 @@ use crate::ledger::{Hold, JournalLine, Ledger, Outcome, Unavailable};
 use crate::metrics::{METRICS, counter_value, record_write_off};
 use crate::money::{Money, Usage};
 
-/// A ledger that cannot be reached is asked again after so long, doubling up to the most.
+/// The first pause before a request to the ledger is repeated. Pauses double up to
+/// [`RETRY_WAIT_MAX`].
 pub(crate) const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
-/// See [`RETRY_WAIT_MIN`].
+/// The longest pause, see [`RETRY_WAIT_MIN`].
 pub(crate) const RETRY_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// What a call is charged, and the journal line that proves it.
+/// The charge of a call, and the journal line that explains it.
 #[derive(Debug, Clone)]
 pub(crate) struct Charge {
-    /// How much.
+    /// The amount of the charge.
     pub(crate) amount: Money,
     /// The [`JournalLine`], as JSON.
     pub(crate) line: String,
 }
 
-/// Settles a hold with a charge, or voids it without one. `store` names the kind of the store in
-/// the metrics.
+/// Settles a hold with a charge, or voids it if there is none. `store` is the name of the kind of
+/// the store in the metrics. Without a `deadline` the request is repeated until it succeeds.
 ///
 /// # Errors
 /// The ledger could not be reached until `deadline`. It is asked at least once.
@@ -78,7 +79,7 @@ pub(crate) async fn end_hold(
     }
 }
 
-/// Counts a charge in the metrics.
+/// Counts a charge and its tokens in the metrics.
 pub(crate) fn count_charge(line: &JournalLine, usage: Usage, charge: Money) {
     let labels = [line.endpoint.as_str(), line.model.as_str(), line.vendor.as_str()];
     METRICS.charged_nanousd.with_label_values(&labels).inc_by(counter_value(charge.nano()));

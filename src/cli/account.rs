@@ -37,7 +37,7 @@ pub(super) enum AccountCommand {
 }
 
 impl AccountCommand {
-    /// Whether the store may be made for it.
+    /// Whether the command may create the store.
     pub(super) fn wants_new_store(&self) -> bool {
         matches!(self, AccountCommand::Create { new_store: true, .. })
     }
@@ -84,7 +84,7 @@ pub(super) async fn run(
     }
 }
 
-/// The id of an account's first payment.
+/// Returns the id of an account's first payment.
 fn opening_payment_id(name: &AccountName) -> String {
     format!("opening-{name}")
 }

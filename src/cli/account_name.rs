@@ -4,7 +4,7 @@ use anyhow::{anyhow, bail};
 
 use crate::ledger::AccountName;
 
-/// Reads the name of an account.
+/// Parses the name of an account.
 pub(super) fn parse_account(text: &str) -> anyhow::Result<AccountName> {
     match AccountName::parse(text) {
         Some(name) => Ok(name),
@@ -12,7 +12,7 @@ pub(super) fn parse_account(text: &str) -> anyhow::Result<AccountName> {
     }
 }
 
-/// The error that there is no account of a name.
+/// Returns the error that no account has this name.
 pub(super) fn no_such_account(name: &AccountName) -> anyhow::Error {
     anyhow!("there is no account '{name}'")
 }

@@ -1,8 +1,9 @@
-//! The audit trail: who changed which account, key or credit, when, by which command, and what came
-//! of it.
+//! The audit trail: which user changed which account, key or credit, when, by which command, and
+//! with which result.
 //!
-//! Two lines a change: one before it is made, without which it is not made, and one after. A line
-//! is one JSON object. It names accounts, payments and the beginnings of keys, and never a secret.
+//! Each change has two lines: one before it is made, without which it is not made, and one after. A
+//! line is one JSON object. It names accounts, payments and the beginnings of keys, and never a
+//! secret.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -18,26 +19,26 @@ use crate::ledger::{AccountName, Ledger};
 use crate::money::Money;
 use crate::permissions;
 
-/// The longest text of somebody else's that goes into a line.
+/// The most characters of a text from outside (arguments, errors) in a line.
 const TEXT_CHARS_MAX: usize = 256;
 
-/// What is to be changed.
+/// A change that is recorded in the audit trail.
 #[derive(Debug, Default)]
 pub(super) struct AuditedChange {
-    /// Of what, and what is done to it: `credit.add`.
+    /// The kind of object and what is done to it, such as `credit.add`.
     pub(super) action: &'static str,
     pub(super) account: Option<AccountName>,
-    /// What the operator calls the key, of which only the beginning is told.
+    /// The key as the operator gave it; only its beginning is recorded.
     pub(super) key: Option<String>,
     /// The id of a payment.
     pub(super) payment: Option<String>,
     pub(super) amount: Option<Money>,
 }
 
-/// Makes a change between its two lines.
+/// Makes a change and writes a line before and after it.
 ///
 /// # Errors
-/// The first line cannot be written, and nothing was changed; or those of the change.
+/// The first line cannot be written, and nothing was changed; or the error of the change itself.
 pub(super) async fn run_audited<T>(
     to: &AuditSection,
     ledger: &dyn Ledger,
@@ -65,7 +66,8 @@ pub(super) async fn run_audited<T>(
         }
     }
     if let Err(why) = write_line(to, &id, "ended", ended) {
-        // The change cannot be taken back, and whoever tried it again might make it twice.
+        // The change cannot be undone, and after an error the operator might repeat it and make it
+        // twice.
         eprintln!("tollgate: what came of this is not in the audit trail: {why:#}");
     }
     made
@@ -73,9 +75,9 @@ pub(super) async fn run_audited<T>(
 
 impl AuditedChange {
     fn fields(&self) -> Map<String, Value> {
-        let mut told = Map::new();
-        told.insert("from".to_owned(), "cli".into());
-        told.insert("action".to_owned(), self.action.into());
+        let mut fields_json = Map::new();
+        fields_json.insert("from".to_owned(), "cli".into());
+        fields_json.insert("action".to_owned(), self.action.into());
         let account = self.account.as_ref().map(|name| name.as_str().into());
         let key = self.key.as_deref().map(|key| key_prefix(key).into());
         let payment = self.payment.as_deref().map(|id| truncate(id, TEXT_CHARS_MAX).into());
@@ -86,12 +88,12 @@ impl AuditedChange {
             ("payment", payment),
             ("amount_nano", amount),
         ];
-        told.extend(fields.into_iter().filter_map(|(name, v)| Some((name.to_owned(), v?))));
-        told
+        fields_json.extend(fields.into_iter().filter_map(|(name, v)| Some((name.to_owned(), v?))));
+        fields_json
     }
 
-    /// A text in which the operator's own words may stand: somebody may have given a whole key
-    /// where its beginning was asked for.
+    /// Shortens the key in a text that may quote the operator's arguments: the operator may have
+    /// given a whole key where its beginning was asked for.
     fn redact_key(&self, text: &str) -> String {
         let text = match &self.key {
             Some(key) if !key.is_empty() => text.replace(key, &key_prefix(key)),
@@ -109,14 +111,14 @@ fn truncate(text: &str, chars_max: usize) -> String {
     text.chars().take(chars_max).collect()
 }
 
-/// What was ever credited to the account, if that is cheap to learn.
+/// Returns the sum of all payments of the account, if the store answers.
 async fn credited_nano(ledger: &dyn Ledger, change: &AuditedChange) -> Option<Value> {
     let account = change.account.as_ref()?;
     let balances = ledger.balances(account).await.ok()??;
     Some(json!(balances.credit))
 }
 
-/// Who runs this command, as the system says, and as sudo says.
+/// Returns the user that runs this command, according to the system and to sudo.
 fn actor_fields() -> Map<String, Value> {
     let (uid, effective) = (getuid().as_raw(), geteuid().as_raw());
     let mut who = Map::new();
@@ -127,7 +129,7 @@ fn actor_fields() -> Map<String, Value> {
         who.insert("effective_uid".to_owned(), effective.into());
     }
     let login = std::fs::read_to_string("/proc/self/loginuid").ok();
-    // What the system says of a process that nobody logged in for.
+    // The system reports `u32::MAX` for a process without a login session.
     let login =
         login.and_then(|text| text.trim().parse::<u32>().ok()).filter(|uid| *uid != u32::MAX);
     who.extend(login.map(|uid| ("login_uid".to_owned(), uid.into())));
@@ -138,7 +140,7 @@ fn actor_fields() -> Map<String, Value> {
     who
 }
 
-/// The name of a user in the system's list.
+/// Finds the name of a user in the text of the system's user list.
 fn find_user(list: &str, uid: u32) -> Option<String> {
     list.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -147,7 +149,7 @@ fn find_user(list: &str, uid: u32) -> Option<String> {
     })
 }
 
-/// Writes one line, for good.
+/// Writes one line; in a file it is synced to disk before this returns.
 fn write_line(
     to: &AuditSection,
     id: &str,
@@ -169,7 +171,7 @@ fn write_line(
     }
 }
 
-/// In one write, so that lines of several commands do not mix.
+/// Appends the line in one write, so that the lines of several commands do not mix.
 fn append_line(path: &Path, line: &str) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         permissions::make_shared_folder(folder)?;
@@ -192,8 +194,8 @@ mod tests {
             key: Some(key.clone()),
             ..AuditedChange::default()
         };
-        let told = format!("{:?}", change.fields());
-        assert!(told.contains("sk-tg-01234567") && !told.contains("012345678"), "{told}");
+        let fields = format!("{:?}", change.fields());
+        assert!(fields.contains("sk-tg-01234567") && !fields.contains("012345678"), "{fields}");
         let why = change.redact_key(&format!("there is no key listed as '{key}'"));
         assert_eq!(why, "there is no key listed as 'sk-tg-01234567'");
     }

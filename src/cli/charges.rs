@@ -9,7 +9,7 @@ use super::output::{OutputFormat, print_line};
 use crate::ledger::{JournalEntry, JournalLine, Ledger};
 use crate::money::BilledUnits;
 
-/// Entries read at once.
+/// The number of journal entries that are read at a time.
 const PAGE_SIZE: u32 = 1_000;
 
 pub(super) async fn run(

@@ -1,4 +1,4 @@
-//! `tollgate check`: what was read, and whether it is sound.
+//! `tollgate check`: loads the configuration, secrets, rules and TLS files, and reports any faults.
 
 use super::output::{OutputFormat, print_line};
 use super::settings::{config_error, load_secrets};
@@ -21,14 +21,14 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
             counts.iter().map(|(k, n)| ((*k).to_owned(), (*n).into())).collect();
         let routes: serde_json::Map<_, _> =
             routes.iter().map(|(v, n)| ((*v).to_owned(), (*n).into())).collect();
-        let told = serde_json::json!({
+        let summary = serde_json::json!({
             "models": models.len(),
             "kinds": kinds,
             "examples": catalogue.example_count,
             "routes": routes,
             "price_version": &*catalogue.version,
         });
-        print_line(format_args!("{told}"))?;
+        print_line(format_args!("{summary}"))?;
         return Ok(());
     }
     let kinds: Vec<String> = counts.iter().map(|(k, n)| format!("{n} {k}")).collect();
@@ -41,7 +41,7 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the files of every route's TLS.
+/// Loads the TLS files of every route.
 fn check_route_tls(conf: &Config) -> anyhow::Result<()> {
     let routes = conf.vendors.iter().flat_map(|vendor| &vendor.routes);
     let files = routes.filter_map(|route| route.tls.as_ref());

@@ -46,8 +46,8 @@ pub(super) async fn run(
         store.durability.write(async || add_credit(ledger, &name, &tx, amount).await).await
     };
     let taking = audit::run_audited(audit, ledger, &change, adding).await;
-    // Only of a store that did not answer nobody knows whether it has the payment.
-    let told = |why: anyhow::Error| {
+    // Only if the store did not answer is it unknown whether it has the payment.
+    let explain = |why: anyhow::Error| {
         if !why.is::<Unavailable>() {
             return why;
         }
@@ -56,16 +56,16 @@ pub(super) async fn run(
              counts once"
         ))
     };
-    taking.map_err(told)?;
+    taking.map_err(explain)?;
     super::account::show_account(ledger, &name, out).await
 }
 
-/// Reads an amount.
+/// Parses an amount in USD.
 pub(super) fn parse_amount(usd: &str) -> anyhow::Result<Money> {
     Money::parse_usd(usd).map_err(|why| anyhow!("'{usd}' is no amount in USD: {why}"))
 }
 
-/// Takes a payment; one that was taken before is no error.
+/// Makes a payment. A payment that was made before, under the same id, is no error.
 pub(super) async fn add_credit(
     ledger: &dyn Ledger,
     name: &AccountName,

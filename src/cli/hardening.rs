@@ -1,18 +1,18 @@
-//! What every command does before it touches anything: nothing it writes is for other users, and
-//! nothing it has in memory (keys of vendors, bodies of customers) ends up in a file when it dies.
+//! The precautions that every command takes first: files that it writes are not for other users,
+//! and its memory (keys of vendors, bodies of customers) is not written to a file when it crashes.
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
 use crate::permissions;
 
-/// See the module.
+/// Restricts new files to this user and disables core dumps.
 pub(super) fn harden() {
     permissions::restrict_new_files();
-    // Nobody can be kept from lowering a limit of his own.
+    // This cannot fail: a process may always lower its own limits.
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     let _ = setrlimit(Resource::Core, none);
-    // A handler of dumps is not asked for that limit. This also keeps other processes of the same
-    // user from reading this one's memory.
+    // A core dump handler ignores that limit. This also keeps other processes of the same user from
+    // reading this one's memory.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 

@@ -1,4 +1,4 @@
-//! `tollgate init`: make a new store. No other command does, but where it is told to.
+//! `tollgate init`: creates a new store. No other command creates one unless an option asks for it.
 
 use serde_json::json;
 
@@ -15,16 +15,16 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
         print_line(format_args!("{shown}"))?;
         return Ok(());
     }
-    let told = match created {
+    let message = match created {
         StoreCreation::New => "a new store was made",
         StoreCreation::AlreadyExists => "the store is there already; nothing was changed",
         StoreCreation::NotNeeded => "a Redis needs no init; this one is set up as it has to be",
     };
-    print_line(format_args!("{told}"))?;
+    print_line(format_args!("{message}"))?;
     Ok(())
 }
 
-/// Makes the store of a configuration, unless there is one.
+/// Creates the store of a configuration, unless it exists.
 pub(super) fn create_store(conf: &Config) -> anyhow::Result<StoreCreation> {
     Ok(build_runtime()?.block_on(store::create(&conf.store))?)
 }

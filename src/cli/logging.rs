@@ -1,4 +1,4 @@
-//! The log: one line an event, fields beside the message, as text or JSON, on standard error.
+//! The log: one line per event, with fields beside the message, as text or JSON, on standard error.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::conf::LogSection;
 
-/// Starts the log. The libraries below are heard from a warning on.
+/// Starts the log of the gateway. Log lines of the libraries are written from the level `warn` on.
 pub(super) fn start(section: LogSection) {
     let write = if section.json { json_line } else { text_line };
     let others = section.level.min(LevelFilter::Warn);
@@ -17,14 +17,14 @@ pub(super) fn start(section: LogSection) {
         .filter_level(others)
         .filter_module("tollgate", section.level)
         .filter_module("request", section.level)
-        // It calls it an error that the other process has not come yet.
+        // pingora logs an error while the other process has not connected yet.
         .filter_module("pingora_core::server::transfer_fd", LevelFilter::Off)
         .format(write)
         .init();
 }
 
-/// Starts the log of a command that only does one thing: it warns of files that were open to
-/// others, and leaves everything else to the command's own words.
+/// Starts the log of a command that does a single task. Only warnings about files that were open to
+/// other users are logged; the command prints everything else itself.
 pub(super) fn start_for_commands(section: LogSection) {
     let write = if section.json { json_line } else { text_line };
     env_logger::Builder::new()
@@ -39,7 +39,7 @@ fn json_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
     fields.0.insert("at".to_owned(), jiff::Timestamp::now().to_string().into());
     fields.0.insert("level".to_owned(), record.level().as_str().to_lowercase().into());
     fields.0.insert("message".to_owned(), record.args().to_string().into());
-    // Taking the fields cannot fail: the visitor refuses nothing.
+    // Taking the fields cannot fail: the visitor accepts every field.
     let _ = record.key_values().visit(&mut fields);
     writeln!(out, "{}", Json::Object(fields.0))
 }
@@ -47,7 +47,7 @@ fn json_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
 fn text_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
     let level = record.level().as_str().to_lowercase();
     let mut fields = LogFields(Map::new());
-    // As above.
+    // This cannot fail either.
     let _ = record.key_values().visit(&mut fields);
     let fields: String = fields.0.iter().map(|(k, v)| format!(" {k}={v}")).collect();
     writeln!(out, "{} {level} {}{fields}", jiff::Timestamp::now(), record.args())

@@ -1,15 +1,15 @@
-//! What commands print.
+//! The output of commands.
 
 use std::io::Write;
 
-/// How a command prints.
+/// The format in which a command prints.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OutputFormat {
     pub(super) json: bool,
 }
 
-/// Prints a line. It fails when nobody reads any more, which is for [`run`](super::run) to pass
-/// over.
+/// Prints a line. Fails if the reader of the output has closed the pipe; [`run`](super::run)
+/// ignores that error.
 pub(super) fn print_line(line: std::fmt::Arguments<'_>) -> std::io::Result<()> {
     writeln!(std::io::stdout().lock(), "{line}")
 }

@@ -1,4 +1,4 @@
-//! Reading the rules' folder.
+//! Reads the folder of the rules.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
 use crate::conf::Config;
 use crate::toml_reader::{ConfigError, SourceLocation};
 
-/// The rules files of a folder, by name.
+/// Reads the rules files of a folder, ordered by name.
 pub(super) fn read_sources(dir: &str) -> anyhow::Result<Vec<RulesSource>> {
     let cannot = || format!("cannot read the rules in {dir}");
     let mut files = Vec::new();
@@ -28,8 +28,7 @@ pub(super) fn read_sources(dir: &str) -> anyhow::Result<Vec<RulesSource>> {
     files.iter().map(|path| source(path)).collect()
 }
 
-/// The catalogue of what was read, if it is sound and has models for every vendor that is
-/// configured.
+/// Parses the rules files. Fails if they have faults, or have no model for a configured vendor.
 pub(super) fn parse_catalogue(
     dir: &str,
     sources: &[RulesSource],
@@ -49,8 +48,9 @@ pub(super) fn parse_catalogue(
     }
 }
 
-/// A file that was written to its end ends with a line break. One that is cut short seldom does,
-/// and may be sound all the same, without the refusals that stood further below.
+/// Returns the fault that a file is empty or does not end with a line break. A file that was
+/// written completely ends with one. A truncated file seldom does, and it may parse without error
+/// although the restrictions further below are missing.
 fn find_truncated(file: &str, text: &str) -> Option<ConfigError> {
     let what = if text.trim().is_empty() {
         "the file is empty"
@@ -62,14 +62,14 @@ fn find_truncated(file: &str, text: &str) -> Option<ConfigError> {
     Some(SourceLocation::whole_source(file).error(what))
 }
 
-/// The catalogue of a configuration.
+/// Loads the catalogue of a configuration.
 pub(super) fn load_catalogue(conf: &Config) -> anyhow::Result<Catalogue> {
     let sources = read_sources(&conf.rules_dir)?;
     parse_catalogue(&conf.rules_dir, &sources, &vendor_model_names(conf))
         .map_err(|found| config_error(&found))
 }
 
-/// What the vendors call our models.
+/// Returns the names that the vendors have for the models.
 pub(super) fn vendor_model_names(conf: &Config) -> Vec<VendorModelNames> {
     conf.vendors.iter().map(|v| v.naming.clone()).collect()
 }

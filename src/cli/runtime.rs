@@ -1,9 +1,9 @@
-//! Running what asks the store.
+//! Runs the commands that use the store.
 
 use crate::conf::Config;
 use crate::store::{self, OpenStore};
 
-/// Runs something on the store of a configuration.
+/// Opens the store of a configuration and runs `run` on it.
 pub(super) fn with_store(
     conf: &Config,
     run: impl AsyncFnOnce(OpenStore) -> anyhow::Result<()>,
@@ -14,7 +14,7 @@ pub(super) fn with_store(
     })
 }
 
-/// The runtime of a command.
+/// Builds the runtime of a command.
 pub(super) fn build_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

@@ -1,4 +1,4 @@
-//! `tollgate serve`: the gateway, its admin address, and what goes on in the background.
+//! `tollgate serve`: runs the gateway, its admin address, and the background tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -49,16 +49,16 @@ use handover::ListenerSet;
 use readiness::{StartupGate, UpgradeRequest};
 use signals::SignalHandler;
 
-/// Idle connections to vendors that are kept, for each thread.
+/// At most this many idle connections to vendors are kept, per thread.
 const IDLE_CONNECTIONS_MAX: usize = 512;
-/// Names are waited for so long before connections are taken.
+/// How long the start waits for the names of the vendors' hosts to be resolved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Result<()> {
     start_process(conf);
     let catalogue = Arc::new(ArcSwap::from_pointee(rules::load_catalogue(conf)?));
     let leases = Leases::default();
-    let ServingStore { requests, background: own, worker: workers, maintenance } =
+    let ServingStore { requests, background: background_store, worker: worker_store, maintenance } =
         open_stores(conf, &leases)?;
     let OpenStore { ledger, account_cache, queue, reply_store, .. } = requests.clone();
     let maintenance = Arc::new(maintenance);
@@ -67,7 +67,8 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let files = Arc::new(VideoFiles::open(&conf.files).context("cannot open files.url")?);
     let bodies = build_body_files(conf, &files);
     let videos = build_videos(conf, queue, &files)?;
-    let worker = build_worker(conf, &routes, &catalogue, workers, &videos, files, bodies.clone())?;
+    let worker =
+        build_worker(conf, &routes, &catalogue, worker_store, &videos, files, bodies.clone())?;
     let (clients_max, admin_max) = rlimit::connections_max(conf.limits.connections_max);
     let connection_limits =
         ConnectionLimits::new(clients_max, conf.limits.connections_per_address_max);
@@ -90,7 +91,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let credentials = ReloadableCredentials::load(conf, conf_file, routes.clone())?;
     let acceptor = credentials.certificate.as_ref().map(ServerCertificate::acceptor);
     let background = background::BackgroundTasks {
-        ledger: own.ledger.clone(),
+        ledger: background_store.ledger.clone(),
         bodies,
         maintenance: maintenance.clone(),
         sweep_interval: background::SWEEP_INTERVAL.min(conf.timeouts.lease / 4),
@@ -110,7 +111,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let gateway_service =
         listener::build(conf, &server.configuration, gateway, connection_limits, acceptor);
     let listener_service = listener::ListenerService { store: requests, service: gateway_service };
-    let admin = admin::build(conf, own.ledger, routes.clone(), catalogue, admin_max)?;
+    let admin = admin::build(conf, background_store.ledger, routes.clone(), catalogue, admin_max)?;
     resolve_vendors(&routes)?;
     let (startup_gate, signals) =
         prepare(conf, upgrade, maintenance, background.force_stop.clone())?;
@@ -127,15 +128,15 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     std::process::exit(0)
 }
 
-/// Sets up what is there once a process: the log, the metrics, the cryptography.
+/// Sets up what exists once per process: the log, the metrics, the cryptography.
 fn start_process(conf: &Config) {
     logging::start(conf.log);
     metrics::register_all();
-    // Only fails if a provider is installed already, which then serves as well.
+    // This fails only if a provider is installed already, which then serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// The ways to the vendors, each with its key and its TLS.
+/// Builds the routes to the vendors, each with its key and its TLS settings.
 fn build_routes(conf: &Config) -> anyhow::Result<Arc<RouteTable>> {
     RouteTable::new(&conf.vendors).map(Arc::new).map_err(|fault| settings::config_error(&[fault]))
 }
@@ -150,13 +151,14 @@ fn build_videos(
     Ok(VideoService::new(queue, files.clone(), public_base, conf.videos, secrets))
 }
 
-/// What is too large for the ledger's store, as much of it as there may be.
+/// Builds the store of bodies that are too large for the ledger's store, with its size limits.
 fn build_body_files(conf: &Config, files: &Arc<VideoFiles>) -> Arc<BodyFiles> {
     let limits = BodyStoreLimits { total: conf.files.kept_bytes_max, account: REPLIES_BYTES_MAX };
     Arc::new(BodyFiles::new(files.clone(), limits))
 }
 
-/// What begins to serve, and what ends it; for an upgrade, the running process is told as well.
+/// Prepares the start of service and the signal handler. For an upgrade, it also asks the running
+/// process to hand over.
 fn prepare(
     conf: &Config,
     upgrade: bool,
@@ -179,7 +181,7 @@ fn prepare(
     ))
 }
 
-/// Looks up where the vendors are, so that the first calls find them.
+/// Resolves the host names of the vendors, so that the first calls have addresses.
 fn resolve_vendors(routes: &RouteTable) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let looking =
@@ -187,12 +189,13 @@ fn resolve_vendors(routes: &RouteTable) -> anyhow::Result<()> {
     if runtime.block_on(looking).is_err() {
         log::warn!(event = "dns_lookup_slow"; "vendor dns lookups are slow");
     }
-    // A name that hangs must not hold it up any longer.
+    // A lookup that hangs must not delay the start any longer.
     runtime.shutdown_background();
     Ok(())
 }
 
-/// The store, which is asked first whether it is one.
+/// Opens the store. A remote store is first opened on a short-lived runtime, which checks that the
+/// server is reachable and configured so that no money can be lost.
 fn open_stores(conf: &Config, leases: &Leases) -> anyhow::Result<ServingStore> {
     let cannot = "cannot open the store";
     if !conf.store.is_embedded() {
@@ -202,7 +205,7 @@ fn open_stores(conf: &Config, leases: &Leases) -> anyhow::Result<ServingStore> {
     store::open_for_serving(&conf.store, leases.clone(), conf.timeouts.lease).context(cannot)
 }
 
-/// The worker, which reaches the vendors by the same routes as the gateway.
+/// Builds the worker, which uses the same routes to the vendors as the gateway.
 fn build_worker(
     conf: &Config,
     routes: &RouteTable,
@@ -214,8 +217,8 @@ fn build_worker(
 ) -> anyhow::Result<JobWorker> {
     let mut video_routes = Vec::new();
     for vendor in &conf.vendors {
-        let line = routes.for_vendor(&vendor.naming.vendor);
-        for route in line.into_iter().flat_map(VendorRouteSet::routes) {
+        let route_set = routes.for_vendor(&vendor.naming.vendor);
+        for route in route_set.into_iter().flat_map(VendorRouteSet::routes) {
             let (section, naming) = route.section();
             video_routes.push(VideoRoute::new(
                 section,
@@ -242,7 +245,8 @@ fn build_worker(
     })
 }
 
-/// The way to vendors. pingora's own is not used, and trusts nobody; this one does.
+/// Builds the pool of connections to vendors. pingora's own connector is not used, and is given no
+/// trusted certificates; this pool has them.
 fn build_pool(conf: &Config, server: &ServerConf) -> UpstreamPool {
     let options = ConnectorOptions { ca_file: None, ..ConnectorOptions::from_server_conf(server) };
     UpstreamPool::new(options, conf.timeouts.idle)
@@ -256,8 +260,8 @@ fn pingora_conf(conf: &Config) -> ServerConf {
         upstream_keepalive_pool_size: IDLE_CONNECTIONS_MAX,
         grace_period_seconds: Some(conf.server.grace_s),
         graceful_shutdown_timeout_seconds: Some(1),
-        // Else the proxy that pingora makes would read the system's certificates, which takes
-        // longer than most of a start; `dial` makes all connections to vendors.
+        // Otherwise the proxy that pingora makes would load the system's certificates, which takes
+        // longer than most of a start; `UpstreamPool` makes all connections to vendors.
         ca_file: Some(NO_CERTIFICATES.to_owned()),
         ..ServerConf::default()
     }

@@ -1,4 +1,4 @@
-//! Reading the configuration, with what the environment sets, and the secrets it names.
+//! Loads the configuration, with the values from the environment, and the secrets that it names.
 
 use std::ffi::OsString;
 
@@ -8,14 +8,14 @@ use crate::conf::{self, Config};
 use crate::gateway::upstream::vendor_key;
 use crate::toml_reader::ConfigError;
 
-/// Reads the configuration.
+/// Loads the configuration.
 pub(super) fn load_config(file: &str) -> anyhow::Result<Config> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
     Config::parse(file, &text, config_variables()?).map_err(|found| config_error(&found))
 }
 
-/// The variables of the environment that set something here. The library's own list panics where
-/// any value is no text, and shows it.
+/// Returns the environment variables that set configuration values. The standard library's `vars`
+/// is not used: it panics if any value is not UTF-8, and prints that value.
 fn config_variables() -> anyhow::Result<Vec<(String, String)>> {
     let ours = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok().filter(|name| name.starts_with(conf::ENV_PREFIX))?;
@@ -28,7 +28,7 @@ fn config_variables() -> anyhow::Result<Vec<(String, String)>> {
     ours.map(text).collect()
 }
 
-/// Secrets that the configuration names: those that are there must be usable.
+/// Loads the secrets that the configuration names. A secret that is present must be usable.
 pub(super) fn load_secrets(conf: &Config) -> anyhow::Result<Vec<Option<[u8; 32]>>> {
     let unusable = vendor_key::find_unusable(&conf.vendors);
     if !unusable.is_empty() {
@@ -37,7 +37,7 @@ pub(super) fn load_secrets(conf: &Config) -> anyhow::Result<Vec<Option<[u8; 32]>
     conf.files.read_link_secrets().map_err(anyhow::Error::msg)
 }
 
-/// Many faults as one error.
+/// Joins several faults into one error.
 pub(super) fn config_error(faults: &[ConfigError]) -> anyhow::Error {
     let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
     anyhow!("{} fault(s)\n{}", lines.len(), lines.join("\n"))

@@ -1,4 +1,4 @@
-//! The `[listen]` section: where clients and scrapers connect, and who may speak for clients.
+//! The `[listen]` section: the addresses for clients and scrapers, and the trusted proxies.
 
 use ipnet::IpNet;
 
@@ -10,15 +10,15 @@ use crate::toml_reader::{ConfigError, SpannedValue, TableReader, TomlValue};
 /// The `[listen]` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenSection {
-    /// For clients.
+    /// The address for clients.
     pub http: String,
-    /// For `/metrics`, `/healthz` and `/readyz`.
+    /// The address for `/metrics`, `/healthz` and `/readyz`.
     pub admin: AdminAddress,
-    /// Where the token is that the admin address asks for, if it asks for one.
+    /// Where the token for the admin address is; `None` if requests there need no token.
     pub admin_token: Option<KeySource>,
-    /// Certificate and key, if clients are to use TLS.
+    /// Certificate and key, if clients connect over TLS.
     pub tls: Option<ListenTlsSection>,
-    /// Who may speak for clients, if anybody connects for them.
+    /// The proxies that may report the address of a client, if there are any.
     pub proxies: Option<TrustedProxies>,
 }
 
@@ -31,17 +31,17 @@ pub struct ListenTlsSection {
     pub key: String,
 }
 
-/// Where scrapers connect.
+/// The admin address, at which scrapers connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdminAddress {
-    /// At an address and port.
+    /// A TCP address and port.
     Tcp(String),
-    /// At a socket in the file system, which only its owner may open.
+    /// The path of a unix socket, which only its owner may open.
     Unix(String),
 }
 
 impl AdminAddress {
-    /// What listens there is known by this.
+    /// Returns the address or the path, which also names the listener in pingora.
     #[must_use]
     pub(crate) fn name(&self) -> &str {
         match self {
@@ -52,15 +52,15 @@ impl AdminAddress {
 }
 
 impl ListenSection {
-    /// Reads the section.
+    /// Parses the section; faults are added to `faults`.
     pub(crate) fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> ListenSection {
         let http = match table.take_value("http") {
             Some(node) => parse_tcp_address(node, "http", "127.0.0.1:8080", faults),
             None => "127.0.0.1:8080".to_owned(),
         };
         let admin = parse_admin(table.take_value("admin"), faults);
-        // The server would bind it once, and answer clients with either; any free port is one
-        // address to it too.
+        // The server would bind the address once, and answer clients with either service. Port 0
+        // (any free port) twice also counts as the same address.
         let socket = |text: &str| text.parse::<std::net::SocketAddr>().ok();
         if matches!(&admin, AdminAddress::Tcp(admin) if socket(&http) == socket(admin)) {
             let what = format!("'http' and 'admin' are both {http}; they must differ");
@@ -103,23 +103,23 @@ fn parse_admin(node: Option<SpannedValue>, faults: &mut Vec<ConfigError>) -> Adm
 }
 
 fn parse_tls(mut tls: TableReader, faults: &mut Vec<ConfigError>) -> ListenTlsSection {
-    let place = tls.location.clone();
+    let location = tls.location.clone();
     let files = (tls.text("cert", faults), tls.text("key", faults));
     tls.finish(faults);
     if files.0.is_none() || files.1.is_none() {
-        faults.push(place.error("'tls' needs 'cert' and 'key', two PEM files"));
+        faults.push(location.error("'tls' needs 'cert' and 'key', two PEM files"));
     }
     ListenTlsSection { cert: files.0.unwrap_or_default(), key: files.1.unwrap_or_default() }
 }
 
 fn parse_proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<TrustedProxies> {
-    let place = table.location.clone();
+    let location = table.location.clone();
     let mode = table.text("proxy", faults).and_then(|text| match text.as_str() {
         "protocol" => Some(ProxyMode::Protocol),
         "header" => Some(ProxyMode::Header),
         _ => {
             let what = format!("'proxy' must be \"protocol\" or \"header\", not \"{text}\"");
-            faults.push(place.error(what));
+            faults.push(location.error(what));
             None
         }
     });
@@ -133,10 +133,10 @@ fn parse_proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Opti
         networks.extend(found);
     }
     if mode.is_some() && networks.is_empty() {
-        faults.push(place.error("'proxy' needs 'trusted', the addresses of the proxies"));
+        faults.push(location.error("'proxy' needs 'trusted', the addresses of the proxies"));
     }
     if mode.is_none() && !networks.is_empty() {
-        faults.push(place.error("'trusted' needs 'proxy', \"protocol\" or \"header\""));
+        faults.push(location.error("'trusted' needs 'proxy', \"protocol\" or \"header\""));
     }
     mode.map(|mode| TrustedProxies { mode, networks })
 }
@@ -151,21 +151,21 @@ fn parse_network(value: &TomlValue) -> Option<IpNet> {
 mod tests {
     use crate::conf::Config;
 
-    fn told(text: &str) -> Vec<String> {
+    fn faults_of(text: &str) -> Vec<String> {
         let faults = Config::parse("t.toml", text, []).err().unwrap_or_default();
         faults.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn whom_to_trust_and_how_go_together() {
-        let wrong = |text: &str| told(text).concat();
+        let wrong = |text: &str| faults_of(text).concat();
         assert!(wrong("[listen]\nproxy = \"header\"\n").contains("needs 'trusted'"));
         assert!(wrong("[listen]\ntrusted = [\"10.0.0.1\"]\n").contains("needs 'proxy'"));
         assert!(wrong("[listen]\nproxy = \"haproxy\"\n").contains("not \"haproxy\""));
         let odd = wrong("[listen]\nproxy = \"header\"\ntrusted = [\"10.0.0.0/8\", \"host\"]\n");
         assert!(odd.starts_with("t.toml:3: a trusted proxy must be"), "{odd}");
         let sound = "[listen]\nproxy = \"protocol\"\ntrusted = [\"10.0.0.0/8\", \"::1\"]\n";
-        assert_eq!(told(sound), [""; 0]);
+        assert_eq!(faults_of(sound), [""; 0]);
     }
 
     #[test]
@@ -173,7 +173,9 @@ mod tests {
         let conf = Config::parse("t.toml", "[listen]\nadmin = \"unix:var/admin.sock\"\n", []);
         assert_eq!(conf.expect("sound").listen.admin.name(), "var/admin.sock");
         assert!(
-            told("[listen]\nadmin = \"unix:\"\n").concat().contains("'admin' must be an address")
+            faults_of("[listen]\nadmin = \"unix:\"\n")
+                .concat()
+                .contains("'admin' must be an address")
         );
     }
 }

@@ -1,10 +1,10 @@
-//! Bodies that are too large for the ledger's store: replies that may be asked for again, and what
-//! a video's vendor is to be sent.
+//! Bodies that are too large for the ledger's store: replies that are kept for idempotent repeats,
+//! and request bodies for the vendors of videos.
 //!
-//! Each is an object of its own. Its name says whose it is and when it is over, so a sweep knows
-//! from the names alone what has to go, whatever died in between. How many bytes there are is read
-//! from the store's own list by each sweep, so no count can drift; what this process writes between
-//! two sweeps is added to it.
+//! Each body is an object of its own. Its name contains its account and the time when it expires,
+//! so a sweep can tell from the names alone what to delete, whichever process died in between. Each
+//! sweep counts the bytes from the store's own list, so no count can drift; the bytes that this
+//! process writes between two sweeps are added.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,34 +23,34 @@ use super::{VideoFiles, folder};
 
 pub(crate) use super::names::{BodyKind, BodyName};
 
-/// So many bodies are written at a time.
+/// At most this many bodies are written at a time.
 const WRITES_MAX: usize = 16;
-/// A body that is not written within this is not kept.
+/// A body that is not written within this time is not kept.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a body is not kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyStoreRefusal {
-    /// The account has, or all have, as much as there may be.
+    /// The body would exceed the limit of its account or of all accounts.
     #[error("there is no room for it")]
     NoRoom,
-    /// The store does not take it.
+    /// The store does not answer or refuses the body.
     #[error(transparent)]
     Store(#[from] FileReadError),
 }
 
-/// What a sweep found and did.
+/// The result of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct BodySweepReport {
-    /// How many bytes are left.
+    /// The bytes of the bodies that are left.
     pub bytes: u64,
-    /// How many bodies were over.
+    /// The number of expired bodies that were deleted.
     pub expired: u64,
-    /// How many bytes of replies were dropped to make room.
+    /// The bytes of replies that were deleted to make room.
     pub evicted_bytes: u64,
 }
 
-/// Bytes by account.
+/// A number of bytes, by account and in total.
 #[derive(Debug, Clone, Default)]
 struct AccountBytes {
     total: u64,
@@ -73,7 +73,7 @@ impl AccountBytes {
         }
     }
 
-    /// What is left of them once others are taken away.
+    /// Returns these bytes less those of `others`.
     fn minus(&self, others: &AccountBytes) -> AccountBytes {
         let mut left = self.clone();
         others.by_account.iter().for_each(|(account, bytes)| left.subtract(account, *bytes));
@@ -85,28 +85,28 @@ impl AccountBytes {
     }
 }
 
-/// The replies of each account, the first to be over first, and how many bytes each has.
+/// The replies of each account with their sizes in bytes, ordered by the time when they expire.
 type ReplyExpiries = HashMap<String, BTreeMap<(u64, String), u64>>;
 
-/// What is known of the bytes that are kept.
+/// The known bytes in the store.
 #[derive(Debug, Default)]
 struct KnownBodies {
-    /// What the last sweep found.
+    /// The bytes that the last sweep listed.
     listed: AccountBytes,
-    /// What was written since it began, and what was being written then.
+    /// The bytes that were written since that sweep began, or were being written then.
     fresh: AccountBytes,
-    /// What is being written.
+    /// The bytes that are being written now.
     writing: AccountBytes,
-    /// For what there was no room.
+    /// The bodies that were refused for lack of room.
     refused: RefusedBodies,
 }
 
-/// The largest bodies that were refused since the last sweep.
+/// The size in bytes of the largest bodies that were refused since the last sweep.
 #[derive(Debug, Default)]
 struct RefusedBodies {
-    /// Since all accounts have too much.
+    /// Refused because of the limit of all accounts.
     total: u64,
-    /// Since their own account has.
+    /// Refused because of the limit of their account.
     by_account: HashMap<String, u64>,
 }
 
@@ -120,12 +120,12 @@ impl KnownBodies {
     }
 }
 
-/// How many bytes are kept.
+/// The most bytes of bodies that are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BodyStoreLimits {
-    /// Of all accounts together.
+    /// For all accounts together.
     pub total: u64,
-    /// Of one account.
+    /// For one account.
     pub account: u64,
 }
 
@@ -135,19 +135,19 @@ pub(crate) struct BodyFiles {
     limits: BodyStoreLimits,
     known: Mutex<KnownBodies>,
     writes: Semaphore,
-    /// Rung when there is little room left.
+    /// Notified when there is little room left, so that a sweep runs early.
     pub low_space: Notify,
 }
 
 impl BodyFiles {
-    /// Those of an object store.
+    /// Makes the store of bodies in an object store.
     #[must_use]
     pub(crate) fn new(files: Arc<VideoFiles>, limits: BodyStoreLimits) -> BodyFiles {
         let (known, low_space) = (Mutex::default(), Notify::new());
         BodyFiles { files, limits, known, writes: Semaphore::new(WRITES_MAX), low_space }
     }
 
-    /// Writes a body. It is there whole when this returns, or not at all.
+    /// Writes a body. After this returns, either the whole body is stored or none of it.
     ///
     /// # Errors
     /// See [`BodyStoreRefusal`].
@@ -166,14 +166,14 @@ impl BodyFiles {
     }
 
     async fn put_object(&self, name: &BodyName, body: Bytes) -> Result<(), FileReadError> {
-        // It is never closed.
+        // The semaphore is never closed, so this cannot fail.
         let _permit = self.writes.acquire().await;
         let path = self.files.object_path(&name.path())?;
         self.files.object_store().put(&path, body.into()).await?;
         Ok(())
     }
 
-    /// Counts what is about to be written, if there is room for it.
+    /// Counts the bytes of a body that is about to be written, if there is room for it.
     fn reserve(&self, account: &str, bytes: u64) -> Result<(), BodyStoreRefusal> {
         let mut known = self.lock_known();
         let total = known.total().saturating_add(bytes);
@@ -195,10 +195,10 @@ impl BodyFiles {
         Ok(())
     }
 
-    /// Reads a body of `length` bytes, in pieces.
+    /// Reads a body of `bytes` bytes, in pieces.
     ///
     /// # Errors
-    /// [`FileReadError::Missing`] if it is not there, or not whole.
+    /// [`FileReadError::Missing`] if it does not exist, or has another length.
     pub(crate) async fn read(
         &self,
         name: &BodyName,
@@ -220,10 +220,11 @@ impl BodyFiles {
         })
     }
 
-    /// Deletes a body. What is not there is fine.
+    /// Deletes a body. A body that does not exist is no error.
     ///
     /// # Errors
-    /// [`FileReadError::Unavailable`] if the store does not do it; a sweep will, in its time.
+    /// [`FileReadError::Unavailable`] if the store does not delete it; a sweep deletes it when it
+    /// has expired.
     pub(crate) async fn delete(&self, name: &BodyName, bytes: u64) -> Result<(), FileReadError> {
         let deleting = timeout(WRITE_TIMEOUT, self.files.delete(&name.path())).await;
         deleting.unwrap_or_else(|_| Err(store_timeout_error()))?;
@@ -236,14 +237,16 @@ impl BodyFiles {
         Ok(())
     }
 
-    /// Deletes what is over; and where there is little room, replies of the account that has little
-    /// left, or of those who keep most, the first to be over first. Counts what is left.
+    /// Deletes expired bodies. If there is little room, it also deletes replies of the accounts
+    /// that are near their limit, and then of the accounts that keep most; those that expire first
+    /// go first. Counts the bytes that are left.
     ///
     /// # Errors
-    /// [`FileReadError::Unavailable`] if the store does not list or delete; the next one does the
-    /// rest.
+    /// [`FileReadError::Unavailable`] if the store does not list or delete; the next sweep
+    /// continues.
     pub(crate) async fn sweep(&self, now_s: u64) -> Result<BodySweepReport, FileReadError> {
-        // What is written by now will be listed; until it is, it is counted as it was.
+        // Bodies that are completely written by now will be in the list. Until the new count is
+        // set, they are counted as before.
         let (written, refused) = {
             let mut known = self.lock_known();
             let written = known.fresh.minus(&known.writing);
@@ -255,7 +258,7 @@ impl BodyFiles {
         let mut listed = self.files.object_store().list(Some(&top));
         while let Some(meta) = listed.next().await {
             let ObjectMeta { location, size, .. } = meta?;
-            // What has another name is not ours.
+            // An object with another name is not a body of the gateway.
             let Some(name) = self.parse_name(&location) else { continue };
             if name.expires_s <= now_s {
                 match self.files.delete(&name.path()).await {
@@ -263,7 +266,7 @@ impl BodyFiles {
                         swept.expired += 1;
                         continue;
                     }
-                    // It counts for as long as it is there.
+                    // A body that cannot be deleted still counts.
                     Err(why) => log::warn!(
                         event = "object_delete_failed", why:% = why;
                         "expired body not deleted"
@@ -284,7 +287,7 @@ impl BodyFiles {
         Ok(swept)
     }
 
-    /// Drops replies until what is kept is within bounds; tells how many bytes.
+    /// Deletes replies until the limits are kept, and returns how many bytes that were.
     async fn evict(
         &self,
         refused: &RefusedBodies,
@@ -302,7 +305,7 @@ impl BodyFiles {
             let most = replies.iter_mut().max_by_key(|(account, _)| sums.bytes_of(account));
             let Some((account, own)) = most else { break };
             if !self.evict_first(account, own, sums).await? {
-                // What else it has is needed.
+                // The rest of this account's bodies are requests, which are still needed.
                 let account = account.clone();
                 replies.remove(&account);
             }
@@ -310,7 +313,7 @@ impl BodyFiles {
         Ok(before - sums.total)
     }
 
-    /// Drops the first of an account's replies; `false` if it has none.
+    /// Deletes the account's reply that expires first; `false` if the account has none.
     async fn evict_first(
         &self,
         account: &str,
@@ -334,12 +337,13 @@ impl BodyFiles {
     }
 }
 
-/// Above this replies are dropped, so that there is room until the next sweep.
+/// Returns the number of bytes above which replies are deleted, so that there is room until the
+/// next sweep.
 fn low_water_mark(limit: u64) -> u64 {
     limit - limit / 8
 }
 
-/// How much may stay, so that there is room for what was wanted too.
+/// Returns how many bytes may stay, so that the body that was refused has room as well.
 fn eviction_target(limit: u64, wanted: u64) -> u64 {
     low_water_mark(limit).min(limit.saturating_sub(wanted))
 }

@@ -1,12 +1,12 @@
-//! The `[files]` section: which folder or bucket.
+//! The `[files]` section: which folder or bucket keeps the files.
 
 use super::link_secret::LinkSecret;
 use crate::toml_reader::{ConfigError, SourceLocation as At, TableReader, TomlValue};
 
-/// Bytes of bodies that are kept, unless the section says otherwise.
+/// How many bytes of bodies are kept if the section does not say otherwise.
 const DEFAULT_KEPT_BYTES_MAX: u64 = 2 << 30;
 
-/// What `files.url` may be.
+/// The forms that `files.url` may have.
 pub(super) const URL_FORMS: &str = "files.url must be \"file:PATH\" or \"s3://BUCKET/PREFIX\"";
 
 /// The `[files]` section, resolved.
@@ -14,13 +14,14 @@ pub(super) const URL_FORMS: &str = "files.url must be \"file:PATH\" or \"s3://BU
 pub struct FilesSection {
     /// `file:PATH`, or `s3://BUCKET/PREFIX`.
     pub url: String,
-    /// The address under which clients reach files that the gateway serves itself, without a slash
+    /// The base URL under which clients reach files that the gateway serves itself, without a slash
     /// at its end.
     pub public_base: Option<String>,
-    /// Bytes of bodies that are kept beside the videos, at most: replies that may be asked for
-    /// again, and images of videos that no vendor has yet.
+    /// The most bytes of bodies that are kept beside the videos: replies for idempotent repeats,
+    /// and image uploads of videos that were not submitted to a vendor yet.
     pub kept_bytes_max: u64,
-    /// Where the secrets of addresses are: the first makes them, and a second one's are known too.
+    /// Where the secrets for download URLs are. The first one signs new URLs; URLs signed with the
+    /// second one are accepted too.
     pub link_secrets: Vec<LinkSecret>,
 }
 
@@ -38,7 +39,7 @@ impl Default for FilesSection {
 }
 
 impl FilesSection {
-    /// Reads the section.
+    /// Parses the section; faults are added to `faults`.
     pub(crate) fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> FilesSection {
         let default = FilesSection::default();
         let url = take_text(table, "url", faults).map_or(default.url, |(url, at)| {
@@ -62,11 +63,11 @@ impl FilesSection {
         FilesSection { url, public_base, kept_bytes_max, link_secrets }
     }
 
-    /// The secrets of addresses: what makes them, and what knows them too. Of each `None` where
-    /// only the store has it.
+    /// Reads the secrets for download URLs, the one for new URLs first. An element is `None` if the
+    /// secret is in the store.
     ///
     /// # Errors
-    /// What is wrong with one, without it.
+    /// Why a secret cannot be used. The message does not contain the secret.
     pub(crate) fn read_link_secrets(&self) -> Result<Vec<Option<[u8; 32]>>, String> {
         self.link_secrets.iter().map(LinkSecret::read).collect()
     }
@@ -76,13 +77,12 @@ impl FilesSection {
     }
 }
 
-/// What an address stands for.
+/// The place that `files.url` names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum StorageLocation<'a> {
     /// A folder.
     Folder(&'a str),
-    /// A bucket, and what stands before every name in it: nothing, or something that ends in a
-    /// slash.
+    /// A bucket, and the prefix of every name in it: empty, or with a slash at its end.
     Bucket { bucket: &'a str, prefix: String },
 }
 
@@ -103,7 +103,7 @@ fn take_text(
 
 fn parse_link_secrets(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Vec<LinkSecret> {
     if !table.has("link_secrets") {
-        // So that it is a known key.
+        // Taken although it is empty, so that the key counts as known.
         table.take_value("link_secrets");
         return vec![LinkSecret::Store];
     }
@@ -132,7 +132,7 @@ fn parse_link_secrets(table: &mut TableReader, faults: &mut Vec<ConfigError>) ->
 
 fn parse_location(url: &str) -> Option<StorageLocation<'_>> {
     if let Some(path) = url.strip_prefix("file:") {
-        // `file://a/b` would mean the folder b of the host a.
+        // `file://a/b` would mean the folder b on the host a.
         let is_remote = path.starts_with("//") && !path.starts_with("///");
         return (!path.is_empty() && !is_remote).then_some(StorageLocation::Folder(path));
     }
@@ -151,7 +151,7 @@ fn parse_location(url: &str) -> Option<StorageLocation<'_>> {
     Some(StorageLocation::Bucket { bucket, prefix: format!("{prefix}{slash}") })
 }
 
-/// Whether paths can be put behind a text to make addresses.
+/// Whether a URL results when a path is appended to the text.
 fn is_base_url(text: &str) -> bool {
     let Ok(uri) = text.parse::<http::Uri>() else { return false };
     let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
@@ -189,13 +189,13 @@ mod tests {
         let (section, faults) = read("link_secrets = [\"env:A\", \"store\"]");
         assert_eq!(section.link_secrets, [LinkSecret::Env("A".to_owned()), LinkSecret::Store]);
         assert_eq!(faults, [""; 0]);
-        for (text, said) in [
+        for (text, expected) in [
             ("[]", "has one secret, or two"),
             ("[\"store\", \"env:A\", \"env:B\"]", "has one secret, or two"),
             ("[\"canary-canary-canary-canary-canary\"]", "does not stand here itself"),
         ] {
             let (_, faults) = read(&format!("link_secrets = {text}"));
-            assert!(faults[0].contains(said), "{faults:?}");
+            assert!(faults[0].contains(expected), "{faults:?}");
             assert!(!faults.concat().contains("canary"), "{faults:?}");
         }
     }

@@ -1,45 +1,45 @@
-//! Why a file is not read or not written.
+//! The errors of reading and writing files.
 
-/// Why a file is not read, deleted or addressed.
+/// Why a file is not read or deleted, or gets no URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FileReadError {
-    /// It is not there.
+    /// The file does not exist.
     #[error("there is no such file")]
     Missing,
-    /// The store does not do it.
+    /// The store does not answer or refuses the request.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Why a file is not written. Nothing of it stays.
+/// Why a file is not written. No part of it remains in the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FileWriteError<E> {
-    /// What was to be written broke off.
+    /// The source of the file's bytes failed.
     #[error("{0}")]
     Source(E),
-    /// There was nothing to write.
+    /// The source had no bytes.
     #[error("the file is empty")]
     Empty,
-    /// There was too much to write.
+    /// The source had more bytes than allowed.
     #[error("the file is too large")]
     TooLarge,
-    /// The store does not take it.
+    /// The store does not answer or refuses the file.
     #[error(transparent)]
     Store(#[from] FileReadError),
 }
 
 impl From<object_store::Error> for FileReadError {
     fn from(error: object_store::Error) -> FileReadError {
-        // Its sources say what went wrong; each of them may say it again.
-        let mut told = error.to_string();
+        // The error's sources name the cause; each of them may repeat the text of the next.
+        let mut message = error.to_string();
         let mut source = std::error::Error::source(&error);
         while let Some(inner) = source {
             let text = inner.to_string();
-            if !told.contains(&text) {
-                told = format!("{told}: {text}");
+            if !message.contains(&text) {
+                message = format!("{message}: {text}");
             }
             source = inner.source();
         }
-        FileReadError::Unavailable(told)
+        FileReadError::Unavailable(message)
     }
 }

@@ -1,7 +1,8 @@
-//! Files in a folder of this node, and what is left of them when a process dies.
+//! Files in a folder of this node, and the clean-up after processes that died.
 //!
-//! A file is written beside its place, as `NAME#1` or the next number that is free, synced, and
-//! renamed. A process that is killed leaves it there: nobody ever reads it, but it takes room.
+//! A file is written beside its final path, as `NAME#1` or the next number that is free, synced,
+//! and renamed. If its process is killed, the partly written file stays: it is never read, but it
+//! uses disk space.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -18,18 +19,18 @@ use super::error::FileReadError;
 use super::names::{BodyKind, ROOT_FOLDER};
 use crate::permissions;
 
-/// How long the pieces are in which a file is read.
+/// The length of the pieces in which a file is read, in bytes.
 const PIECE_BYTES: u64 = 128 << 10;
-/// So many unfinished copies of one file are looked for.
+/// At most this many partly written copies of one file are looked for.
 const STAGED_MAX: u32 = 32;
-/// What nobody wrote to for so long is not being written any more.
+/// A partly written file that was not changed for this long is not being written any more.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Opens a folder, which is made if it is not there, and sweeps it.
+/// Opens a folder, which is created if it does not exist, and deletes old partly written files.
 pub(super) fn open(path: &str) -> Result<LocalFileSystem, FileReadError> {
-    let told = |why: io::Error| FileReadError::Unavailable(format!("{path}: {why}"));
-    permissions::make_folder(path.as_ref()).map_err(told)?;
-    permissions::make_folder(&FilePath::new(path).join(ROOT_FOLDER)).map_err(told)?;
+    let to_error = |why: io::Error| FileReadError::Unavailable(format!("{path}: {why}"));
+    permissions::make_folder(path.as_ref()).map_err(to_error)?;
+    permissions::make_folder(&FilePath::new(path).join(ROOT_FOLDER)).map_err(to_error)?;
     let store = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
     if let Err(why) = sweep(FilePath::new(path), SystemTime::now()) {
         log::warn!(
@@ -40,7 +41,7 @@ pub(super) fn open(path: &str) -> Result<LocalFileSystem, FileReadError> {
     Ok(store)
 }
 
-/// Deletes what is left of a file that was being written.
+/// Deletes the partly written copies of a file.
 pub(super) async fn delete_staged(
     store: &LocalFileSystem,
     path: &Path,
@@ -57,7 +58,7 @@ pub(super) async fn delete_staged(
     .await
 }
 
-/// Reads a part of an open file.
+/// Reads a range of an open file.
 pub(super) fn read_range(
     file: File,
     range: Range<u64>,
@@ -81,7 +82,7 @@ pub(super) fn read_range(
     })
 }
 
-/// Deletes what killed processes left in the folders of all accounts.
+/// Deletes the partly written files of killed processes in the folders of all accounts.
 fn sweep(root: &FilePath, now: SystemTime) -> io::Result<()> {
     let bodies = BodyKind::ALL.map(|kind| root.join(ROOT_FOLDER).join(kind.folder()));
     bodies.iter().try_for_each(|folder| sweep_accounts(folder, now))?;
@@ -100,7 +101,7 @@ fn sweep_accounts(folder: &FilePath, now: SystemTime) -> io::Result<()> {
             if !is_staged(&entry.file_name().to_string_lossy()) {
                 continue;
             }
-            // Another node may be about to rename it.
+            // The file may be gone: another node may have renamed it just now.
             let Some(meta) = ignore_not_found(entry.metadata())? else { continue };
             if now.duration_since(meta.modified()?).is_ok_and(|age| age > STALE_AFTER) {
                 ignore_not_found(fs::remove_file(entry.path()))?;
@@ -115,7 +116,7 @@ fn is_staged(file: &str) -> bool {
     !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// What isn't there is fine.
+/// Turns the error that a file does not exist into `None`.
 fn ignore_not_found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -1,24 +1,24 @@
-//! Where the secrets are with which addresses of files are made and known.
+//! Where the secrets are configured that sign the download URLs of files.
 
 use std::env::VarError;
 
 use sha2::{Digest, Sha256};
 
-/// Shorter secrets could be guessed.
+/// The least length of a secret in bytes. Shorter ones could be guessed.
 const SECRET_BYTES_MIN: usize = 32;
 
-/// Where a secret is.
+/// Where a secret comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkSecret {
-    /// In the store, which made it.
+    /// The ledger's store, which generated it.
     Store,
-    /// In a variable of the environment.
+    /// An environment variable with this name.
     Env(String),
     File(String),
 }
 
 impl LinkSecret {
-    /// Reads `store`, `env:NAME` or `file:PATH`.
+    /// Parses `store`, `env:NAME` or `file:PATH`; `None` for any other text.
     pub(super) fn parse(text: &str) -> Option<LinkSecret> {
         match text.split_once(':') {
             None if text == "store" => Some(LinkSecret::Store),
@@ -28,15 +28,15 @@ impl LinkSecret {
         }
     }
 
-    /// The secret; `None` where only the store has it.
+    /// Reads the secret; `None` if it is in the store.
     ///
     /// # Errors
-    /// What is wrong with it, without it.
+    /// Why the secret cannot be used. The message does not contain the secret.
     pub(crate) fn read(&self) -> Result<Option<[u8; 32]>, String> {
         let (found, place) = match self {
             LinkSecret::Store => return Ok(None),
             LinkSecret::Env(name) => {
-                // Its own words have the value in them.
+                // The error's own message would contain the value.
                 let words = |why| match why {
                     VarError::NotPresent => "it is not set".to_owned(),
                     VarError::NotUnicode(_) => "it is no text in UTF-8".to_owned(),

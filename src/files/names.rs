@@ -1,10 +1,11 @@
-//! The names of files: a job's video, and bodies, whose names say whose they are and when they are
-//! over.
+//! The names of files: the videos of jobs, and bodies, whose names contain their account and the
+//! time when they expire.
 
-/// Before the names of all bodies.
+/// The folder of all bodies.
 pub(super) const ROOT_FOLDER: &str = "bodies";
 
-/// The name of a job's video. An account may be called `.` or `..`, which no folder can be.
+/// Returns the name of a job's video. An account may be called `.` or `..`, which no folder can be,
+/// so a leading dot is escaped.
 #[must_use]
 pub(crate) fn video_name(account: &str, job: &str) -> String {
     format!("videos/{}/{job}.mp4", escape_account(account))
@@ -15,12 +16,12 @@ fn escape_account(account: &str) -> String {
     format!("{escape}{account}")
 }
 
-/// What a body is.
+/// The kind of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum BodyKind {
-    /// A reply, which may go when there is no room.
+    /// A reply, which may be deleted when space is needed.
     Reply,
-    /// What a vendor is to be sent: it stays until its time is over.
+    /// A request body for a vendor, which stays until it expires or the vendor has it.
     Request,
 }
 
@@ -39,11 +40,11 @@ impl BodyKind {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BodyName {
     pub kind: BodyKind,
-    /// The name of the account that it belongs to.
+    /// The name of the body's account.
     pub account: String,
-    /// When it is over, in unix seconds.
+    /// When the body expires, in unix seconds.
     pub expires_s: u64,
-    /// The id of its call or job.
+    /// The id of the call or the job.
     pub id: String,
 }
 
@@ -53,7 +54,7 @@ impl BodyName {
         format!("{ROOT_FOLDER}/{}/{}/{expires_s}-{id}", kind.folder(), escape_account(account))
     }
 
-    /// Reads a path; `None` if it is none of these.
+    /// Parses a path; `None` if it is not the path of a body.
     pub(super) fn parse(path: &str) -> Option<BodyName> {
         let mut parts = path.strip_prefix(ROOT_FOLDER)?.strip_prefix('/')?.split('/');
         let (kind, account, name) = (parts.next()?, parts.next()?, parts.next()?);

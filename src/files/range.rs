@@ -3,19 +3,19 @@
 
 use std::ops::Range;
 
-/// What of a file is wanted.
+/// The part of a file that a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ByteRange {
-    /// All of it: 200.
+    /// The whole file: status 200.
     Whole,
-    /// A part, which is never empty: 206.
+    /// A range, which is never empty: status 206.
     Part(Range<u64>),
-    /// Something that is not in it: 416.
+    /// A range that the file does not have: status 416.
     Unsatisfiable,
 }
 
-/// Reads the header for a file that is so long. One range of bytes is known; several, another unit
-/// and what is no range are ignored, as the RFC allows.
+/// Parses the header for a file of `length` bytes. A single range of bytes is supported. Several
+/// ranges, other units and malformed ranges are ignored, as the RFC allows.
 #[must_use]
 pub(crate) fn resolve_range(header: Option<&str>, length: u64) -> ByteRange {
     let Some(range) = header.and_then(parse_range) else { return ByteRange::Whole };
@@ -28,7 +28,7 @@ pub(crate) fn resolve_range(header: Option<&str>, length: u64) -> ByteRange {
     if part.is_empty() { ByteRange::Unsatisfiable } else { ByteRange::Part(part) }
 }
 
-/// `a-b` and `a-` with their first byte, `-n` without one.
+/// Parses `a-b` and `a-` into their first byte and, for `a-b`, their last; `-n` has no first byte.
 fn parse_range(header: &str) -> Option<(Option<u64>, Option<u64>)> {
     let (unit, range) = header.split_once('=')?;
     if !unit.trim().eq_ignore_ascii_case("bytes") {
@@ -46,7 +46,7 @@ fn parse_range(header: &str) -> Option<(Option<u64>, Option<u64>)> {
     }
 }
 
-/// A number; one beyond all files is as good as the largest.
+/// Parses a number; one too large for `u64` becomes the largest, which no file reaches.
 fn parse_number(digits: &str) -> Option<u64> {
     let sound = digits.bytes().all(|b| b.is_ascii_digit());
     sound.then(|| digits.parse().unwrap_or(u64::MAX))
@@ -133,8 +133,8 @@ mod tests {
             let (a, b) = (u64::from(first), u64::from(last));
             let within = |i: &u64| (a..=b).contains(i);
             let expected: Vec<u64> = (0..u64::from(length)).filter(within).collect();
-            let told = resolve_range(Some(&format!("bytes={a}-{b}")), length.into());
-            match told {
+            let range = resolve_range(Some(&format!("bytes={a}-{b}")), length.into());
+            match range {
                 ByteRange::Whole => prop_assert!(b < a),
                 ByteRange::Unsatisfiable => prop_assert!(a <= b && expected.is_empty()),
                 ByteRange::Part(part) => prop_assert_eq!(part.collect::<Vec<_>>(), expected),

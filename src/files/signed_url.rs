@@ -1,9 +1,9 @@
-//! Tokens that let their bearer fetch one file for a while.
+//! Tokens that let their bearer download one file for a limited time.
 //!
-//! A token has its end and the account, which is encrypted and authenticated together with the end
-//! and with the job that the rest of the address names. So nothing is kept of it, every node of a
-//! fleet knows it, and whoever reads an address in a log or a browser does not learn whose file it
-//! is.
+//! A token contains its expiry and the account. The account is encrypted, and authenticated
+//! together with the expiry and with the job that the rest of the URL names. So the gateway stores
+//! no tokens, every node of a fleet can verify them, and a person who reads a URL in a log or a
+//! browser does not learn whose file it is.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use base64::Engine;
@@ -12,25 +12,28 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use ring::error::Unspecified;
 use ring::hkdf::{HKDF_SHA256, Salt};
 
-/// No token is good for longer, in ms, whoever made it: a secret that leaks, or a clock that is
-/// wrong, makes no address that lasts.
+/// The longest lifetime of a token, in ms, no matter which node made it: a leaked secret or a wrong
+/// clock cannot make a URL that lasts.
 pub(crate) const TOKEN_TTL_MAX_MS: i64 = 600_000;
 
-/// What the secret is used for here, so that nothing made with it for something else is a token.
+/// The purpose of the keys that are derived from the secret, so that nothing made with the secret
+/// for another purpose is a valid token.
 const HKDF_SALT: &[u8] = b"tollgate: address of a file, version 3";
 const EXPIRY_BYTES: usize = 8;
 const TAG_BYTES: usize = 16;
-/// The longest name an account has. Shorter ones are filled up, so that no token tells its length.
+/// The longest name of an account, in bytes. Shorter names are padded, so that a token does not
+/// reveal the length.
 const ACCOUNT_BYTES: usize = 64;
 const TOKEN_BYTES: usize = EXPIRY_BYTES + ACCOUNT_BYTES + TAG_BYTES;
 const TOKEN_CHARS: usize = (TOKEN_BYTES * 4).div_ceil(3);
 
-/// The fleet's secrets, with which tokens are made and known: one, and while it is changed another.
+/// Makes and verifies tokens, with the fleet's secret and, while the secret is being changed, the
+/// previous one.
 #[derive(Clone)]
 pub(crate) struct UrlSigner {
-    /// Makes tokens.
+    /// Makes and verifies tokens.
     current: SigningSecret,
-    /// Knows them too.
+    /// Only verifies tokens.
     previous: Option<SigningSecret>,
 }
 
@@ -38,16 +41,17 @@ pub(crate) struct UrlSigner {
 struct SigningSecret([u8; 32]);
 
 impl UrlSigner {
-    /// Of the secret that makes tokens, and of another one whose tokens are good as well.
+    /// Makes a signer from the secret for new tokens, and another secret whose tokens are valid as
+    /// well.
     #[must_use]
     pub(crate) fn new(current: [u8; 32], previous: Option<[u8; 32]>) -> UrlSigner {
         UrlSigner { current: SigningSecret(current), previous: previous.map(SigningSecret) }
     }
 
-    /// Makes a token for a job of an account, good until before a time, in unix ms.
+    /// Makes a token for a job of an account, valid until just before `expires_ms` (unix ms).
     ///
     /// # Errors
-    /// The name of the job is longer than any cipher takes.
+    /// The job id is longer than the cipher allows.
     pub(crate) fn make_token(
         &self,
         account: &str,
@@ -56,15 +60,16 @@ impl UrlSigner {
     ) -> Result<String, Unspecified> {
         let end = expires_ms.to_be_bytes();
         let mut name = [0; ACCOUNT_BYTES];
-        // No account has a longer name; one that had would open to another, which has no such job.
+        // No account has a longer name. The token of one that had would name another account, which
+        // has no such job.
         name.iter_mut().zip(account.bytes()).for_each(|(to, from)| *to = from);
         let key = self.current.derive_key(job, end)?;
         let tag = key.seal_in_place_separate_tag(fixed_nonce(), Aad::from(end), &mut name)?;
         Ok(URL_SAFE_NO_PAD.encode([&end[..], &name[..], tag.as_ref()].concat()))
     }
 
-    /// The account of a token, if it is one that was made for this job, is still good, and is not
-    /// good for longer than any may be.
+    /// Returns the account of a token; `None` unless the token was made for this job, has not
+    /// expired, and expires within the longest lifetime.
     #[must_use]
     pub(crate) fn verify(&self, job: &str, token: &str, now_ms: i64) -> Option<String> {
         if token.len() != TOKEN_CHARS {
@@ -88,7 +93,8 @@ impl UrlSigner {
 }
 
 impl SigningSecret {
-    /// A key for one job and one end. As a job has one account, it seals one name and no other.
+    /// Derives the key for one job and one expiry. As a job has only one account, each key encrypts
+    /// only one name.
     fn derive_key(&self, job: &str, end: [u8; EXPIRY_BYTES]) -> Result<LessSafeKey, Unspecified> {
         let secret = Salt::new(HKDF_SHA256, HKDF_SALT).extract(&self.0);
         let info = [&end[..], job.as_bytes()];
@@ -97,7 +103,7 @@ impl SigningSecret {
     }
 }
 
-/// Each key is used for one name.
+/// The nonce is constant, which is safe because each key encrypts only one name.
 fn fixed_nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; NONCE_LEN])
 }
@@ -111,16 +117,16 @@ mod tests {
 
     const JOB: &str = "video_0190b6a0-0000-7000-8000-000000000001";
     const NOW: i64 = 1_700_000_000_000;
-    /// Of the tokens here, a moment before their end.
+    /// A moment before the expiry of the tokens in these tests.
     const BEFORE: i64 = NOW - 1;
 
-    fn seal() -> UrlSigner {
+    fn signer() -> UrlSigner {
         UrlSigner::new([7; 32], None)
     }
 
     #[test]
     fn a_token_is_what_the_rfc_would_make_of_it() {
-        // Worked out with another implementation.
+        // The expected value was computed with another implementation.
         let secret = std::array::from_fn(|i| u8::try_from(i).expect("small"));
         let token = UrlSigner::new(secret, None).make_token("acme", JOB, NOW);
         assert_eq!(
@@ -140,31 +146,31 @@ mod tests {
     #[case::much_longer(0, false)]
     #[case::before_time(i64::MIN, false)]
     fn a_token_is_good_for_ten_minutes_before_its_end(#[case] now_ms: i64, #[case] is_good: bool) {
-        let token = seal().make_token("acme", JOB, NOW).expect("a token");
-        assert_eq!(seal().verify(JOB, &token, now_ms).is_some(), is_good);
+        let token = signer().make_token("acme", JOB, NOW).expect("a token");
+        assert_eq!(signer().verify(JOB, &token, now_ms).is_some(), is_good);
     }
 
     #[test]
     fn a_token_told_whose_file_it_was() {
         let bytes = |account: &str, job: &str| {
-            let token = seal().make_token(account, job, NOW).expect("a token");
+            let token = signer().make_token(account, job, NOW).expect("a token");
             URL_SAFE_NO_PAD.decode(token).expect("sound")
         };
         let (long, short) = (bytes("a-rather-long-name", JOB), bytes("a", JOB));
         assert_eq!(long.len(), short.len(), "not even how long the name is");
         assert!(!long.windows(6).any(|part| part == b"rather"));
-        // Nor that two files are of one account.
+        // Nor does it show that two files belong to one account.
         assert_ne!(bytes("acme", JOB)[8..], bytes("acme", "video_2")[8..]);
     }
 
     #[test]
     fn parts_of_a_token_cannot_change_places() {
-        let token = seal().make_token("bc", "a", NOW).expect("a token");
-        assert_eq!(seal().verify("a", &token, BEFORE), Some("bc".to_owned()));
-        assert_eq!(seal().verify("ab", &token, BEFORE), None);
+        let token = signer().make_token("bc", "a", NOW).expect("a token");
+        assert_eq!(signer().verify("a", &token, BEFORE), Some("bc".to_owned()));
+        assert_eq!(signer().verify("ab", &token, BEFORE), None);
         let bytes = URL_SAFE_NO_PAD.decode(&token).expect("sound");
         let moved = URL_SAFE_NO_PAD.encode([&bytes[..8], &bytes[9..], &[0]].concat());
-        assert_eq!(seal().verify("ab", &moved, BEFORE), None);
+        assert_eq!(signer().verify("ab", &moved, BEFORE), None);
     }
 
     #[test]
@@ -175,10 +181,10 @@ mod tests {
             UrlSigner::new([2; 32], None),
         ];
         let [of_old, of_both] =
-            [&old, &both].map(|seal| seal.make_token("acme", JOB, NOW).expect("a token"));
-        let opens = |seal: &UrlSigner, token: &str| seal.verify(JOB, token, BEFORE).is_some();
-        assert_eq!([&old, &both, &new].map(|seal| opens(seal, &of_old)), [true, true, false]);
-        assert_eq!([&old, &both, &new].map(|seal| opens(seal, &of_both)), [false, true, true]);
+            [&old, &both].map(|signer| signer.make_token("acme", JOB, NOW).expect("a token"));
+        let opens = |signer: &UrlSigner, token: &str| signer.verify(JOB, token, BEFORE).is_some();
+        assert_eq!([&old, &both, &new].map(|signer| opens(signer, &of_old)), [true, true, false]);
+        assert_eq!([&old, &both, &new].map(|signer| opens(signer, &of_both)), [false, true, true]);
     }
 
     #[rstest]
@@ -195,15 +201,15 @@ mod tests {
         )]
         token: String,
     ) {
-        assert_eq!(seal().verify(JOB, &token, -1), None);
+        assert_eq!(signer().verify(JOB, &token, -1), None);
     }
 
     #[test]
     fn the_longest_name_fits() {
         let longest = "x".repeat(64);
-        let token = seal().make_token(&longest, JOB, NOW).expect("a token");
+        let token = signer().make_token(&longest, JOB, NOW).expect("a token");
         assert_eq!((token.len(), token.len()), (TOKEN_CHARS, 118));
-        assert_eq!(seal().verify(JOB, &token, BEFORE), Some(longest));
+        assert_eq!(signer().verify(JOB, &token, BEFORE), Some(longest));
     }
 
     proptest! {
@@ -212,40 +218,40 @@ mod tests {
             secret: [u8; 32], account in "[A-Za-z0-9._-]{1,64}",
             job in "video_[0-9a-f-]{36}", end: i64
         ) {
-            let seal = UrlSigner::new(secret, None);
-            let token = seal.make_token(&account, &job, end).expect("a token");
-            let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
-            prop_assert!(token.bytes().all(is_plain));
-            let opened = seal.verify(&job, &token, end.saturating_sub(1));
+            let signer = UrlSigner::new(secret, None);
+            let token = signer.make_token(&account, &job, end).expect("a token");
+            let is_base64url = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+            prop_assert!(token.bytes().all(is_base64url));
+            let opened = signer.verify(&job, &token, end.saturating_sub(1));
             prop_assert_eq!(opened, (end > i64::MIN).then_some(account));
-            prop_assert_eq!(seal.verify(&job, &token, end), None);
+            prop_assert_eq!(signer.verify(&job, &token, end), None);
         }
 
         #[test]
         fn a_token_with_a_bit_flipped_opens_nothing(
             account in "[A-Za-z0-9._-]{1,64}", at: prop::sample::Index, bit in 0..8_u8
         ) {
-            let token = seal().make_token(&account, JOB, NOW).expect("a token");
+            let token = signer().make_token(&account, JOB, NOW).expect("a token");
             let mut bytes = URL_SAFE_NO_PAD.decode(&token).expect("sound");
             let at_byte = at.index(bytes.len());
             bytes[at_byte] ^= 1 << bit;
-            prop_assert_eq!(seal().verify(JOB, &URL_SAFE_NO_PAD.encode(bytes), BEFORE), None);
+            prop_assert_eq!(signer().verify(JOB, &URL_SAFE_NO_PAD.encode(bytes), BEFORE), None);
         }
 
         #[test]
         fn a_token_with_a_letter_changed_added_or_lost_opens_nothing(
             account in "[A-Za-z0-9._-]{1,64}", at: prop::sample::Index, letter in "[ -~]"
         ) {
-            let token = seal().make_token(&account, JOB, NOW).expect("a token");
+            let token = signer().make_token(&account, JOB, NOW).expect("a token");
             let at = at.index(token.len());
             let changed = format!("{}{letter}{}", &token[..at], &token[at + 1..]);
             if changed != token {
-                // The last letter has bits that no byte has: they must be zero.
-                prop_assert_eq!(seal().verify(JOB, &changed, BEFORE), None);
+                // The last letter has unused bits, which must be zero.
+                prop_assert_eq!(signer().verify(JOB, &changed, BEFORE), None);
             }
             let (added, lost) = (format!("{token}{letter}"), &token[..token.len() - 1]);
-            prop_assert_eq!(seal().verify(JOB, &added, BEFORE), None);
-            prop_assert_eq!(seal().verify(JOB, lost, BEFORE), None);
+            prop_assert_eq!(signer().verify(JOB, &added, BEFORE), None);
+            prop_assert_eq!(signer().verify(JOB, lost, BEFORE), None);
         }
 
         #[test]

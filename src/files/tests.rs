@@ -1,4 +1,4 @@
-//! Files in a folder, and in a bucket as far as it needs none.
+//! Tests of files in a folder, and in a bucket as far as that works without a server.
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
@@ -22,7 +22,7 @@ fn folder() -> (TempDir, VideoFiles) {
     (root, files)
 }
 
-/// Pieces of so many bytes, of which each is told by its place.
+/// A body of `length` bytes in pieces of `piece` bytes; each byte depends on its position.
 fn pieces(length: usize, piece: usize) -> Vec<Piece> {
     let all: Vec<u8> = (0..length).map(|i| u8::try_from(i % 251).expect("small")).collect();
     all.chunks(piece).map(|chunk| Ok(Bytes::copy_from_slice(chunk))).collect()
@@ -51,7 +51,7 @@ async fn read(files: &VideoFiles, name: &str, range: Range<u64>) -> Vec<u8> {
     all
 }
 
-/// All files below a folder and how long they are.
+/// All files below a folder, with their lengths.
 fn found(root: &FilePath) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for entry in std::fs::read_dir(root).expect("read") {
@@ -66,7 +66,7 @@ fn found(root: &FilePath) -> BTreeMap<String, u64> {
     all
 }
 
-/// What is deleted behind a future that was dropped is gone after a while.
+/// Whether the folder becomes empty: the clean-up after a dropped future takes a while.
 async fn emptied(root: &FilePath) -> bool {
     for _ in 0..200 {
         if found(root).is_empty() {
@@ -271,9 +271,9 @@ async fn a_folder_that_cannot_be_written_is_told_with_its_path() {
     let root = tempfile::tempdir().expect("a folder");
     std::fs::write(root.path().join("file"), "x").expect("written");
     let url = format!("file:{}", root.path().join("file/below").display());
-    let told =
+    let fault =
         VideoFiles::open(&FilesSection { url, ..FilesSection::default() }).expect_err("no folder");
-    assert!(told.to_string().contains("file/below: "), "{told}");
+    assert!(fault.to_string().contains("file/below: "), "{fault}");
 
     let (root, files) = folder();
     std::fs::write(root.path().join("made/for it/videos"), "no folder").expect("written");
@@ -287,13 +287,13 @@ async fn a_folder_that_cannot_be_written_is_told_with_its_path() {
 #[test]
 fn an_address_that_is_none_opens_nothing() {
     let section = FilesSection { url: "gs://a".to_owned(), ..FilesSection::default() };
-    let told = VideoFiles::open(&section).expect_err("unknown");
-    assert_eq!(told.to_string(), "files.url must be \"file:PATH\" or \"s3://BUCKET/PREFIX\"");
+    let fault = VideoFiles::open(&section).expect_err("unknown");
+    assert_eq!(fault.to_string(), "files.url must be \"file:PATH\" or \"s3://BUCKET/PREFIX\"");
 }
 
 #[tokio::test]
 async fn an_address_of_a_bucket_is_signed_without_asking_it() {
-    // The keys that the environment would have.
+    // Stands in for the keys that the environment would have.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = AmazonS3Builder::new()
         .with_bucket_name("bucket")

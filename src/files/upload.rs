@@ -1,4 +1,5 @@
-//! A file on its way into the store: in parts, of which none is seen before the last is there.
+//! The upload of a file to the store, in parts. The file does not appear before the last part is
+//! stored.
 
 use bytes::Bytes;
 use futures_util::stream::{Stream, StreamExt};
@@ -9,20 +10,20 @@ use object_store::{
 
 use super::error::{FileReadError, FileWriteError};
 
-/// How long each part is but the last, and what is kept in memory of a file. Buckets want 5 MiB at
-/// least, and some of them parts of one length.
+/// The size in bytes of each part but the last, and so the memory that an upload needs. Buckets
+/// require at least 5 MiB, and some of them equal sizes.
 pub(super) const PART_BYTES: usize = 8 << 20;
-/// Parts are gathered in blocks of this length.
+/// The size in bytes of the blocks in which a part is buffered.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// A file being written. What is left of it goes away when it is dropped.
+/// A file that is being written. If it is dropped before it is finished, its parts are deleted.
 pub(super) struct FileUpload<'a> {
     store: &'a dyn ObjectStore,
     path: Path,
     attributes: Attributes,
-    /// The parts that were sent, once there was more than one can be.
+    /// The upload in parts; `None` until the file is larger than one part.
     parts: Option<Box<dyn MultipartUpload>>,
-    /// What is to be sent.
+    /// The bytes of the part that was not sent yet.
     buffer: PutPayloadMut,
 }
 
@@ -32,7 +33,7 @@ impl<'a> FileUpload<'a> {
         FileUpload { store, path, attributes, parts: None, buffer }
     }
 
-    /// Takes all pieces, and says how long they are together.
+    /// Writes all pieces, and returns their total length in bytes.
     pub(super) async fn write_all<E>(
         &mut self,
         pieces: impl Stream<Item = Result<Bytes, E>> + Send,
@@ -62,7 +63,7 @@ impl<'a> FileUpload<'a> {
         Ok(())
     }
 
-    /// Sends what is gathered as a part.
+    /// Sends the buffered bytes as a part.
     async fn send_part(&mut self) -> Result<(), FileReadError> {
         let parts = match &mut self.parts {
             Some(parts) => parts,
@@ -77,7 +78,7 @@ impl<'a> FileUpload<'a> {
         Ok(parts.put_part(part.freeze()).await?)
     }
 
-    /// Puts the file in its place.
+    /// Completes the upload: the file appears under its name.
     pub(super) async fn finish(mut self) -> Result<(), FileReadError> {
         let finished = self.complete().await;
         if finished.is_err() {
@@ -105,7 +106,7 @@ impl<'a> FileUpload<'a> {
         Ok(())
     }
 
-    /// Takes back what was sent.
+    /// Cancels the upload and deletes the parts that were sent.
     pub(super) async fn abort(mut self) {
         if let Some(parts) = self.parts.take() {
             abort_parts(parts).await;
@@ -115,7 +116,7 @@ impl<'a> FileUpload<'a> {
 
 impl Drop for FileUpload<'_> {
     fn drop(&mut self) {
-        // A bucket keeps the parts of an upload, and bills for them, until it is told.
+        // A bucket keeps the parts of an upload, and bills for them, until the upload is cancelled.
         if let Some(parts) = self.parts.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {

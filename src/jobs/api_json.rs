@@ -1,4 +1,4 @@
-//! A job as clients see it.
+//! The JSON objects of video jobs in the API.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use super::{Job, JobList, JobOutcome, JobStage};
 use crate::dialect::json::patch::json_string;
 
 impl Job {
-    /// The video job object of the interface, as JSON.
+    /// Returns the video job object of the API, as JSON.
     #[must_use]
     pub(crate) fn to_api_json(&self, schedule: &JobSchedule) -> String {
         let ended = match &self.stage {
@@ -32,7 +32,7 @@ impl Job {
             json_string(&self.size),
             seconds_of(self.created_ms),
         );
-        // Writing to a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = match ended.map(|(outcome, _)| outcome) {
             None => write!(view, r#","error":null"#),
             Some(JobOutcome::Completed { charge, .. }) => write!(
@@ -56,7 +56,7 @@ impl Job {
 }
 
 impl JobList {
-    /// The list object of the interface, as JSON.
+    /// Returns the list object of the API, as JSON.
     #[must_use]
     pub(crate) fn to_api_json(&self, schedule: &JobSchedule) -> String {
         let data: Vec<String> = self.jobs.iter().map(|job| job.to_api_json(schedule)).collect();
@@ -71,7 +71,7 @@ impl JobList {
     }
 }
 
-/// What a client gets that deleted a job, as JSON.
+/// Returns the answer to the deletion of a job, as JSON.
 #[must_use]
 pub(crate) fn deleted_json(id: &str) -> String {
     format!(r#"{{"id":{},"object":"video.deleted","deleted":true}}"#, json_string(id))
@@ -99,7 +99,7 @@ mod tests {
             created_ms: 1_795_219_200_999,
             held: Money::from_nano(280_000_000).expect("money"),
             price_version: "p".to_owned(),
-            body_apart: None,
+            external_body: None,
             progress: 40,
             stage,
         }

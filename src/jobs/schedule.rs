@@ -1,42 +1,41 @@
-//! When jobs are looked at, and how long anything about them may take, from the configuration.
+//! The intervals and time limits of jobs, from the configuration.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::toml_reader::{ConfigError, TableReader};
 
-/// No time is longer than a year, in ms.
+/// The longest time that may be configured, in ms: a year.
 const MS_MAX: u64 = 365 * DAY_MS;
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
-/// Within a shorter lease, in ms, a worker that lives could lose its jobs; within a longer one
-/// those of a dead one would lie about.
+/// The bounds of the lease, in ms. With a shorter one a live worker could lose its jobs; with a
+/// longer one the jobs of a dead worker would wait too long.
 const LEASE_MS_MIN: u64 = 300;
 const LEASE_MS_MAX: u64 = 10 * 60 * 1_000;
-/// Pauses after a failure double up to this, in ms.
+/// The longest pause after failures, in ms. Pauses double up to it.
 const RETRY_DELAY_MS_MAX: u64 = 60_000;
-/// The hold of a job stands for so much longer than the job may take, in ms: a fleet that was away
-/// meanwhile still finds the money held.
+/// The hold of a job lasts this much longer than the job may take, in ms. So the money is still
+/// held after an outage of the whole fleet in between.
 const HOLD_LEASE_MARGIN_MS: u64 = DAY_MS;
 
 /// The `[videos]` section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobSchedule {
-    /// A vendor is asked about a job so often, in ms.
+    /// The interval between two polls of the vendor about a job, in ms.
     pub poll_ms: u64,
-    /// A job that is not finished so long after it was asked for has failed, in ms (spec: 20
-    /// minutes).
+    /// A job that is not finished this many ms after its creation has failed (spec: 20 minutes).
     pub timeout_ms: u64,
-    /// A job and its file are kept for so long after its end, in ms (spec: 7 days).
+    /// A job and its file are kept for this many ms after the job's end (spec: 7 days).
     pub keep_ms: u64,
-    /// A job of a worker that has died is taken over after so long, in ms.
+    /// The lease of a claim, in ms: a job of a dead worker is taken over after this time.
     pub lease_ms: u64,
-    /// So many times a finished video is tried to be copied.
+    /// How many times the copy of a finished video is tried.
     pub copies_max: u32,
-    /// A vendor answers within this, in ms, and its file goes on coming within it.
+    /// The timeout, in ms, for a vendor's answer, and for each further piece of a file.
     pub answer_ms: u64,
-    /// The pause after the first failure, in ms; it doubles with each.
+    /// The pause after the first failure, in ms; it doubles with each further failure.
     pub retry_ms: u64,
-    /// So many jobs of an account may be under way.
+    /// At most this many jobs of an account may be open.
     pub open_max: u32,
-    /// Whether this process works on jobs, or only takes them in.
+    /// Whether this process works on jobs; if not, it only accepts them.
     pub worker: bool,
 }
 
@@ -57,15 +56,15 @@ impl Default for JobSchedule {
 }
 
 impl JobSchedule {
-    /// Reads the section.
+    /// Parses the section; faults are added to `faults`.
     pub(crate) fn parse(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> JobSchedule {
         let mut schedule = JobSchedule::default();
         let mut read = |key, most: u64, value: &mut u64| {
-            let Some(told) = table.integer(key, faults) else { return };
-            if !(1..=most).contains(&told) {
+            let Some(number) = table.integer(key, faults) else { return };
+            if !(1..=most).contains(&number) {
                 faults.push(table.location.error(format!("'{key}' must be from 1 to {most}")));
             }
-            *value = told.clamp(1, most);
+            *value = number.clamp(1, most);
         };
         read("poll_ms", MS_MAX, &mut schedule.poll_ms);
         read("timeout_ms", MS_MAX, &mut schedule.timeout_ms);
@@ -91,14 +90,14 @@ impl JobSchedule {
         schedule
     }
 
-    /// The pause after `failures` failures in a row, in ms.
+    /// Returns the pause after `failures` failures in a row, in ms.
     #[must_use]
     pub(crate) fn retry_delay_ms(&self, failures: u32) -> u64 {
         let doublings = failures.saturating_sub(1).min(16);
         self.retry_ms.saturating_mul(1 << doublings).min(RETRY_DELAY_MS_MAX)
     }
 
-    /// How long the hold of a job stands, in ms.
+    /// Returns the lease of a job's hold, in ms.
     #[must_use]
     pub(crate) fn hold_lease_ms(&self) -> u64 {
         self.timeout_ms.saturating_mul(2).saturating_add(HOLD_LEASE_MARGIN_MS)
@@ -123,8 +122,8 @@ mod tests {
         let mut table = TableReader::open(root, &mut faults);
         let schedule = JobSchedule::parse(&mut table, &mut faults);
         table.finish(&mut faults);
-        let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        assert_eq!(told, ["t.toml: 'poll_ms' must be from 1 to 31536000000"]);
+        let messages: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        assert_eq!(messages, ["t.toml: 'poll_ms' must be from 1 to 31536000000"]);
         assert_eq!((schedule.copies_max, schedule.worker), (5, true));
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of a job: pure steps from stage to stage, with the time as an argument.
+//! The state machine of a job: pure steps from stage to stage, with the time as an argument.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::schedule::JobSchedule;
@@ -6,52 +6,52 @@ use super::{Job, JobClaim, JobFailCode, JobOutcome, JobStage, RunningJob};
 use crate::dialect::videos::VideoProgress;
 use crate::money::{BilledUnits, Money, UsageBasis};
 
-/// After this many "not found" replies in a row the vendor does not have the job.
+/// After this many "not found" replies in a row the vendor is taken to have lost the job.
 const NOT_FOUND_MAX: u32 = 24;
 /// A job whose time is over is given up after this many polls without an answer.
 const NO_ANSWER_MAX: u32 = 6;
 /// If the vendor could not be asked at all, a job is given up after this much more time, in ms.
 const UNPOLLED_MS_MAX: i64 = 12 * 60 * 60 * 1_000;
-/// While a video is not there, no more of it is done than this.
+/// The highest progress, in percent, of a video that is not finished.
 const PROGRESS_MAX: u8 = 99;
 
-/// What its worker does next with a job.
+/// The next step of a worker with a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum JobStep {
-    /// Decides its outcome, without asking anybody.
+    /// Saves this outcome without asking a vendor.
     Decide(JobOutcome),
-    /// Sends it to a vendor.
+    /// Sends the job to a vendor.
     Submit,
-    /// Asks the vendor about it, and copies the file if there is one.
+    /// Asks the vendor about the job, and copies the file if it is finished.
     Poll(RunningJob),
-    /// Brings the outcome into the ledger.
+    /// Writes the outcome to the ledger.
     Settle(JobOutcome),
-    /// Forgets the file, and comes back after so long (ms) for the rest.
+    /// Deletes the file; the rest of the job is due again after this many ms.
     DeleteFile(u64),
-    /// Forgets everything.
+    /// Deletes the job and its file.
     Remove,
-    /// Comes back after so long (ms).
+    /// Waits this many ms until the job is due again.
     Wait(u64),
 }
 
-/// What the vendor's answer means for a job.
+/// What follows for a job from the vendor's answer to a poll.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum JobTransition {
-    /// It is not done yet: ask again after the usual while.
+    /// The video is not finished: the vendor is polled again after the usual interval.
     PollAgain,
-    /// It is done: the file is to be copied from here, and then the job ends so.
+    /// The video is finished: its file is copied, and then the job ends with the outcome.
     Copy {
-        /// Where the vendor has it.
+        /// The URL of the file at the vendor.
         url: String,
-        /// The outcome, once it is copied.
+        /// The outcome, once the file is copied.
         outcome: JobOutcome,
     },
-    /// It is over.
+    /// The job ends with this outcome.
     Finished(JobOutcome),
 }
 
 impl JobOutcome {
-    /// A failure; without a message its code says something.
+    /// Makes a failure. An empty message is replaced by the default message of the code.
     #[must_use]
     pub fn failed(code: JobFailCode, message: &str) -> JobOutcome {
         let message = if message.is_empty() { code.default_message() } else { message };
@@ -60,7 +60,7 @@ impl JobOutcome {
 }
 
 impl JobFailCode {
-    /// What it means, for people.
+    /// Returns the meaning of the code, for people.
     #[must_use]
     pub(crate) fn default_message(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl JobFailCode {
         }
     }
 
-    /// Its name on the wire.
+    /// Returns the name that is used in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -84,7 +84,7 @@ impl JobFailCode {
 }
 
 impl JobClaim {
-    /// What is to be done next, at a time (unix ms).
+    /// Returns the next step of the job at the time `now_ms` (unix ms).
     #[must_use]
     pub(crate) fn next_step(&self, schedule: &JobSchedule, now_ms: i64) -> JobStep {
         let job = &self.job;
@@ -96,7 +96,8 @@ impl JobClaim {
                 failed(JobFailCode::VendorFailed, "deleted before a vendor had it")
             }
             JobStage::Queued { .. } if late => failed(JobFailCode::TimedOut, ""),
-            // The vendor would hardly finish it in what is left, and bill it all the same.
+            // The vendor would hardly finish the video in the time that is left, and would bill it
+            // all the same.
             JobStage::Queued { .. } if !self.is_worth_submitting(schedule, now_ms) => {
                 let left = to_i64(schedule.timeout_ms).saturating_sub(age_ms);
                 JobStep::Wait(u64::try_from(left).unwrap_or(0))
@@ -118,35 +119,40 @@ impl JobClaim {
 }
 
 impl JobClaim {
-    /// Whether a job that no vendor has yet is still to be sent, at a time (unix ms).
+    /// Whether a queued job is still to be sent at the time `now_ms` (unix ms): it was not deleted,
+    /// and less than three quarters of its time have passed.
     #[must_use]
     pub(crate) fn is_worth_submitting(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
         let age_ms = now_ms.saturating_sub(self.job.created_ms);
         !self.deleted && age_ms < to_i64(schedule.timeout_ms / 4 * 3)
     }
 
-    /// How a job of a vendor's ends at a time (unix ms), if that is over. Where the vendor could be
-    /// asked it is asked once more, and finds what was finished while nobody was there; what it has
-    /// made gets as much time again to be copied.
+    /// Returns the failure of a running job whose time is over at `now_ms` (unix ms); `None` while
+    /// it has time left. The time is over only after a poll (`was_polled`) that the vendor
+    /// answered, or after several polls without an answer: so a video that was finished while no
+    /// worker ran is still found. Otherwise 12 h more are allowed. A video that the vendor has made
+    /// gets the whole timeout once more, for the copy.
     #[must_use]
     pub(crate) fn overdue_outcome(
         &self,
         schedule: &JobSchedule,
         now_ms: i64,
-        asked: bool,
+        was_polled: bool,
     ) -> Option<JobOutcome> {
         let JobStage::Running(running) = &self.job.stage else { return None };
-        let (since_ms, code) = match running.made_ms {
-            Some(made_ms) => (made_ms, JobFailCode::Undelivered),
+        let (since_ms, code) = match running.finished_ms {
+            Some(finished_ms) => (finished_ms, JobFailCode::Undelivered),
             None => (self.job.created_ms, JobFailCode::TimedOut),
         };
-        let heard = asked && (running.silent == 0 || running.silent >= NO_ANSWER_MAX);
-        let more_ms = if heard { 0 } else { UNPOLLED_MS_MAX };
-        let most_ms = to_i64(schedule.timeout_ms).saturating_add(more_ms);
+        let is_poll_conclusive = was_polled
+            && (running.unanswered_polls == 0 || running.unanswered_polls >= NO_ANSWER_MAX);
+        let extra_ms = if is_poll_conclusive { 0 } else { UNPOLLED_MS_MAX };
+        let most_ms = to_i64(schedule.timeout_ms).saturating_add(extra_ms);
         (now_ms.saturating_sub(since_ms) >= most_ms).then(|| JobOutcome::failed(code, ""))
     }
 
-    /// How long (ms) such a job may be left alone, of what was asked for: not beyond its time.
+    /// Returns how long (ms) a running job waits for its next poll: `wanted_ms`, but not beyond the
+    /// end of the job's time if that is still ahead.
     #[must_use]
     pub(crate) fn capped_wait_ms(
         &self,
@@ -163,20 +169,22 @@ impl JobClaim {
 }
 
 impl Job {
-    /// It is about to be sent over a route.
+    /// Sets the stage to `Submitting` over this route.
     pub(crate) fn mark_submitting(&mut self, route: &str) {
         let refused = self.refusal_count();
         self.stage = JobStage::Submitting { route: route.to_owned(), refused };
     }
 
-    /// No route took it, and no vendor has begun anything. Tells for the how many-th time.
+    /// Sets the stage back to `Queued`: no route accepted the job, and no vendor has begun any
+    /// work. Returns how many times this has happened.
     pub(crate) fn requeue(&mut self) -> u32 {
         let refused = self.refusal_count().saturating_add(1);
         self.stage = JobStage::Queued { refused };
         refused
     }
 
-    /// Whether its time is over, at a time (unix ms): then it is there for its worker only.
+    /// Whether the job ended so long ago, at `now_ms` (unix ms), that it is hidden from its client.
+    /// Only a worker still sees it, to delete it.
     #[must_use]
     pub(crate) fn is_expired(&self, schedule: &JobSchedule, now_ms: i64) -> bool {
         match self.stage {
@@ -185,15 +193,17 @@ impl Job {
         }
     }
 
-    /// Whether a vendor may bill it although it ends so: it was made, or may have been.
+    /// Whether a vendor may bill the job although it ends with this failure: the video was made, or
+    /// may have been.
     #[must_use]
     pub(crate) fn may_be_billed(&self, outcome: &JobOutcome) -> bool {
         let JobOutcome::Failed { code, .. } = outcome else { return false };
         match &self.stage {
             JobStage::Submitting { .. } => *code == JobFailCode::VendorFailed,
             JobStage::Running(running) => {
-                let made_or_lost = running.made_ms.is_some() || running.lost > 0;
-                *code != JobFailCode::VendorFailed || made_or_lost
+                let finished_or_not_found =
+                    running.finished_ms.is_some() || running.not_found_polls > 0;
+                *code != JobFailCode::VendorFailed || finished_or_not_found
             }
             _ => false,
         }
@@ -206,34 +216,43 @@ impl Job {
         }
     }
 
-    /// A vendor has it; the number of routes that did not take it.
+    /// Sets the stage to `Running`. `depth` is how many routes refused the job before.
     pub(crate) fn mark_running(&mut self, route: &str, depth: u32, vendor_id: String) {
         let route = route.to_owned();
-        let running =
-            RunningJob { route, depth, vendor_id, made_ms: None, silent: 0, lost: 0, uncopied: 0 };
+        let running = RunningJob {
+            route,
+            depth,
+            vendor_id,
+            finished_ms: None,
+            unanswered_polls: 0,
+            not_found_polls: 0,
+            copy_failures: 0,
+        };
         self.stage = JobStage::Running(running);
     }
 
-    /// How it ends is known.
+    /// Sets the stage to `Settling` with this outcome.
     pub(crate) fn mark_settling(&mut self, outcome: JobOutcome, now_ms: i64) {
         self.stage = JobStage::Settling { outcome, at_ms: now_ms };
     }
 
-    /// The ledger has the outcome. The end is when that was decided, whoever brought it there.
+    /// Sets the stage to `Ended` once the ledger has the outcome. The end is the time when the
+    /// outcome was decided, not when it was settled.
     pub(crate) fn mark_ended(&mut self) {
         if let JobStage::Settling { outcome, at_ms } = &self.stage {
             self.stage = JobStage::Ended { outcome: outcome.clone(), at_ms: *at_ms };
         }
     }
 
-    /// The vendor did not answer.
+    /// Counts a poll that the vendor did not answer.
     pub(crate) fn record_no_answer(&mut self) {
         if let JobStage::Running(running) = &mut self.stage {
-            running.silent = running.silent.saturating_add(1);
+            running.unanswered_polls = running.unanswered_polls.saturating_add(1);
         }
     }
 
-    /// Takes what the vendor says about it, at a time (unix ms); `None` if it knows nothing of it.
+    /// Applies the vendor's answer to a poll at `now_ms` (unix ms). `None` means that the vendor
+    /// does not know the job.
     pub(crate) fn apply_progress(
         &mut self,
         polled: Option<VideoProgress>,
@@ -241,16 +260,16 @@ impl Job {
     ) -> JobTransition {
         let (held, seconds, resolution) = (self.held, self.seconds, self.resolution);
         let JobStage::Running(running) = &mut self.stage else { return JobTransition::PollAgain };
-        running.silent = 0;
+        running.unanswered_polls = 0;
         let Some(polled) = polled else {
-            running.lost += 1;
-            if running.lost < NOT_FOUND_MAX {
+            running.not_found_polls += 1;
+            if running.not_found_polls < NOT_FOUND_MAX {
                 return JobTransition::PollAgain;
             }
             let message = "the vendor does not know the video any more";
             return JobTransition::Finished(JobOutcome::failed(JobFailCode::VendorFailed, message));
         };
-        running.lost = 0;
+        running.not_found_polls = 0;
         match polled {
             VideoProgress::Pending { progress } => {
                 let progress = progress.unwrap_or(0).min(PROGRESS_MAX);
@@ -258,7 +277,7 @@ impl Job {
                 JobTransition::PollAgain
             }
             VideoProgress::Done { url, ticks } => {
-                running.made_ms.get_or_insert(now_ms);
+                running.finished_ms.get_or_insert(now_ms);
                 let billed = ticks.and_then(|ticks| Some((ticks, Money::from_ticks(ticks).ok()?)));
                 let outcome = JobOutcome::Completed {
                     route: running.route.clone(),
@@ -279,7 +298,7 @@ impl Job {
                 JobFailCode::ModerationBlocked,
                 &message,
             )),
-            VideoProgress::Failed { .. } if running.made_ms.is_some() => {
+            VideoProgress::Failed { .. } if running.finished_ms.is_some() => {
                 JobTransition::Finished(JobOutcome::failed(JobFailCode::Undelivered, ""))
             }
             VideoProgress::Failed { message } => {
@@ -291,15 +310,16 @@ impl Job {
         }
     }
 
-    /// Its file could not be copied. Tells for the how many-th time; `None` if that was the last.
+    /// Counts a failed copy of the file. Returns the number of failures; `None` if no more copies
+    /// are tried.
     pub(crate) fn record_copy_failure(&mut self, schedule: &JobSchedule) -> Option<u32> {
         let JobStage::Running(running) = &mut self.stage else { return None };
-        running.uncopied += 1;
-        (running.uncopied < schedule.copies_max).then_some(running.uncopied)
+        running.copy_failures += 1;
+        (running.copy_failures < schedule.copies_max).then_some(running.copy_failures)
     }
 }
 
-/// How long a job that ended then is still kept, in ms.
+/// Returns how long a job that ended at `ended_ms` is still kept, in ms.
 fn retention_left_ms(ended_ms: i64, schedule: &JobSchedule, now_ms: i64) -> u64 {
     let until = ended_ms.saturating_add(to_i64(schedule.keep_ms));
     u64::try_from(until.saturating_sub(now_ms)).unwrap_or(0)
@@ -334,7 +354,7 @@ mod tests {
             created_ms: 1_000,
             held: Money::from_nano(280_000_000).expect("money"),
             price_version: "p".to_owned(),
-            body_apart: None,
+            external_body: None,
             progress: 0,
             stage: JobStage::Queued { refused: 0 },
         }
@@ -426,7 +446,8 @@ mod tests {
         assert_eq!(outcome, expected);
     }
 
-    /// Whoever finds a job that was being sent knows only that it must not be sent again.
+    /// A worker that finds a job in the stage `Submitting` must not send it again, whatever else is
+    /// true.
     #[test]
     fn what_may_have_been_sent_is_never_sent_again() {
         let mut job = job();
@@ -458,21 +479,21 @@ mod tests {
     #[case::found_made_late(Some(DAY), 0, true, DAY + 20 * MINUTE - 1, None)]
     #[case::never_copied(Some(DAY), 0, true, DAY + 20 * MINUTE, Some(JobFailCode::Undelivered))]
     fn a_job_that_runs_is_asked_for_once_more_and_then_is_over(
-        #[case] made_ms: Option<i64>,
+        #[case] finished_ms: Option<i64>,
         #[case] unanswered: u32,
-        #[case] asked: bool,
+        #[case] was_polled: bool,
         #[case] now: i64,
         #[case] expected: Option<JobFailCode>,
     ) {
         let mut job = running();
-        if let Some(made_ms) = made_ms {
-            let _ = job.apply_progress(Some(done(None)), made_ms);
+        if let Some(finished_ms) = finished_ms {
+            let _ = job.apply_progress(Some(done(None)), finished_ms);
         }
         (0..unanswered).for_each(|_| job.record_no_answer());
         let claim = claim(job, false);
         assert!(matches!(claim.next_step(&JobSchedule::default(), now), JobStep::Poll(_)));
         let overdue =
-            claim.overdue_outcome(&JobSchedule::default(), now, asked).map(JobStep::Decide);
+            claim.overdue_outcome(&JobSchedule::default(), now, was_polled).map(JobStep::Decide);
         assert_eq!(overdue.as_ref().and_then(code), expected);
     }
 

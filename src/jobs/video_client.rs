@@ -1,4 +1,4 @@
-//! HTTP to the vendors that make videos: submit one, ask for it, fetch it.
+//! HTTP client of the vendors that make videos: submits a job, polls it, and fetches the file.
 
 use std::time::Duration;
 
@@ -18,19 +18,20 @@ use crate::catalogue::{VendorKey, VendorModelNames, route};
 use crate::dialect::vendor_error;
 use crate::dialect::videos::{self, VideoProgress, VideoRefusal};
 
-/// For a connection, TLS included.
+/// The timeout for a connection, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// For a whole file.
+/// The timeout for the download of a whole file.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
-/// No answer of a vendor's about a job has more bytes; what is longer is not read.
+/// The largest answer of a vendor about a job, in bytes. A longer one is not read.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
-/// How the types of files begin that may be videos; vendors' storage does not always know better.
+/// A file whose content type begins with one of these may be a video. The storage of vendors does
+/// not always send a more exact type.
 const VIDEO_CONTENT_TYPES: [&str; 4] =
     ["video/", "application/octet-stream", "binary/octet-stream", "application/mp4"];
-/// A vendor's `retry-after` is honoured up to so long.
+/// A longer `retry-after` of a vendor is cut to this.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
-/// One way to a vendor that makes videos.
+/// A route to a vendor that makes videos.
 pub(crate) struct VideoRoute {
     /// The vendor's token.
     pub vendor: String,
@@ -45,7 +46,7 @@ pub(crate) struct VideoRoute {
 }
 
 impl VideoRoute {
-    /// The way that a route is, with its key.
+    /// Makes the route of this configuration section, with its key.
     #[must_use]
     pub(crate) fn new(
         section: &RouteSection,
@@ -65,7 +66,7 @@ impl VideoRoute {
         }
     }
 
-    /// What this route calls a model.
+    /// Returns the name that the vendor has for a model on this route.
     #[must_use]
     pub(crate) fn vendor_model<'a>(&self, id: &'a str) -> std::borrow::Cow<'a, str> {
         self.section.vendor_model_name(&self.model_names, id)
@@ -76,8 +77,8 @@ impl VideoRoute {
         format!("{scheme}://{}{}{path}", self.base.authority(), self.base.path)
     }
 
-    /// Whether a finished video may be fetched from there: only from hosts of the vendor's, so that
-    /// nobody makes the gateway ask others.
+    /// Whether a finished video may be fetched from this URL. Only hosts of the vendor are allowed,
+    /// so that no answer can make the gateway send requests to other hosts.
     fn may_fetch(&self, url: &Url) -> bool {
         let secure = url.scheme() == "https" || (url.scheme() == "http" && !self.base.tls);
         let plain = url.username().is_empty() && url.password().is_none();
@@ -90,42 +91,44 @@ impl VideoRoute {
     }
 }
 
-/// What came of submitting a job.
+/// The result of submitting a job.
 #[derive(Debug)]
 pub(crate) enum SubmitOutcome {
-    /// The vendor has it, under this id.
+    /// The vendor accepted the job under this id.
     Accepted(String),
-    /// The vendor does not make it, and never will.
+    /// The vendor refused the job for good.
     Refused(VideoRefusal),
-    /// Nothing was begun, and it may be tried again, here after so long.
+    /// The vendor has not begun any work, and the job may be sent again. The value is the vendor's
+    /// `retry-after`.
     Busy(Option<Duration>),
-    /// Nothing was begun: the vendor does not take our key or our money.
+    /// The vendor has not begun any work: it refuses the gateway's key, or the gateway's vendor
+    /// account has no credit.
     Denied(StatusCode),
-    /// Nobody knows whether the vendor has it.
+    /// It is unknown whether the vendor received the job. The value is the reason.
     Unknown(String),
 }
 
-/// What came of asking for a job.
+/// The result of polling a job.
 #[derive(Debug)]
 pub(crate) enum PollOutcome {
-    /// The vendor says how it is.
+    /// The vendor reported the state of the job.
     Progress(VideoProgress),
-    /// The vendor does not know it.
+    /// The vendor does not know the job.
     NotFound,
-    /// No answer that could be read; it may be asked again after so long.
+    /// There was no answer, or none that could be read. The value is the vendor's `retry-after`.
     NoAnswer(Option<Duration>),
 }
 
 /// Why a file cannot be fetched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// It is on a host that is not the vendor's.
+    /// The file is on a host that is not the vendor's.
     #[error("it is on a host that is not the vendor's: {0}; file_hosts may name it")]
     ForeignHost(String),
-    /// The host has it not, or shows something else.
+    /// The host answered with another status than 200.
     #[error("its host answered {0}")]
     Status(StatusCode),
-    /// The host shows a page.
+    /// The answer is not a video: it has this content type, or no framing.
     #[error("its host answered with {0}")]
     NotVideo(String),
     /// The transfer broke.
@@ -133,26 +136,27 @@ pub(crate) enum FetchError {
     Transfer(#[from] reqwest::Error),
 }
 
-/// See the module.
+/// The HTTP client of the vendors that make videos.
 pub(crate) struct VideoClient {
     routes: Vec<VideoRoute>,
-    /// For all ways without a TLS of their own.
+    /// The connections for all routes that have no TLS settings of their own.
     clients: HttpClients,
     answer_timeout: Duration,
 }
 
-/// What connections are made by.
+/// Two HTTP clients with the same TLS settings.
 struct HttpClients {
-    /// Connects anew for each call. On a connection that was kept, a call that breaks may have been
-    /// received or not; on a new one that was never made, it was not.
+    /// Opens a new connection for each call. If a call breaks on a kept connection, the vendor may
+    /// have received it or not. If a new connection cannot be opened, the vendor has not received
+    /// it.
     unpooled: Client,
     pooled: Client,
 }
 
-/// Why there is no studio.
+/// Why the client cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VideoClientError {
-    /// A file of a route's TLS cannot be read.
+    /// A TLS file of a route cannot be read.
     #[error("cannot read '{0}': {1}")]
     File(String, std::io::Error),
     /// TLS cannot be set up.
@@ -191,7 +195,7 @@ fn client_builder(tls: Option<&RouteTlsFiles>) -> Result<ClientBuilder, VideoCli
 }
 
 impl VideoClient {
-    /// Makes the clients.
+    /// Makes the HTTP clients of all routes.
     ///
     /// # Errors
     /// See [`VideoClientError`].
@@ -211,18 +215,18 @@ impl VideoClient {
         route.clients.as_ref().unwrap_or(&self.clients)
     }
 
-    /// The ways to a vendor, in order of preference.
+    /// Returns the routes to a vendor, in order of preference.
     pub(crate) fn routes<'a>(&'a self, vendor: &'a str) -> impl Iterator<Item = &'a VideoRoute> {
         self.routes.iter().filter(move |route| route.vendor == vendor)
     }
 
-    /// A way to a vendor by its name.
+    /// Returns the route with this name.
     #[must_use]
     pub(crate) fn find_route(&self, vendor: &str, name: &str) -> Option<&VideoRoute> {
         self.routes.iter().find(|route| route.vendor == vendor && route.name == name)
     }
 
-    /// Sends a job, once.
+    /// Sends a job to the vendor, once.
     pub(crate) async fn submit(
         &self,
         route: &VideoRoute,
@@ -257,7 +261,8 @@ impl VideoClient {
                 None => SubmitOutcome::Unknown(format!("{status} without an id")),
             },
             429 | 503 | 529 => SubmitOutcome::Busy(wait),
-            // Of our key, whatever its status is.
+            // The rules of the vendor tell by the body that the gateway's key is refused, whatever
+            // the status is.
             status if vendor.failover.matches_body(status, &body) => {
                 SubmitOutcome::Denied(StatusCode::UNAUTHORIZED)
             }
@@ -275,7 +280,7 @@ impl VideoClient {
         }
     }
 
-    /// Asks how a job is.
+    /// Asks the vendor for the state of a job.
     pub(crate) async fn poll(
         &self,
         route: &VideoRoute,
@@ -314,22 +319,24 @@ impl VideoClient {
         PollOutcome::NoAnswer(wait)
     }
 
-    /// Fetches a finished video. No key goes there, and no redirect is followed.
+    /// Fetches a finished video. The request has no API key, and no redirect is followed.
     ///
     /// # Errors
-    /// See [`FetchError`]; the pieces may end in one too.
+    /// See [`FetchError`]; the stream of pieces may end with one too.
     pub(crate) async fn fetch(
         &self,
         route: &VideoRoute,
         url: &str,
     ) -> Result<impl Stream<Item = Result<Bytes, FetchError>> + Send + use<>, FetchError> {
-        // What stands behind the host may be good for whoever reads it in a log.
+        // Only the host is named in the error, which is logged: the rest of the URL may give access
+        // to the file.
         let elsewhere = |host: &str| FetchError::ForeignHost(host.to_owned());
         let url = Url::parse(url).map_err(|_| elsewhere("none"))?;
         if !route.may_fetch(&url) {
             return Err(elsewhere(url.host_str().unwrap_or("none")));
         }
-        // Where else the vendor keeps its files is known by the system's authorities.
+        // Other hosts than the route's own are verified by the system's certificate authorities,
+        // not by the TLS settings of the route.
         let is_its_own = url.host_str() == Some(route.base.host.as_str());
         let clients = if is_its_own { self.clients_for(route) } else { &self.clients };
         let sending = clients.pooled.get(url).timeout(DOWNLOAD_TIMEOUT).send();
@@ -342,7 +349,8 @@ impl VideoClient {
         if !kind.is_empty() && !VIDEO_CONTENT_TYPES.iter().any(|known| kind.starts_with(known)) {
             return Err(FetchError::NotVideo(kind));
         }
-        // One that only ends with its connection may end too early.
+        // A body that is delimited only by the end of the connection may have been truncated
+        // unnoticed.
         let framed = response.headers().contains_key(TRANSFER_ENCODING)
             || response.content_length().is_some()
             || response.version() == reqwest::Version::HTTP_2;
@@ -354,7 +362,7 @@ impl VideoClient {
     }
 }
 
-/// What went wrong, with its causes, without the address.
+/// Returns the error with its causes, without the URL.
 fn error_chain(why: reqwest::Error) -> String {
     let why = why.without_url();
     let mut text = String::new();
@@ -379,7 +387,8 @@ fn auth_headers(route: &VideoRoute, vendor: &Vendor) -> Option<HeaderMap> {
     Some(headers)
 }
 
-/// The body of an answer, without our key; `None` if it broke or is too long.
+/// Reads the body of an answer and removes the gateway's key from it. `None` if the body broke or
+/// is too long.
 async fn read_response(mut response: Response, route: &VideoRoute) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.ok()? {
@@ -394,7 +403,8 @@ async fn read_response(mut response: Response, route: &VideoRoute) -> Option<Vec
     Some(body)
 }
 
-/// When the vendor wants to be asked again; only seconds are understood.
+/// Returns the vendor's `retry-after`; `None` if there is none in seconds. The date form is
+/// ignored.
 fn retry_after(response: &Response) -> Option<Duration> {
     let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))

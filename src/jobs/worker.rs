@@ -1,7 +1,7 @@
-//! The worker: claims jobs that are due, takes each a step further, and saves that.
+//! The worker: claims jobs that are due, takes each a step further, and saves the result.
 //!
-//! A claim is a lease, renewed while the worker waits for somebody. What a job is about to do is
-//! saved before it is done, and a save by somebody who is no longer the claim's owner is refused.
+//! A claim is a lease, which is renewed while the worker waits for a vendor or a store. Each step
+//! is saved before it is done, and a save by a worker that no longer owns the claim is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,25 +24,28 @@ use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::ledger::Unavailable;
 use crate::metrics::METRICS;
 
-/// Due jobs are looked for ten times as often as a vendor is asked, but not more or less often than
-/// this, in ms; and whenever the bell rings.
+/// Bounds of the interval between two searches for due jobs, in ms. The interval is a tenth of the
+/// poll interval; `wakeup` starts a search at once.
 const CLAIM_INTERVAL_MS_MIN: u64 = 20;
 const CLAIM_INTERVAL_MS_MAX: u64 = 500;
-/// Where files cannot be kept, that is tried again after so long.
+/// If files cannot be written, that is tried again after this time.
 const FILE_STORE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// Jobs that one worker has at a time.
+/// At most this many jobs are in work at one worker at a time.
 const JOBS_MAX: usize = 64;
-/// Jobs of each status are counted half as often as a vendor is asked, at least so often, in ms.
+/// The longest interval between two counts of the jobs by status, in ms. The interval is twice the
+/// poll interval if that is shorter.
 const COUNT_INTERVAL_MS_MAX: u64 = 10_000;
-/// A claim that could not be renewed is tried to be after so long.
+/// The pause before a failed renewal of a claim is tried again.
 const RENEW_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// In thirds of a lease: a worker that could not renew its claim for this long gives it up.
 const RENEW_MISSES_MAX: u32 = 9;
 /// After an outage, workers renew the claims they have for this long before they claim new jobs.
 const RENEW_HEAD_START: Duration = Duration::from_secs(3);
-/// A job whose route or vendor is not set up here is left to others for so long, in ms.
+/// A job whose route or vendor is not configured at this gateway is due again after this many ms,
+/// so that another worker may claim it.
 const UNKNOWN_ROUTE_RETRY_MS: u64 = 15_000;
-/// A job for which there is no room is left to others for so long, in ms.
+/// A job for which this worker has no capacity is due again after this many ms, so that another
+/// worker may claim it.
 const NO_CAPACITY_RETRY_MS: u64 = 1_000;
 
 mod alerts;
@@ -61,9 +64,9 @@ use parts::NextTurn;
 use retry::{RETRY_TIME_MAX, RETRY_WAIT_MAX, RETRY_WAIT_MIN, retry_until_done};
 
 impl JobWorker {
-    /// Works until it is told to stop, and then ends what it has begun.
+    /// Works on jobs until `stop` is set, and then finishes the jobs in work.
     pub(crate) async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
-        // Nothing is sent to a vendor that could not be kept when it comes.
+        // No job is submitted before files can be written: a finished video could not be stored.
         while !self.check_file_store().await {
             tokio::select! {
                 () = sleep(FILE_STORE_RETRY_INTERVAL) => {}
@@ -83,7 +86,7 @@ impl JobWorker {
             let room = JOBS_MAX - working.len();
             let claiming = self.queue.claim_due(self.schedule.lease_ms, room);
             let claims = if room == 0 { Ok(Vec::new()) } else { claiming.await };
-            let (mut pause, mut full) = (claim_interval, room == 0);
+            let (mut after_outage, mut full) = (false, room == 0);
             match claims {
                 Ok(claims) => {
                     full |= claims.len() == room;
@@ -96,16 +99,17 @@ impl JobWorker {
                     while !*stop.borrow() && !self.count_jobs().await {
                         sleep(RETRY_WAIT_MAX).await;
                     }
-                    pause = RENEW_HEAD_START;
+                    after_outage = true;
                 }
             }
             if counted.is_none_or(|when| when.elapsed() >= count_interval) {
                 counted = Some(Instant::now());
                 let _ = self.count_jobs().await;
             }
+            let pause = if after_outage { RENEW_HEAD_START } else { claim_interval };
             tokio::select! {
                 () = sleep(pause) => {}
-                () = self.wakeup.notified(), if pause == claim_interval => {}
+                () = self.wakeup.notified(), if !after_outage => {}
                 Some(_) = working.join_next(), if full => {}
                 _ = stop.changed() => {}
             }
@@ -114,7 +118,7 @@ impl JobWorker {
         self.idle.store(true, Ordering::SeqCst);
     }
 
-    /// Counts the jobs; tells whether the store answers.
+    /// Counts the jobs by status for the metrics. `false` if the store does not answer.
     async fn count_jobs(&self) -> bool {
         let counts = self.queue.count_by_status().await;
         if let Err(why) = &counts {
@@ -127,14 +131,14 @@ impl JobWorker {
         counts.is_ok()
     }
 
-    /// Takes a job as far as it goes now.
+    /// Runs the steps of a job until it has to wait or has ended.
     async fn work_on(self: Arc<Self>, mut claim: JobClaim) {
         loop {
             match self.run_step(&mut claim).await {
                 Ok(NextTurn::Continue) => {}
                 Ok(NextTurn::Release) => return,
                 Err(why) => {
-                    // The lease runs out, and somebody takes it over.
+                    // The lease expires, and then another worker takes the job over.
                     log::warn!(
                         event = "video_job_abandoned", job = claim.job.id,
                         why:% = format!("{why:#}");
@@ -165,7 +169,7 @@ impl JobWorker {
         }
     }
 
-    /// Sends a job over the first route that takes it.
+    /// Sends a job over the first route that accepts it.
     async fn submit(&self, claim: &mut JobClaim) -> anyhow::Result<NextTurn> {
         let Some(vendor) = self.find_vendor(&claim.job.vendor) else {
             return self.save(claim, Some(UNKNOWN_ROUTE_RETRY_MS)).await;
@@ -173,7 +177,7 @@ impl JobWorker {
         let Ok(_room) = self.capacity.submissions.try_acquire() else {
             return self.save(claim, Some(NO_CAPACITY_RETRY_MS)).await;
         };
-        // What could not be kept when it comes is not bought.
+        // No video is ordered from a vendor while its file could not be stored.
         if self.capacity.is_file_store_down.load(Ordering::Relaxed)
             && !self.check_file_store().await
         {
@@ -237,17 +241,18 @@ impl JobWorker {
         self.save(claim, Some(pause.max(duration_ms(wait)))).await
     }
 
-    /// Persists that a job is about to be sent; what happens to the job instead, if it is not to be
-    /// sent now.
+    /// Saves that the job is about to be sent, and waits until that is durable. `None` if the job
+    /// may be sent; otherwise what happens to the job instead.
     async fn persist_attempt(&self, claim: &mut JobClaim) -> anyhow::Result<Option<NextTurn>> {
         if let NextTurn::Release = self.save(claim, None).await? {
             return Ok(Some(NextTurn::Release));
         }
-        // A store that forgot this would have it sent twice.
+        // If the store lost this save in a crash, the job would be sent twice.
         let persisted =
             self.while_renewing(claim, retry_until_done(|| self.queue.await_durable())).await?;
         let pause_ms = persisted.err().map(|why| self.log_persist_failure(&claim.job.id, &why));
-        // Others may have taken long: it is sent only while it is wanted, and by nobody else.
+        // The waits above may have been long. The job is sent only if it is still wanted, and only
+        // by the owner of the claim.
         if !retry_until_done(|| self.queue.renew_claim(claim, self.schedule.lease_ms)).await? {
             bail!("another worker has the job by now");
         }
@@ -258,7 +263,7 @@ impl JobWorker {
         Ok(None)
     }
 
-    /// How long a job waits that is not on disk yet.
+    /// Logs that a job is not on disk yet. Returns how long the job waits, in ms.
     fn log_persist_failure(&self, job: &str, why: &Unavailable) -> u64 {
         log::error!(
             event = "video_persist_failed", job, why:% = why;
@@ -267,7 +272,7 @@ impl JobWorker {
         self.schedule.retry_delay_ms(1)
     }
 
-    /// Asks the vendor about a job, and copies the video if it is done.
+    /// Asks the vendor about a job, and copies the video if it is finished.
     async fn poll(&self, claim: &mut JobClaim, running: &RunningJob) -> anyhow::Result<NextTurn> {
         let vendor = self.find_vendor(&claim.job.vendor);
         let route = self.video_client.find_route(&claim.job.vendor, &running.route);
@@ -279,7 +284,7 @@ impl JobWorker {
             );
             return self.poll_later(claim, UNKNOWN_ROUTE_RETRY_MS, false).await;
         };
-        if running.made_ms.is_some() && self.capacity.copies.available_permits() == 0 {
+        if running.finished_ms.is_some() && self.capacity.copies.available_permits() == 0 {
             return self.poll_later(claim, NO_CAPACITY_RETRY_MS, false).await;
         }
         let asking = self.video_client.poll(route, &vendor, &running.vendor_id);
@@ -299,7 +304,7 @@ impl JobWorker {
             JobTransition::Finished(outcome) => return self.save_outcome(claim, outcome).await,
             JobTransition::Copy { url, outcome } => (url, outcome),
         };
-        // From here on it has more time, whoever copies it.
+        // Once this is saved, the job has more time, no matter which worker copies the file.
         if let NextTurn::Release = self.save(claim, None).await? {
             return Ok(NextTurn::Release);
         }
@@ -317,7 +322,8 @@ impl JobWorker {
             event = "video_copy_failed", job = claim.job.id, why:% = why;
             "video copy failed"
         );
-        // The vendor's file is given up after some tries; our own store has its time to come back.
+        // A vendor's file is given up after some failed copies. A failure of the gateway's own
+        // store is not counted: it may take its time to come back.
         if matches!(why, CopyError::Store(_)) {
             return self.poll_later(claim, self.schedule.retry_delay_ms(2), true).await;
         }
@@ -327,16 +333,16 @@ impl JobWorker {
         self.save_outcome(claim, JobOutcome::failed(JobFailCode::Undelivered, "")).await
     }
 
-    /// Comes back to a job that a vendor has after so long (ms), unless its time is over. `asked`
-    /// is whether the vendor was.
+    /// Saves that a running job is due again in `due_ms`, or its failure if its time is over.
+    /// `was_polled` is whether the vendor was asked just now.
     async fn poll_later(
         &self,
         claim: &mut JobClaim,
         due_ms: u64,
-        asked: bool,
+        was_polled: bool,
     ) -> anyhow::Result<NextTurn> {
         let now_ms = unix_ms();
-        if let Some(outcome) = claim.overdue_outcome(&self.schedule, now_ms, asked) {
+        if let Some(outcome) = claim.overdue_outcome(&self.schedule, now_ms, was_polled) {
             return self.save_outcome(claim, outcome).await;
         }
         let due_ms = claim.capped_wait_ms(&self.schedule, now_ms, due_ms);
@@ -363,7 +369,7 @@ impl JobWorker {
         self.save_with_retry(claim, due_ms, false).await
     }
 
-    /// Saves a claim, for as long as that takes: what has happened must not be forgotten.
+    /// Saves a claim, and retries for up to 5 minutes: what has happened must not be lost.
     async fn save_with_retry(
         &self,
         claim: &mut JobClaim,
@@ -394,7 +400,8 @@ impl JobWorker {
         Ok(if saved && due_ms.is_none() { NextTurn::Continue } else { NextTurn::Release })
     }
 
-    /// Keeps the claim while something is waited for.
+    /// Renews the claim while the future `waited` runs. Fails if the claim is lost or cannot be
+    /// renewed.
     async fn while_renewing<T>(
         &self,
         claim: &JobClaim,
@@ -404,15 +411,20 @@ impl JobWorker {
         let renewing = async {
             let every = Duration::from_millis(lease_ms / 3);
             let (mut pause, mut last_renewed) = (every, Instant::now());
-            // Who hears nothing for so long has to let go: what it says may be heard all the same.
+            // A worker that gets no reply from the store for this long gives the claim up. Its
+            // renewals may reach the store although the replies are lost, and would keep the job
+            // from other workers.
             while last_renewed.elapsed() < every * RENEW_MISSES_MAX {
                 sleep(pause).await;
-                match timeout(every, self.queue.renew_claim(claim, lease_ms)).await {
-                    Ok(Ok(false)) => return,
-                    Ok(Ok(true)) => (pause, last_renewed) = (every, Instant::now()),
-                    _ => {
+                let renewed = timeout(every, self.queue.renew_claim(claim, lease_ms)).await;
+                let renewed =
+                    renewed.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned())));
+                match renewed {
+                    Ok(false) => return,
+                    Ok(true) => (pause, last_renewed) = (every, Instant::now()),
+                    Err(why) => {
                         log::warn!(
-                            event = "video_claim_renewal_failed", job = claim.job.id;
+                            event = "video_claim_renewal_failed", job = claim.job.id, why:% = why;
                             "video job claim renewal failed"
                         );
                         pause = RENEW_RETRY_INTERVAL.min(every);
@@ -426,14 +438,16 @@ impl JobWorker {
         }
     }
 
-    /// How a vendor is spoken to, as its rules say.
+    /// Returns the vendor with its rules, which describe its API; `None` if no model of it is on
+    /// sale.
     fn find_vendor(&self, token: &str) -> Option<Arc<Vendor>> {
         let catalogue = self.catalogue.load();
         let model = catalogue.models().iter().find(|model| model.vendor.name == token);
         model.map(|model| model.vendor.clone())
     }
 
-    /// When to ask again, in ms: not all jobs at the same moment.
+    /// Returns the time until the next poll, in ms, with a random spread so that jobs are not all
+    /// polled at the same moment.
     fn next_poll_ms(&self) -> u64 {
         let spread = self.schedule.poll_ms / 5;
         let random = getrandom::u32().map_or(0, u64::from);
@@ -441,11 +455,11 @@ impl JobWorker {
     }
 }
 
-/// The body of a job for a route that calls the model by this name.
+/// Returns the body with the model's name on this route.
 fn with_model(document: &JsonDocument, vendor_model: &str) -> Bytes {
-    let mut draft = JsonPatch::new(document);
-    draft.set("model", json_string(vendor_model));
-    draft.finish().concat().into()
+    let mut patch = JsonPatch::new(document);
+    patch.set("model", json_string(vendor_model));
+    patch.finish().concat().into()
 }
 
 fn duration_ms(time: Duration) -> u64 {

@@ -1,7 +1,7 @@
-//! The pure state machine that every store must match.
+//! The pure state machine whose results every store must match.
 //!
-//! A store loads an account's [`Balances`] and the one [`HoldRecord`] an operation is about, lets
-//! [`apply_to_hold`] decide, and writes back what changed, all in one transaction.
+//! A store loads an account's [`Balances`] and the [`HoldRecord`] of the operation, calls
+//! [`apply_to_hold`], and writes back what changed, all in one transaction.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::BTreeMap;
@@ -10,18 +10,18 @@ use super::journal::JournalEntry;
 use super::operation::{HoldRequest, Operation, Outcome};
 use crate::money::{Money, MoneyError};
 
-/// Where an account's money is.
+/// The balances of an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Balances {
-    /// C: all that was ever paid in.
+    /// C: the sum of all payments.
     pub credit: Money,
-    /// A: free to hold.
+    /// A: the part that is free to hold.
     pub available: Money,
-    /// H: set aside for calls that run.
+    /// H: the part that is set aside for running calls.
     pub held: Money,
     /// P: the sum of all charges.
     pub posted: Money,
-    /// W: of the charges, what the account could not pay: the operator's loss.
+    /// W: the part of the charges that the account could not pay: the operator's loss.
     pub written_off: Money,
 }
 
@@ -33,7 +33,8 @@ impl Balances {
         sum(&[self.credit, self.written_off]) == sum(&[self.available, self.held, self.posted])
     }
 
-    /// Charges an amount to the available balance and writes off the rest; returns the write-off.
+    /// Charges an amount to the available balance and writes off what that does not cover. Returns
+    /// the write-off.
     fn charge_available(&mut self, amount: Money) -> Result<Money, MoneyError> {
         let paid = amount.min(self.available);
         let lost = amount.checked_sub(paid)?;
@@ -43,58 +44,58 @@ impl Balances {
     }
 }
 
-/// What is known of a hold.
+/// The stored record of a hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HoldRecord {
-    /// What covers the call to the full.
+    /// The amount that covers the call at its largest.
     pub wanted: Money,
-    /// What was asked for at least.
+    /// The least amount that was requested.
     pub least: Money,
-    /// What is or was set aside.
+    /// The amount that is or was set aside.
     pub held: Money,
-    /// When it expires unless renewed, in unix ms.
+    /// When the lease expires unless it is renewed, in unix ms.
     pub lease_until: i64,
-    /// What has become of it.
+    /// The state of the hold.
     pub state: HoldState,
 }
 
-/// The life of a hold.
+/// The states of a hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HoldState {
-    /// It stands; expiry would post the checkpoint.
+    /// The hold is open. If it expires, the checkpoint is posted.
     Open {
-        /// The cost so far, and its journal line.
+        /// The cost so far, and the journal line for it.
         checkpoint: Option<(Money, String)>,
     },
-    /// It was charged with so much.
+    /// The call was charged with this amount.
     Posted(Money),
-    /// It ended without a charge.
+    /// The hold ended without a charge.
     Voided,
-    /// Its lease ran out, and so much was posted then.
+    /// The lease expired, and this amount was posted then.
     Expired(Money),
-    /// It was voided before it came.
+    /// The hold was voided before the request to place it arrived.
     Tombstone,
 }
 
-/// A charge that goes into the journal.
+/// A charge, as it is written to the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Posting {
-    /// What was posted.
+    /// The amount that is posted.
     pub amount: Money,
-    /// Of this, what the account could not pay.
+    /// The part of the amount that the account could not pay.
     pub written_off: Money,
-    /// The line, as JSON.
+    /// The journal line, as JSON.
     pub line: String,
 }
 
-/// What an operation changes.
+/// The result of an operation, with all changes that the store must write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Transition {
-    /// What the caller is told.
+    /// The outcome for the caller.
     pub answer: Outcome,
-    /// The hold's record as it now is, if it changed.
+    /// The new record of the hold; `None` if it is unchanged.
     pub record: Option<HoldRecord>,
-    /// What goes into the journal.
+    /// The new entry of the journal, if there is one.
     pub posting: Option<Posting>,
 }
 
@@ -104,8 +105,8 @@ impl Transition {
     }
 }
 
-/// Decides about an operation on a hold. `record` is what is known of that hold. On an answer of
-/// [`Outcome::OutOfRange`] the balances are as before.
+/// Applies an operation on a hold to the balances. `record` is the stored record of that hold,
+/// `now` is in unix ms. If the outcome is [`Outcome::OutOfRange`], the balances are unchanged.
 #[must_use]
 pub(crate) fn apply_to_hold(
     balances: &mut Balances,
@@ -123,7 +124,7 @@ pub(crate) fn apply_to_hold(
     }
 }
 
-/// Decides about a payment. `known` is the amount of an earlier payment of that id.
+/// Applies a payment to the balances. `known` is the amount of an earlier payment with the same id.
 #[must_use]
 pub fn credit(balances: &mut Balances, known: Option<Money>, amount: Money) -> Outcome {
     match known {
@@ -141,7 +142,8 @@ pub fn credit(balances: &mut Balances, known: Option<Money>, amount: Money) -> O
     }
 }
 
-/// Ends an open hold whose lease has run out; `None` if it is not due.
+/// Ends an open hold whose lease has expired; `None` if the lease has not expired or the hold is
+/// not open.
 #[must_use]
 pub(crate) fn expire_hold(
     balances: &mut Balances,
@@ -189,10 +191,10 @@ fn decide(
             Operation::Checkpoint { charge, line, .. },
             Some(known @ HoldRecord { state: HoldState::Open { checkpoint }, .. }),
         ) => {
-            let behind = checkpoint.as_ref().is_none_or(|(before, _)| before < charge);
+            let is_higher = checkpoint.as_ref().is_none_or(|(before, _)| before < charge);
             let state = HoldState::Open { checkpoint: Some((*charge, line.clone())) };
             let record = HoldRecord { state, ..known.clone() };
-            Ok(if behind {
+            Ok(if is_higher {
                 with_record(Outcome::Done, record)
             } else {
                 Transition::unchanged(Outcome::Done)
@@ -210,7 +212,8 @@ fn decide(
             },
             None,
         ) => {
-            // The store lost it. What it held is available again, as far as nobody else took it.
+            // The store lost the hold, so the money that it held is available again, unless another
+            // call has taken it since.
             let (held, state) = (Money::ZERO, HoldState::Expired(Money::ZERO));
             let lost = HoldRecord { wanted: *wanted, least: *least, held, lease_until: now, state };
             settle_hold(balances, &lost, *charge, line)
@@ -288,7 +291,8 @@ fn settle_hold(
         HoldState::Posted(amount) => Ok(Transition::unchanged(Outcome::AlreadyPosted(amount))),
         HoldState::Voided | HoldState::Tombstone => Ok(Transition::unchanged(Outcome::Voided)),
         HoldState::Expired(before) => {
-            // The rest was released long ago: what is still due comes from what is available now.
+            // The rest was released when the hold expired, so the amount still due comes from what
+            // is available now.
             let due = charge.saturating_sub(before);
             let written_off = balances.charge_available(due)?;
             balances.posted = balances.posted.checked_add(due)?;
@@ -297,7 +301,8 @@ fn settle_hold(
     }
 }
 
-/// Charges an open hold. What the hold does not cover comes from the account, the rest is a loss.
+/// Charges an open hold. The part that the hold does not cover comes from the available balance,
+/// and what that does not cover is written off.
 fn post_charge(
     balances: &mut Balances,
     known: &HoldRecord,
@@ -335,8 +340,8 @@ fn void_hold(balances: &mut Balances, known: &HoldRecord) -> Result<Transition, 
                 HoldRecord { state: HoldState::Voided, ..known.clone() },
             ))
         }
-        // What expired for nothing is as if it had been voided in time: nor is it charged later,
-        // since whoever is told so may make the call once more.
+        // A hold that expired without a charge counts as voided in time. It is not charged later
+        // either, since a caller that gets this outcome may make the call once more.
         HoldState::Expired(Money::ZERO) => Ok(with_record(
             Outcome::Voided,
             HoldRecord { state: HoldState::Voided, ..known.clone() },
@@ -351,16 +356,16 @@ fn void_hold(balances: &mut Balances, known: &HoldRecord) -> Result<Transition, 
 /// An account in memory: the reference implementation that the stores are tested against.
 #[derive(Debug, Clone, Default)]
 pub struct InMemoryAccount {
-    /// Its balances.
+    /// The balances.
     pub balances: Balances,
-    /// Its journal.
+    /// The journal, oldest entry first.
     pub journal: Vec<JournalEntry>,
     payments: BTreeMap<String, Money>,
     holds: BTreeMap<String, HoldRecord>,
 }
 
 impl InMemoryAccount {
-    /// Does an operation at a moment (unix ms).
+    /// Applies an operation at the time `now` (unix ms).
     pub fn apply(&mut self, op: &Operation, now: i64) -> Outcome {
         if let Operation::Credit { tx, amount } = op {
             let answer = credit(&mut self.balances, self.payments.get(tx).copied(), *amount);
@@ -374,11 +379,12 @@ impl InMemoryAccount {
         self.commit(id, step)
     }
 
-    /// Ends what is due at a moment (unix ms); tells how many holds.
+    /// Ends the holds whose lease has expired at `now` (unix ms). Returns how many.
     pub fn expire_holds(&mut self, now: i64) -> u64 {
         let mut ended = 0;
         let mut holds: Vec<_> = self.holds.clone().into_iter().collect();
-        // What ran out first ends first: it decides who gets what is left.
+        // The hold that expired first ends first: the order decides which hold gets the available
+        // rest.
         holds.sort_by_key(|(_, record)| record.lease_until);
         for (id, record) in holds {
             if let Some(step) = expire_hold(&mut self.balances, &record, now) {
@@ -429,7 +435,7 @@ mod tests {
             assert!(!Balances { posted: wrong, ..sound }.is_balanced());
             assert!(!Balances { written_off: wrong, ..sound }.is_balanced());
         }
-        // What does not fit into one amount is added up all the same.
+        // Sums that do not fit into one amount are still computed correctly.
         let most = nano(i64::MAX);
         let large = Balances { credit: most, available: most, posted: most, ..Balances::default() };
         assert!(!large.is_balanced());

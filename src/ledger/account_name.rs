@@ -26,7 +26,7 @@ impl From<AccountName> for String {
 }
 
 impl AccountName {
-    /// Reads a name; `None` if it is none.
+    /// Parses a name; `None` if the text is not a valid name.
     #[must_use]
     pub fn parse(text: &str) -> Option<AccountName> {
         let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
@@ -34,7 +34,7 @@ impl AccountName {
         sound.then(|| AccountName(text.into()))
     }
 
-    /// The name.
+    /// Returns the name as a text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -5,27 +5,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::money::{BilledUnits, Money, UsageBasis};
 
-/// A charge as the journal has it.
+/// A charge as it is in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalEntry {
-    /// Its place in the account's journal, from 1.
+    /// The number of the entry in the account's journal, from 1.
     pub seq: u64,
-    /// What was posted.
+    /// The amount that was posted.
     pub amount: Money,
-    /// Of this, what the account could not pay.
+    /// The part of the amount that the account could not pay.
     pub written_off: Money,
-    /// The line, as JSON.
+    /// The journal line, as JSON.
     pub line: String,
 }
 
-/// What a journal line says. The amount stands beside it in the store, where it is exact.
+/// The content of a journal line. The amount is stored beside the line, as an exact number.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct JournalLine {
     /// The id of the request, and of its hold.
     pub request_id: String,
-    /// When it was settled, in unix ms.
+    /// When the call was settled, in unix ms.
     pub at: i64,
-    /// The beginning of the key.
+    /// The beginning of the API key.
     pub key_prefix: String,
     /// The endpoint's short name.
     pub endpoint: String,
@@ -33,18 +33,19 @@ pub(crate) struct JournalLine {
     pub model: String,
     /// The vendor's token.
     pub vendor: String,
-    /// The route that served.
+    /// The name of the route that served the call.
     pub route: String,
-    /// How many routes failed before it.
+    /// How many routes failed before the one that served.
     pub depth: u32,
-    /// The units.
+    /// The billed units.
     pub usage: BilledUnits,
     /// Where the units come from.
     pub basis: UsageBasis,
-    /// What the vendor reported and was not believed; then the units are counted.
+    /// The usage that the vendor reported, if it was implausible and was rejected; `usage` is then
+    /// what the gateway counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_usage: Option<BilledUnits>,
-    /// The price list they were priced by.
+    /// The version of the prices that were applied.
     pub price_version: String,
     /// The vendor's id of the request, if it sent one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Keys of clients: 256 random bits, of which only a digest is kept.
+//! API keys of clients: 256 random bits, of which only a digest is kept.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use sha2::{Digest, Sha256};
@@ -8,21 +8,22 @@ use crate::hex::to_hex;
 
 /// How every key begins.
 const KEY_PREFIX: &str = "sk-tg-";
-/// So much of a key is shown in lists and journals.
+/// This many characters of a key are shown in lists and journals.
 pub(crate) const PREFIX_CHARS: usize = KEY_PREFIX.len() + 8;
 
-/// The SHA-256 of a key: all that a store ever sees.
+/// The SHA-256 of an API key. A store gets only this, never the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash(pub [u8; 32]);
 
 impl KeyHash {
-    /// Of the key as a client sends it.
+    /// Computes the digest of a key as the client sends it.
     #[must_use]
     pub fn of(key: &str) -> KeyHash {
         KeyHash(Sha256::digest(key.as_bytes()).into())
     }
 
-    /// Of a key, if it has the shape of ours.
+    /// Computes the digest of a key; `None` if the text does not have the form of a key of this
+    /// gateway.
     #[must_use]
     pub(crate) fn of_well_formed(key: &str) -> Option<KeyHash> {
         let digits = key.strip_prefix(KEY_PREFIX)?;
@@ -30,27 +31,27 @@ impl KeyHash {
         sound.then(|| KeyHash::of(key))
     }
 
-    /// As hex.
+    /// Returns the digest in hexadecimal.
     #[must_use]
     pub fn hex(self) -> String {
         to_hex(&self.0)
     }
 }
 
-/// What is kept of a key.
+/// The stored record of an API key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
-    /// Whose it is.
+    /// The account of the key.
     pub account: AccountName,
-    /// Its beginning.
+    /// The beginning of the key, which is shown in lists.
     pub prefix: String,
-    /// Since when, in unix seconds.
+    /// When the key was created, in unix seconds.
     pub created_at: i64,
-    /// Until when, in unix seconds.
+    /// When the key was revoked, in unix seconds; `None` if it is valid.
     pub revoked_at: Option<i64>,
 }
 
-/// A key as it is shown, once.
+/// A new API key, which is shown once.
 pub struct ApiKey {
     text: String,
 }
@@ -62,19 +63,19 @@ impl ApiKey {
         ApiKey { text: format!("{KEY_PREFIX}{}", to_hex(&bits)) }
     }
 
-    /// The key itself.
+    /// Returns the key itself, which is secret.
     #[must_use]
     pub(crate) fn reveal(&self) -> &str {
         &self.text
     }
 
-    /// The beginning under which it is listed.
+    /// Returns the beginning of the key, under which it is listed.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.text[..PREFIX_CHARS]
     }
 
-    /// What a store keeps.
+    /// Returns the digest that a store keeps.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
         KeyHash::of(&self.text)

@@ -1,5 +1,5 @@
-//! The leases that this process keeps alive: of holds whose calls run, and of names that repeats
-//! are known by. Who stops renewing one, by intent or by a crash, lets it expire.
+//! The leases that this process renews: of the holds of running calls, and of their idempotency
+//! keys. A lease that is no longer renewed, by intent or after a crash, expires.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::HashMap;
@@ -10,43 +10,44 @@ use super::account_name::AccountName;
 use super::operation::{HoldRequest, Operation};
 use crate::money::Money;
 
-/// So many parts, so that calls seldom wait for each other.
+/// The number of shards of the lease table, so that calls seldom wait for the lock of each other.
 const SHARDS: usize = 16;
 
-/// What is kept alive.
+/// What a lease is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeasedItem {
     /// The hold of a call.
     Hold {
-        /// What it was asked for with.
+        /// The amounts and the time with which the hold was requested.
         origin: HoldRequest,
-        /// What it holds now.
+        /// The amount that is held now.
         held: Money,
     },
-    /// The name under which a call is known to its repeats.
+    /// The idempotency key of a call.
     Name {
-        /// The id of the call that has the name.
+        /// The id of the call that claimed the key.
         owner: String,
-        /// The digest of its content.
+        /// The digest of the call's content.
         content: [u8; 32],
-        /// How long the name is remembered, in ms.
+        /// How long the key is remembered, in ms.
         life_ms: u64,
     },
 }
 
-/// Something of an account's that is kept alive.
+/// A lease of an account that this process renews.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseEntry {
-    /// Whose it is.
+    /// The account.
     pub account: AccountName,
-    /// The hold's id, or the name.
+    /// The id of the hold, or the idempotency key.
     pub id: String,
-    /// What it is.
+    /// What the lease is for.
     pub item: LeasedItem,
 }
 
 impl LeaseEntry {
-    /// What makes a hold again that a store lost, as it stood; nothing for a name.
+    /// Returns the operations that restore a hold, in its present size, after a store has lost it;
+    /// empty for an idempotency key.
     #[must_use]
     pub fn restore_operations(&self, lease_ms: u64) -> Vec<Operation> {
         let LeasedItem::Hold { origin: HoldRequest { wanted, least, .. }, held } = self.item else {
@@ -57,10 +58,10 @@ impl LeaseEntry {
     }
 }
 
-/// What is kept alive, and the number of the lease that does.
+/// For each account and id, the serial number of the [`Lease`] that keeps it alive, and the item.
 type LeaseShard = HashMap<(AccountName, String), (u64, LeasedItem)>;
 
-/// All that this process keeps alive.
+/// All leases that this process renews.
 #[derive(Debug, Clone, Default)]
 pub struct Leases(Arc<LeaseTable>);
 
@@ -80,8 +81,8 @@ pub struct Lease {
 }
 
 impl Leases {
-    /// Keeps something alive. A name that another call of this process had is this one's from now
-    /// on.
+    /// Adds a lease. If another call of this process had the same idempotency key, the key belongs
+    /// to the new call from now on.
     pub fn keep_alive(&self, LeaseEntry { account, id, item }: LeaseEntry) -> Lease {
         let key = (account, id);
         let serial = self.0.next_serial.fetch_add(1, Ordering::Relaxed);
@@ -89,25 +90,25 @@ impl Leases {
         Lease { leases: self.clone(), key, serial }
     }
 
-    /// All that is kept alive now.
+    /// Returns all leases that are to be renewed now.
     #[must_use]
     pub fn entries(&self) -> Vec<LeaseEntry> {
-        let of = |part: &Mutex<LeaseShard>| {
-            let kept = lock(part).clone();
+        let entries_of = |shard: &Mutex<LeaseShard>| {
+            let kept = lock(shard).clone();
             kept.into_iter().map(|((account, id), (_, item))| LeaseEntry { account, id, item })
         };
-        self.0.shards.iter().flat_map(of).collect()
+        self.0.shards.iter().flat_map(entries_of).collect()
     }
 
     fn shard(&self, id: &str) -> &Mutex<LeaseShard> {
-        // Ids end in what is random of them.
+        // The end of an id is random, so it spreads ids evenly.
         let end = id.bytes().rev().take(4).fold(0, |sum, byte| sum * 31 + usize::from(byte));
         &self.0.shards[end % SHARDS]
     }
 }
 
 impl Lease {
-    /// Notes that its hold holds so much now.
+    /// Records the amount that the hold of this lease holds now.
     pub(crate) fn set_held(&self, amount: Money) {
         if let Some((number, LeasedItem::Hold { held, .. })) =
             lock(self.leases.shard(&self.key.1)).get_mut(&self.key)
@@ -120,15 +121,15 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut part = lock(self.leases.shard(&self.key.1));
-        if part.get(&self.key).is_some_and(|(number, _)| *number == self.serial) {
-            part.remove(&self.key);
+        let mut shard = lock(self.leases.shard(&self.key.1));
+        if shard.get(&self.key).is_some_and(|(number, _)| *number == self.serial) {
+            shard.remove(&self.key);
         }
     }
 }
 
-fn lock(part: &Mutex<LeaseShard>) -> std::sync::MutexGuard<'_, LeaseShard> {
-    part.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(shard: &Mutex<LeaseShard>) -> std::sync::MutexGuard<'_, LeaseShard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

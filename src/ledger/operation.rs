@@ -1,76 +1,76 @@
-//! What can be done to an account, and what comes of it.
+//! The operations on an account, and their results.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use serde::{Deserialize, Serialize};
 
 use crate::money::Money;
 
-/// What can be done to an account.
+/// An operation on an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// Adds credit.
     Credit {
-        /// The caller's id of the payment.
+        /// The caller's id of the payment, which makes a repeat harmless.
         tx: String,
-        /// How much.
+        /// The amount paid in.
         amount: Money,
     },
-    /// Sets money aside: as much of `wanted` as there is, but not below `least`.
+    /// Places a hold: as much of `wanted` as is available, but not below `least`.
     Hold {
         /// The caller's id of the hold.
         id: String,
-        /// What covers the call to the full.
+        /// The amount that covers the call at its largest.
         wanted: Money,
-        /// Below it nothing is held.
+        /// If less than this is available, no hold is placed.
         least: Money,
-        /// For how long, in ms.
+        /// The lease of the hold, in ms.
         lease_ms: u64,
     },
-    /// Sets more money aside for a hold that stands: so much in all, as far as there is any. It
-    /// never holds less afterwards.
+    /// Raises an open hold to `wanted` in total, as far as the available balance allows. It never
+    /// lowers the hold.
     Extend {
-        /// The hold.
+        /// The id of the hold.
         id: String,
-        /// What is to be held in all.
+        /// The amount that is to be held in total.
         wanted: Money,
     },
     /// Extends a hold's lease to at least `lease_ms` from now.
     Renew {
-        /// The hold.
+        /// The id of the hold.
         id: String,
-        /// For how long, in ms.
+        /// The new lease, in ms from now.
         lease_ms: u64,
     },
-    /// Says what a call has cost so far: what expiry would post.
+    /// Records what a call has cost so far. If the hold expires, this is charged.
     Checkpoint {
-        /// The hold.
+        /// The id of the hold.
         id: String,
         /// The cost so far.
         charge: Money,
-        /// The journal line that expiry would write, as JSON.
+        /// The journal line that is written if the hold expires, as JSON.
         line: String,
     },
     /// Charges a call and ends its hold.
     Settle {
-        /// The hold.
+        /// The id of the hold.
         id: String,
-        /// The cost.
+        /// The cost of the call.
         charge: Money,
         /// The journal line, as JSON.
         line: String,
-        /// How the hold began: with it a store that lost the hold can settle it all the same.
-        /// Without, a hold that is not known stays unknown.
+        /// The request of the hold. With it, a store that lost the hold can settle it all the same;
+        /// without it, settling an unknown hold fails.
         origin: Option<HoldRequest>,
     },
-    /// Ends a hold without a charge. Of an unknown id it leaves a tombstone.
+    /// Ends a hold without a charge. If the hold is unknown, a tombstone is left.
     Void {
-        /// The hold.
+        /// The id of the hold.
         id: String,
     },
 }
 
 impl Operation {
-    /// The id of the hold it is about; `None` for a payment.
+    /// Returns the id of the hold that the operation is about; `None` for a payment.
     #[must_use]
     pub(crate) fn hold_id(&self) -> Option<&str> {
         match self {
@@ -85,71 +85,72 @@ impl Operation {
     }
 }
 
-/// What a hold was asked for with: the content by which a store knows it again.
+/// The amounts and the time with which a hold was requested. A store recognises a repeated request
+/// by them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldRequest {
-    /// What covers the call to the full.
+    /// The amount that covers the call at its largest.
     pub wanted: Money,
-    /// Below it nothing is held.
+    /// If less than this is available, no hold is placed.
     pub least: Money,
-    /// When it was asked for, in unix ms.
+    /// When the hold was requested, in unix ms.
     #[serde(default)]
     pub at: i64,
 }
 
-/// A hold that is not known is not settled any more after so long, in ms: a store remembers for a
-/// day what became of one, and after that would charge it once more.
+/// An unknown hold that was requested longer ago than this, in ms, is not settled. A store
+/// remembers for one day how a hold ended; after that it would charge the hold a second time.
 const HOLD_REQUEST_AGE_MAX_MS: u64 = 12 * 60 * 60 * 1_000;
 
 impl HoldRequest {
-    /// Whether a store that does not know the hold can only have lost it, at a moment (unix ms) by
-    /// the store's own clock.
+    /// Whether the hold is so recent at `now` (unix ms, by the store's own clock) that a store
+    /// which does not know it must have lost it.
     #[must_use]
     pub(crate) fn is_recent(&self, now: i64) -> bool {
         now.abs_diff(self.at) < HOLD_REQUEST_AGE_MAX_MS
     }
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done.
+    /// The operation was done.
     Done,
-    /// It had been done before.
+    /// The operation had been done before.
     AlreadyDone,
     /// The id was used before, for something else.
     Conflict,
-    /// So much is held now.
+    /// This amount is held now.
     Held(Money),
-    /// The hold was made before.
+    /// The hold was placed before.
     HoldExists {
-        /// With so much.
+        /// The amount that it holds.
         held: Money,
-        /// Whether it still stands.
+        /// Whether the hold is still open.
         open: bool,
     },
-    /// There is not enough; so much is available.
+    /// Not enough is available; the value is what is available.
     Insufficient(Money),
-    /// The hold was voided before it came.
+    /// The hold was voided before it arrived.
     Tombstoned,
-    /// So much is posted for the hold.
+    /// The hold was posted.
     Posted {
-        /// In all.
+        /// The total amount posted for the hold.
         amount: Money,
-        /// Of this, what the account could not pay.
+        /// The part of it that the account could not pay.
         written_off: Money,
     },
-    /// The hold had been posted before, with so much.
+    /// The hold had been posted before, with this amount.
     AlreadyPosted(Money),
     /// The hold ended without a charge, now or before.
     Voided,
-    /// The hold no longer stands.
+    /// The hold has ended, so it cannot be changed.
     HoldEnded,
     /// There is no such hold.
     UnknownHold,
     /// There is no such account.
     NoAccount,
-    /// A sum would not fit; nothing was done.
+    /// A sum would exceed the range of [`Money`]; nothing was done.
     OutOfRange,
 }
 
@@ -162,9 +163,9 @@ mod tests {
         let half_a_day = 43_200_000;
         let of = |at| HoldRequest { wanted: Money::ZERO, least: Money::ZERO, at };
         for at in [0, 7, 1_800_000_000_000] {
-            for (off, is_of_late) in [(0, true), (half_a_day - 1, true), (half_a_day, false)] {
-                assert_eq!(of(at).is_recent(at + off), is_of_late, "{at} and {off} ms");
-                assert_eq!(of(at).is_recent(at - off), is_of_late, "{off} ms before {at}");
+            for (off, expect_recent) in [(0, true), (half_a_day - 1, true), (half_a_day, false)] {
+                assert_eq!(of(at).is_recent(at + off), expect_recent, "{at} and {off} ms");
+                assert_eq!(of(at).is_recent(at - off), expect_recent, "{off} ms before {at}");
             }
         }
         assert!(!of(i64::MIN).is_recent(i64::MAX));

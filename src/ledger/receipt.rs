@@ -1,4 +1,4 @@
-//! What stands for an operation that was submitted.
+//! The receipt of an operation that was submitted to the ledger.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::pin::Pin;
@@ -6,26 +6,26 @@ use std::task::{Context, Poll, Waker};
 
 use super::{Outcome, Unavailable};
 
-/// An operation that is on its way to the store; waiting for it tells what came of it.
+/// An operation that is on its way to the store. Awaiting it returns the outcome.
 ///
-/// It was sent, or queued to be sent, before the caller got this: operations that are submitted one
-/// after another are done in that order. Dropping it does not take the operation back: it may be
-/// done, or not.
+/// The operation was sent, or queued to be sent, before the caller got this: operations that are
+/// submitted one after another are done in that order. Dropping the receipt does not cancel the
+/// operation: it may be done or not.
 #[must_use = "only who waits for it knows what came of the operation"]
 pub struct Receipt<'a>(State<'a>);
 
-type Answer = Result<Outcome, Unavailable>;
+type SubmitResult = Result<Outcome, Unavailable>;
 
 enum State<'a> {
-    Answered(Option<Answer>),
-    OnItsWay(Pin<Box<dyn Future<Output = Answer> + Send + 'a>>),
+    Answered(Option<SubmitResult>),
+    OnItsWay(Pin<Box<dyn Future<Output = SubmitResult> + Send + 'a>>),
 }
 
 impl<'a> Receipt<'a> {
-    /// Takes the first step of an operation, after which it is on its way.
-    pub fn start(operation: impl Future<Output = Answer> + Send + 'a) -> Receipt<'a> {
+    /// Polls the operation once, after which it is on its way.
+    pub fn start(operation: impl Future<Output = SubmitResult> + Send + 'a) -> Receipt<'a> {
         let mut operation = Box::pin(operation);
-        // The first one that waits leaves a waker of its own.
+        // The no-op waker is replaced by that of the task that awaits the receipt.
         match operation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => Receipt(State::Answered(Some(answer))),
             Poll::Pending => Receipt(State::OnItsWay(operation)),
@@ -34,9 +34,9 @@ impl<'a> Receipt<'a> {
 }
 
 impl Future for Receipt<'_> {
-    type Output = Answer;
+    type Output = SubmitResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<SubmitResult> {
         match &mut self.0 {
             State::Answered(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
             State::OnItsWay(operation) => operation.as_mut().poll(cx),

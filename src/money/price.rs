@@ -3,7 +3,7 @@
 
 use super::{BilledUnits, Money, MoneyError, Rate, TokenUsage, VideoResolution};
 
-/// What tokens cost at one level of a price list.
+/// The token rates at one level of a price list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TokenRates {
     /// Per input token.
@@ -14,14 +14,15 @@ pub struct TokenRates {
     pub cache_read: Option<Rate>,
     /// Per input token written to a prompt cache; the input rate if none is listed.
     pub cache_write: Option<Rate>,
-    /// Per input token written to a prompt cache for an hour; as any other written one if none is
+    /// Per input token written to a prompt cache for an hour; the `cache_write` rate if none is
     /// listed.
     pub cache_write_1h: Option<Rate>,
 }
 
 impl TokenRates {
     fn cost(&self, tokens: TokenUsage) -> Result<Money, MoneyError> {
-        // A vendor that reports more cached tokens than tokens is held to its total.
+        // If a vendor reports more cached tokens than input tokens, only the input total is
+        // charged.
         let read = tokens.cache_read.min(tokens.input);
         let write = tokens.cache_write.min(tokens.input - read);
         let plain = tokens.input - read - write;
@@ -39,16 +40,17 @@ impl TokenRates {
 /// Prices of a model that is sold by tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TokenPrice {
-    /// What holds where nothing below does.
+    /// The rates where no dated rate and no tier applies.
     pub base: TokenRates,
-    /// Rates of the whole request, by the number of input tokens above which they apply, ascending.
+    /// The rates for the whole request, with the number of input tokens above which they apply,
+    /// ascending.
     pub input_tiers: Vec<(u64, TokenRates)>,
-    /// Base rates from a moment on (unix seconds, UTC), ascending.
+    /// The base rates that apply from a time on (unix seconds, UTC), ascending.
     pub dated_rates: Vec<(i64, TokenRates)>,
 }
 
 impl TokenPrice {
-    /// The exact cost of `tokens` at the price of the moment `at` (unix seconds).
+    /// Returns the exact cost of `tokens` at the price of the time `at` (unix seconds).
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] if it does not fit.
@@ -60,7 +62,7 @@ impl TokenPrice {
         }
     }
 
-    /// What to hold for a call of at most `input` tokens in and `output` tokens out.
+    /// Returns what to hold for a call of at most `input` tokens in and `output` tokens out.
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] if it does not fit.
@@ -76,7 +78,7 @@ impl TokenPrice {
         Ok(Quote { wanted: dearest(output)?, least: dearest(output.min(1))? })
     }
 
-    /// Whether there is a price for what is kept in a prompt cache for an hour, at each level.
+    /// Whether every level has a rate for tokens that are cached for an hour.
     #[must_use]
     pub(crate) fn has_cache_write_1h(&self) -> bool {
         let above = self.input_tiers.iter().map(|(_, rates)| rates);
@@ -84,7 +86,8 @@ impl TokenPrice {
         [&self.base].into_iter().chain(above).chain(from).all(|r| r.cache_write_1h.is_some())
     }
 
-    /// The rates of the moment `at` (unix seconds), where no tier by input applies.
+    /// Returns the rates at the time `at` (unix seconds) for requests to which no input tier
+    /// applies.
     #[must_use]
     pub(crate) fn base_rates_at(&self, at: i64) -> TokenRates {
         let dated = self.dated_rates.iter().rev().find(|(since, _)| at >= *since);
@@ -93,7 +96,7 @@ impl TokenPrice {
 }
 
 impl TokenRates {
-    /// The cost if every input token were of the dearest kind.
+    /// Returns the cost if every input token were of the most expensive kind.
     fn cost_max(&self, tokens: TokenUsage) -> Result<Money, MoneyError> {
         let input = [Some(self.input), self.cache_read, self.cache_write, self.cache_write_1h];
         let dearest = input.into_iter().flatten().max().unwrap_or_default();
@@ -108,25 +111,25 @@ pub enum Price {
     Tokens(TokenPrice),
     /// By tokens, with a fixed sum reserved for each image.
     Image {
-        /// What its tokens cost.
+        /// The token prices.
         tokens: TokenPrice,
-        /// What must be there before an image is asked for.
+        /// The amount that must be available before an image is ordered.
         reservation: Money,
     },
     /// By second of video, for each resolution on offer, in the order of the rules.
     Video(Vec<(VideoResolution, Rate)>),
-    /// By character of text.
+    /// Per character of the input text.
     Speech(Rate),
-    /// For nothing.
+    /// Free of charge.
     Free,
 }
 
 impl Price {
-    /// The exact cost of a call at the price of the moment `at` (unix seconds).
+    /// Returns the exact cost of a call at the price of the time `at` (unix seconds).
     ///
     /// # Errors
-    /// [`MoneyError::WrongUnits`] if it is not sold by such units, [`MoneyError::OutOfRange`] if it
-    /// does not fit.
+    /// [`MoneyError::WrongUnits`] if the model is not sold by such units,
+    /// [`MoneyError::OutOfRange`] if the cost does not fit.
     pub(crate) fn cost(&self, units: BilledUnits, at: i64) -> Result<Money, MoneyError> {
         match (self, units) {
             (Price::Tokens(price), BilledUnits::Tokens(used)) => price.cost(used, at),
@@ -155,24 +158,26 @@ impl Price {
         }
     }
 
-    /// Whether the vendor's bill is the price: images whose tokens are listed at nothing.
+    /// Whether the vendor's bill is the price. This is so for images whose token rates are all
+    /// zero.
     #[must_use]
     pub(crate) fn is_vendor_billed(&self) -> bool {
         matches!(self, Price::Image { tokens, .. } if *tokens == TokenPrice::default())
     }
 }
 
-/// What a hold should be.
+/// The amounts to hold for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quote {
-    /// Covers the call to the full.
+    /// The amount that covers the call at its largest.
     pub wanted: Money,
-    /// Covers the input and a first token of output; below it the call is refused.
+    /// The amount that covers the input and the first output token. If less is available, the call
+    /// is refused.
     pub least: Money,
 }
 
 impl Quote {
-    /// Exactly so much, neither more nor less.
+    /// Makes a quote whose two amounts are equal.
     #[must_use]
     pub fn exactly(amount: Money) -> Quote {
         Quote { wanted: amount, least: amount }
@@ -245,7 +250,8 @@ mod tests {
         assert_eq!(price.cost(absurd, 0).map(Money::nano), Ok(10 * 500));
     }
 
-    /// A vendor takes twice the input price for it, whatever a shorter life costs.
+    /// The vendor charges twice the input rate for an hour, whatever a shorter cache lifetime
+    /// costs.
     #[test]
     fn what_is_cached_for_an_hour_was_charged_as_any_other_write() {
         let hour = TokenUsage {
@@ -333,7 +339,7 @@ mod tests {
         BilledUnits::Video { seconds, resolution, ticks }
     }
 
-    /// What is sold costs its list price in its own units, and nothing in any others.
+    /// Each model costs its list price for its own units, and refuses all other units.
     #[rstest]
     #[case::image_by_tokens(
         image(5_000, 30_000),

@@ -1,4 +1,4 @@
-//! The admin address: metrics, and whether the process lives and is ready.
+//! The admin address: metrics, and whether the process is alive and ready.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -32,27 +32,27 @@ use crate::gateway::upstream::vendor_key::read_key;
 use crate::ledger::Ledger;
 use crate::permissions;
 
-/// A scraper has said what it wants within this, and takes its answer within it.
+/// A scraper must send its request within this time, and read the response within it.
 const SCRAPER_TIMEOUT: Duration = Duration::from_secs(5);
-/// An idle connection is kept for the next scrape.
+/// How long an idle connection is kept for the next scrape.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(65);
 
-/// Answers on the admin address.
+/// Serves the admin address.
 pub(super) struct AdminServer {
     ledger: Arc<dyn Ledger>,
     routes: Arc<RouteTable>,
-    /// Whose models are for sale.
+    /// The catalogue, whose vendors are listed.
     catalogue: Arc<ArcSwap<Catalogue>>,
-    /// The ledger must answer within this.
+    /// The ledger must answer a readiness check within this time.
     ledger_timeout: Duration,
-    /// The digest of the token that is asked for, if one is.
+    /// The digest of the token that requests must have; `None` if they need none.
     token: Option<TokenDigest>,
 }
 
 type TokenDigest = [u8; 32];
 
-/// Puts it together. It has an edge of its own, with a bound of its own: whoever connects there
-/// takes nothing from the clients.
+/// Builds the service. It has its own edge with its own connection limit, so that connections to it
+/// take nothing from the clients.
 pub(super) fn build(
     conf: &Config,
     ledger: Arc<dyn Ledger>,
@@ -60,11 +60,11 @@ pub(super) fn build(
     catalogue: Arc<ArcSwap<Catalogue>>,
     connections_max: usize,
 ) -> anyhow::Result<Service<EdgeService<AdminServer>>> {
-    let token = conf.listen.admin_token.as_ref().map(|source| {
-        let told = read_key(source).with_context(|| format!("listen.admin_token: no {source:?}"));
-        told.map(|token| token_digest(&token))
+    let digest = conf.listen.admin_token.as_ref().map(|source| {
+        let token = read_key(source).with_context(|| format!("listen.admin_token: no {source:?}"));
+        token.map(|token| token_digest(&token))
     });
-    let (ledger_timeout, token) = (conf.timeouts.ledger, token.transpose()?);
+    let (ledger_timeout, token) = (conf.timeouts.ledger, digest.transpose()?);
     let admin = AdminServer { ledger, routes, catalogue, ledger_timeout, token };
     let parts = EdgeConfig {
         app: admin,
@@ -104,7 +104,7 @@ fn token_digest(token: &str) -> TokenDigest {
 #[async_trait]
 impl ServeHttp for AdminServer {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
-        // The next request of a connection is waited for by the edge.
+        // The edge waits for the next request of the connection.
         session.set_keepalive(Some(IDLE_TIMEOUT.as_secs()));
         let is_authorized = self.is_authorized(session);
         match session.req_header().uri.path() {
@@ -118,17 +118,17 @@ impl ServeHttp for AdminServer {
 }
 
 impl AdminServer {
-    /// Whether a request has the token, if one is asked for.
+    /// Whether a request has the token, or none is required.
     fn is_authorized(&self, session: &ServerSession) -> bool {
         let Some(token) = &self.token else { return true };
         let header = session.req_header().headers.get(http::header::AUTHORIZATION);
         let shown = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        // Digests are compared, so the time that takes says nothing of the token.
+        // Digests are compared, so that the time of the comparison reveals nothing about the token.
         shown.is_some_and(|shown| token_digest(shown.trim()) == *token)
     }
 
-    /// Ready is who can reach the ledger and knows the way to some vendor. Who asks without the
-    /// token hears only whether it is.
+    /// Returns whether the process is ready: it can reach the ledger, and has an address for at
+    /// least one vendor. A request without the token gets only that result.
     async fn readiness(&self, is_authorized: bool) -> Response<Vec<u8>> {
         let ledger = match tokio::time::timeout(self.ledger_timeout, self.ledger.ping()).await {
             Ok(Ok(())) => "ok".to_owned(),
@@ -140,7 +140,8 @@ impl AdminServer {
         for vendor in self.routes.vendors() {
             vendors.entry(vendor).or_default();
         }
-        // Those too that the configuration has no section for: their models are listed.
+        // Vendors without a section in the configuration are listed too: their models are in the
+        // list of models.
         let catalogue = self.catalogue.load();
         for vendor in catalogue.vendors() {
             vendors.entry(vendor).or_default();
@@ -158,10 +159,10 @@ impl AdminServer {
             vendors.entry(&route.vendor).or_default().insert(&route.name, state);
         }
         let ready = ledger == "ok" && self.routes.all().any(|route| route.address().is_some());
-        let told = |states: &BTreeMap<&str, &str>| {
+        let states_json = |states: &BTreeMap<&str, &str>| {
             if states.is_empty() { json!("no_route") } else { json!(states) }
         };
-        let vendors: BTreeMap<_, _> = vendors.iter().map(|(v, s)| (v, told(s))).collect();
+        let vendors: BTreeMap<_, _> = vendors.iter().map(|(v, s)| (v, states_json(s))).collect();
         let status = if ready { 200 } else { 503 };
         if !is_authorized {
             return json_response(status, &json!({ "ready": ready }));

@@ -1,5 +1,5 @@
-//! What goes on beside the requests: names are resolved, dead holds swept, rules reloaded; and at
-//! the end, the process leaves as soon as the last answer has.
+//! The tasks beside the requests: resolving names, sweeping expired holds, reloading rules; and at
+//! the end the process exits as soon as the last response is sent.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,28 +30,30 @@ use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
 use crate::store::maintenance::Maintenance;
 
-/// Names are resolved again after so long; those that never were, much sooner.
+/// The interval between two lookups of the vendors' host names, and the shorter one while some name
+/// was never resolved.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
 const RESOLVE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Holds whose lease ran out are looked for so often, or more often where leases are short.
+/// The interval between two sweeps of expired holds; it is shorter if leases are short.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-/// Bodies in the object store are looked through so often, and sooner where there is little room,
-/// but never without a pause.
+/// The interval between two sweeps of the bodies in the object store. A sweep runs earlier if there
+/// is little room, but never without the pause.
 const BODY_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 const BODY_SWEEP_PAUSE: Duration = Duration::from_secs(1);
-/// The rules' files are looked at so often.
+/// How often the rules files are checked for changes.
 const RELOAD_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Whether a route is to be probed is looked at so often.
+/// How often it is checked whether a route needs a probe.
 const PROBE_POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Keep-alive clients get this long for one last request, whose reply closes the connection: a
+/// Keep-alive clients get this long for one last request, whose response closes the connection: a
 /// client whose connection is closed cannot know whether its request was read.
 const KEEPALIVE_DRAIN: Duration = Duration::from_millis(500);
-/// At the end so long is waited for the store to say that it knows how holds ended.
+/// How long a stopping process waits for the store to acknowledge settlements, if they are in the
+/// outbox.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
-/// While the process stops, what is under way is counted so often.
+/// How often a stopping process counts the requests that are still running.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// See the module.
+/// The background tasks and what they need.
 pub(super) struct BackgroundTasks {
     pub(super) ledger: Arc<dyn Ledger>,
     pub(super) bodies: Arc<BodyFiles>,
@@ -64,16 +66,16 @@ pub(super) struct BackgroundTasks {
     pub(super) in_flight: InFlight,
     pub(super) connections: Arc<ConnectionLimits>,
     pub(super) settling: InFlight,
-    /// Whether the worker has ended what it had begun.
+    /// Whether the worker has finished the jobs in work.
     pub(super) worker_idle: Arc<AtomicBool>,
     pub(super) rules: RulesReload,
     pub(super) credentials: ReloadableCredentials,
     pub(super) grace_s: u64,
-    /// Tells that the end is not to be waited for any longer.
+    /// Notified when running calls are not to be waited for any longer.
     pub(super) force_stop: Arc<Notify>,
 }
 
-/// The worker, which makes videos beside everything else.
+/// The worker for video jobs, as a service.
 pub(super) struct VideoWorker(pub(super) Arc<JobWorker>);
 
 #[async_trait]
@@ -98,18 +100,18 @@ impl BackgroundService for BackgroundTasks {
     }
 }
 
-/// Keeps the store from now on: before anybody can call, and until the process has ended, since
-/// the last calls need their leases too.
-pub(super) fn spawn_maintenance(upkeep: &Arc<Maintenance>) -> anyhow::Result<()> {
+/// Starts the maintenance of the store on a thread of its own. It begins before clients can
+/// connect, and runs until the process has ended, since the last calls need their leases too.
+pub(super) fn spawn_maintenance(maintenance: &Arc<Maintenance>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let maintenance = upkeep.clone();
+    let maintenance = maintenance.clone();
     let keeping = move || runtime.block_on(maintenance.run());
-    std::thread::Builder::new().name("upkeep".to_owned()).spawn(keeping)?;
+    std::thread::Builder::new().name("maintenance".to_owned()).spawn(keeping)?;
     Ok(())
 }
 
-/// Looks the names of all routes up. Together: one that hangs must not keep the others from their
-/// addresses.
+/// Resolves the host names of all routes. The lookups run concurrently, so that one that hangs does
+/// not keep the other routes from their addresses.
 pub(super) async fn resolve_all(routes: &RouteTable) {
     futures_util::future::join_all(routes.all().map(|route| resolve_route(route))).await;
 }
@@ -134,7 +136,7 @@ impl BackgroundTasks {
         }
     }
 
-    /// Forgets bodies whose time has come, and makes room for others.
+    /// Deletes expired bodies, and makes room for new ones.
     async fn sweep_bodies(&self) {
         loop {
             let now_s = unix_ms().unsigned_abs() / 1_000;
@@ -159,12 +161,15 @@ impl BackgroundTasks {
     }
 
     async fn reload_periodically(&self) {
-        let Ok(mut hangup) = signal(SignalKind::hangup()) else {
-            log::error!(
-                event = "signal_handler_failed";
-                "SIGHUP handler failed; rules are reloaded when their files change"
-            );
-            return std::future::pending().await;
+        let mut hangup = match signal(SignalKind::hangup()) {
+            Ok(hangup) => hangup,
+            Err(why) => {
+                log::error!(
+                    event = "signal_handler_failed", why:% = why;
+                    "SIGHUP handler failed; rules are reloaded when their files change"
+                );
+                return std::future::pending().await;
+            }
         };
         loop {
             tokio::select! {
@@ -181,17 +186,17 @@ impl BackgroundTasks {
         }
     }
 
-    /// Asks routes that fail how they are.
+    /// Probes the routes that fail.
     async fn probe_routes(&self) {
         loop {
             tokio::time::sleep(PROBE_POLL_INTERVAL).await;
-            let prober = RouteProber { dial: &self.pool, timeouts: &self.timeouts };
+            let prober = RouteProber { pool: &self.pool, timeouts: &self.timeouts };
             prober.probe_suspected(&self.routes, &self.catalogue.load_full()).await;
         }
     }
 
-    /// Waits for the last answer and its settlement, then leaves: pingora itself would sleep
-    /// for the whole of its grace period.
+    /// Waits for the last response and its settlement, then exits: pingora itself would sleep for
+    /// its whole grace period.
     async fn drain_and_exit(&self) {
         let in_time = tokio::select! {
             in_time = self.drain() => in_time,
@@ -208,14 +213,14 @@ impl BackgroundTasks {
         std::process::exit(0);
     }
 
-    /// Waits for the last answer and its settlement; tells whether it came in time.
+    /// Waits for the last response and its settlement. Returns whether all requests ended in time.
     async fn drain(&self) -> bool {
         let drain_until = Instant::now() + KEEPALIVE_DRAIN;
         let last = async {
             while self.connections.count() > 0 && Instant::now() < drain_until {
                 tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
             }
-            // Twice: a request may have begun that is not counted yet.
+            // Checked twice: a request may have begun that is not counted yet.
             for _ in 0..2 {
                 tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
                 while self.in_flight.count() > 0 || !self.worker_idle.load(Ordering::SeqCst) {
@@ -226,7 +231,8 @@ impl BackgroundTasks {
         let grace = Duration::from_secs(self.grace_s);
         let began = Instant::now();
         let done = tokio::time::timeout(grace, last).await;
-        // What is written down somebody will send when the store is there again.
+        // Settlements in the outbox will be sent by another process when the store is reachable
+        // again, so they are waited for only briefly.
         let rest = grace.saturating_sub(began.elapsed());
         let settle_timeout =
             if self.maintenance.can_write_outbox() { rest.min(SETTLE_TIMEOUT) } else { rest };
@@ -245,10 +251,13 @@ impl BackgroundTasks {
     }
 }
 
-/// Ends all expired holds, for as long as that may take. A store ends a batch at a
-/// time: of a process that died with more of them the rest is not to wait for the next sweep.
-async fn expire_dead_holds(ledger: &dyn Ledger, may: impl Fn() -> bool) -> Result<(), Unavailable> {
-    while may() {
+/// Ends all expired holds while `may_continue` returns true. A store ends one batch at a time; the
+/// rest of a large number, as a dead process leaves, must not wait for the next sweep.
+async fn expire_dead_holds(
+    ledger: &dyn Ledger,
+    may_continue: impl Fn() -> bool,
+) -> Result<(), Unavailable> {
+    while may_continue() {
         let swept = ledger.expire_holds().await?;
         METRICS.holds_open.set(i64::try_from(swept.open).unwrap_or(i64::MAX));
         METRICS.held_nanousd.set(swept.held.nano());
@@ -270,7 +279,7 @@ async fn resolve_route(route: &VendorRoute) {
     match tokio::net::lookup_host((route.base.host.as_str(), route.base.port)).await {
         Ok(found) => {
             let mut addresses: Vec<SocketAddr> = found.collect();
-            // Hosts without IPv6 would fail on such an address first.
+            // On a host without IPv6, a connection to an IPv6 address would fail first.
             addresses.sort_by_key(SocketAddr::is_ipv6);
             route.set_addresses(addresses);
         }

@@ -1,4 +1,4 @@
-//! The certificate that clients are shown, which may be replaced while connections are served.
+//! The certificate for clients, which may be replaced while connections are served.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::conf::ListenTlsSection;
 
-/// A certificate chain and its key, and the files that they come from.
+/// A certificate chain and its key, and the files from which they were loaded.
 #[derive(Debug)]
 pub(super) struct ServerCertificate {
     files: ListenTlsSection,
@@ -21,17 +21,17 @@ pub(super) struct ServerCertificate {
 }
 
 impl ServerCertificate {
-    /// Reads the files.
+    /// Loads the files.
     ///
     /// # Errors
-    /// One cannot be read, or the key is not that of the certificate.
+    /// A file cannot be read, or the key does not belong to the certificate.
     pub(super) fn load(files: &ListenTlsSection) -> anyhow::Result<Arc<ServerCertificate>> {
         let current = ArcSwap::from_pointee(load_certified_key(files)?);
         Ok(Arc::new(ServerCertificate { files: files.clone(), current }))
     }
 
-    /// Reads them again. Connections that stand keep what they were made with; a fault changes
-    /// nothing.
+    /// Loads the files again. Open connections keep the old certificate; after a fault nothing
+    /// changes.
     pub(super) fn reload(&self) {
         let cert = self.files.cert.as_str();
         match load_certified_key(&self.files) {
@@ -48,7 +48,7 @@ impl ServerCertificate {
         }
     }
 
-    /// What TLS is spoken with: the certificate, and both versions of HTTP.
+    /// Returns the TLS acceptor with this certificate, for HTTP/1.1 and HTTP/2.
     pub(super) fn acceptor(self: &Arc<Self>) -> Acceptor {
         let builder = ServerConfig::builder().with_no_client_auth();
         let mut config = builder.with_cert_resolver(self.clone());

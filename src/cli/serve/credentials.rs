@@ -1,5 +1,5 @@
-//! What the process shows of itself, read again at SIGHUP: the certificate that clients see, and
-//! the keys of the vendors.
+//! The credentials that are read again at SIGHUP: the certificate for clients, and the keys of the
+//! vendors.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use super::certificate::ServerCertificate;
 use crate::conf::Config;
 use crate::gateway::upstream::routes::RouteTable;
 
-/// See the module.
+/// The credentials that can be reloaded.
 pub(super) struct ReloadableCredentials {
-    /// The configuration file, which says where the keys are.
+    /// The configuration file, which names the sources of the keys.
     pub(super) conf_file: String,
     pub(super) routes: Arc<RouteTable>,
     pub(super) certificate: Option<Arc<ServerCertificate>>,
 }
 
 impl ReloadableCredentials {
-    /// Reads the certificate. The routes have their keys already.
+    /// Loads the certificate. The routes have their keys already.
     ///
     /// # Errors
-    /// There is no certificate where the configuration says, or its key is not there.
+    /// The certificate or its key cannot be loaded from the configured files.
     pub(super) fn load(
         conf: &Config,
         conf_file: &str,
@@ -33,7 +33,7 @@ impl ReloadableCredentials {
         Ok(ReloadableCredentials { conf_file: conf_file.to_owned(), routes, certificate })
     }
 
-    /// Reads all of it again. What cannot be read stays as it was.
+    /// Loads the certificate and the keys again. What cannot be loaded stays as it was.
     pub(super) fn reload(&self) {
         if let Some(certificate) = &self.certificate {
             certificate.reload();

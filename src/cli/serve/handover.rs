@@ -1,8 +1,8 @@
-//! How listening sockets go from one process to the next: over a unix socket, from and to a process
-//! of the same user, and none that does not listen at an address of the configuration.
+//! Passes listening sockets from one process to the next: over a unix socket, only between
+//! processes of the same user, and only sockets that listen at an address of the configuration.
 //!
-//! pingora can send sockets too. It takes them from whoever comes first, over a socket that it
-//! opens to every user, and believes the names that come with them.
+//! pingora can send sockets too. But it takes them from the first process that connects, over a
+//! unix socket that every user may open, and it trusts the names that come with them.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -21,16 +21,16 @@ use rustix::process::geteuid;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// A process has two.
+/// The most sockets that are sent. A process has two.
 const SOCKETS_MAX: usize = 8;
-/// Their addresses, a line each.
+/// The most bytes of the addresses that are sent, one per line.
 const NAMES_BYTES_MAX: usize = 2_048;
 
-/// A listening socket, by the address that the configuration gives it.
+/// A listening socket, with its address in the configuration.
 pub(super) type NamedSocket = (String, TcpListener);
 
-/// The listening sockets of this process, as long as it takes connections: whoever keeps one open
-/// keeps clients waiting at it.
+/// The listening sockets of this process while it accepts connections. A copy that stays open keeps
+/// clients waiting in its queue, so all copies must be closed at the end.
 #[derive(Default)]
 pub(super) struct ListenerSet(Mutex<Vec<NamedSocket>>);
 
@@ -39,12 +39,12 @@ impl ListenerSet {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = listeners;
     }
 
-    /// Gives them up.
+    /// Closes the sockets.
     pub(super) fn close(&self) {
         self.set(Vec::new());
     }
 
-    /// Others for the same sockets; none while this process does not serve.
+    /// Duplicates the sockets; empty while this process does not serve.
     fn try_clone_all(&self) -> std::io::Result<Vec<NamedSocket>> {
         let listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let copy = |(name, listener): &NamedSocket| Ok((name.clone(), listener.try_clone()?));
@@ -52,8 +52,8 @@ impl ListenerSet {
     }
 }
 
-/// Makes sure of who is at the other end: a process of this one's user, or of root's, who could do
-/// anything anyway. It is the system that says so.
+/// Checks by the credentials from the kernel that the peer is a process of this process's user or
+/// of root, which could do anything anyway.
 pub(super) fn check_peer(stream: &UnixStream) -> anyhow::Result<()> {
     let peer = stream.peer_cred().context("the system does not say who is there")?;
     let (uid, own) = (peer.uid(), geteuid().as_raw());
@@ -83,21 +83,21 @@ async fn send_sockets(stream: &UnixStream, listeners: &[NamedSocket]) -> anyhow:
     ensure!(fits, "there are too many sockets to send");
     let write = || {
         let mut space = [const { MaybeUninit::uninit() }; cmsg_space!(ScmRights(SOCKETS_MAX))];
-        let mut beside = SendAncillaryBuffer::new(&mut space);
-        beside.push(SendAncillaryMessage::ScmRights(&sockets));
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&sockets));
         let names = [IoSlice::new(names.as_bytes())];
-        Ok(sendmsg(stream, &names, &mut beside, SendFlags::NOSIGNAL)?)
+        Ok(sendmsg(stream, &names, &mut ancillary, SendFlags::NOSIGNAL)?)
     };
     let sent = stream.async_io(Interest::WRITABLE, write).await?;
-    // So little goes at once, or not at all.
+    // A message this small is sent completely or not at all.
     ensure!(sent == names.len(), "the sockets went in part");
     Ok(())
 }
 
-/// Takes the sockets that another process sends, as far as they are for `addresses`.
+/// Receives the sockets that another process sends, and keeps those for `addresses`.
 ///
 /// # Errors
-/// Nothing came, or what came is not what the configuration says.
+/// Nothing was received, or what was received does not fit the configuration.
 pub(super) async fn receive_listeners(
     stream: &UnixStream,
     addresses: &[String],
@@ -106,12 +106,12 @@ pub(super) async fn receive_listeners(
     let mut sockets: Vec<OwnedFd> = Vec::new();
     let read = || {
         let mut space = [const { MaybeUninit::uninit() }; cmsg_space!(ScmRights(SOCKETS_MAX))];
-        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let into = &mut [IoSliceMut::new(&mut names)];
-        let read = recvmsg(stream, into, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
-        for message in beside.drain() {
-            if let RecvAncillaryMessage::ScmRights(came) = message {
-                sockets.extend(came);
+        let read = recvmsg(stream, into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(received_fds) = message {
+                sockets.extend(received_fds);
             }
         }
         Ok((read.bytes, read.flags.contains(ReturnFlags::CTRUNC)))
@@ -121,18 +121,19 @@ pub(super) async fn receive_listeners(
     let names = std::str::from_utf8(&names[..length]).context("the sockets have no names")?;
     let names: Vec<&str> = names.lines().collect();
     ensure!(names.len() == sockets.len(), "{} sockets came for {names:?}", sockets.len());
-    let came = names.into_iter().map(str::to_owned).zip(sockets.into_iter().map(TcpListener::from));
-    select_configured(came.collect(), addresses)
+    let received =
+        names.into_iter().map(str::to_owned).zip(sockets.into_iter().map(TcpListener::from));
+    select_configured(received.collect(), addresses)
 }
 
-/// Those that listen where the configuration says. One for an address that it does not say any more
-/// is closed.
+/// Selects the sockets that listen at configured addresses. A socket for an address that is no
+/// longer configured is closed.
 fn select_configured(
-    came: Vec<NamedSocket>,
+    received: Vec<NamedSocket>,
     addresses: &[String],
 ) -> anyhow::Result<Vec<NamedSocket>> {
     let mut ours: Vec<NamedSocket> = Vec::new();
-    for (name, listener) in came {
+    for (name, listener) in received {
         if !addresses.contains(&name) {
             log::info!(
                 event = "upgrade_address_skipped", address = name;
@@ -155,7 +156,7 @@ fn check_address(name: &str, listener: &TcpListener) -> anyhow::Result<()> {
     ensure!(is_listening, "it does not listen");
     let wanted: SocketAddr = name.parse().map_err(|_| anyhow!("that is no address"))?;
     let found = listener.local_addr().context("it has no address")?;
-    // With port 0 any is as configured.
+    // With port 0 any port is as configured.
     let is_wanted =
         found.ip() == wanted.ip() && (found.port() == wanted.port() || wanted.port() == 0);
     ensure!(is_wanted, "it listens at {found}");
@@ -175,7 +176,7 @@ mod tests {
         (listener.local_addr().expect("its address").to_string(), listener)
     }
 
-    /// What becomes of these when they are sent to a process of these addresses.
+    /// Sends sockets to a process that has these addresses, and returns the names that it accepts.
     async fn sent(
         listeners: Vec<NamedSocket>,
         addresses: &[String],
@@ -184,12 +185,12 @@ mod tests {
         check_peer(&from).expect("it is this process");
         send_sockets(&from, &listeners).await.expect("sent");
         drop(listeners);
-        let came = receive_listeners(&to, addresses).await.map_err(|why| format!("{why:#}"))?;
-        for (name, listener) in &came {
+        let received = receive_listeners(&to, addresses).await.map_err(|why| format!("{why:#}"))?;
+        for (name, listener) in &received {
             assert_eq!(&listener.local_addr().expect("its address").to_string(), name);
             std::net::TcpStream::connect(name).expect("it still listens");
         }
-        Ok(came.into_iter().map(|(name, _)| name).collect())
+        Ok(received.into_iter().map(|(name, _)| name).collect())
     }
 
     #[tokio::test]
@@ -197,8 +198,8 @@ mod tests {
         let [http, admin, other] = [listener(), listener(), listener()];
         let gone = other.0.clone();
         let addresses = [http.0.clone(), admin.0.clone()];
-        let came = sent(vec![http, admin, other], &addresses).await;
-        assert_eq!(came.as_deref(), Ok(&addresses[..]));
+        let received = sent(vec![http, admin, other], &addresses).await;
+        assert_eq!(received.as_deref(), Ok(&addresses[..]));
         assert!(std::net::TcpStream::connect(gone).is_err(), "nobody has it any more");
     }
 

@@ -1,4 +1,4 @@
-//! Where clients connect: the edge, with the gateway behind it.
+//! The service at which clients connect: the edge, with the gateway behind it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,16 +21,16 @@ use crate::gateway::edge::{EdgeConfig, EdgeService};
 use crate::gateway::state::Gateway;
 use crate::store::OpenStore;
 
-/// Streams at a time in one HTTP/2 connection of a client's, and bytes of each that may be under
-/// way.
+/// The most streams at a time in one HTTP/2 connection of a client, and the flow-control window of
+/// each stream in bytes.
 const H2_STREAMS_MAX: u32 = 32;
 const H2_STREAM_WINDOW: u32 = 256 << 10;
 
-/// The store is waited for so long before connections are taken.
+/// How long the service waits for a connection to the store before it accepts clients.
 const STORE_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What takes connections, once the store is connected where the requests will ask it: the first
-/// ones would wait for that otherwise, and might wait too long.
+/// Accepts connections once the store is connected on the runtime that serves requests. Otherwise
+/// the first requests would wait for that, perhaps too long.
 pub(super) struct ListenerService {
     pub(super) store: OpenStore,
     pub(super) service: Service<EdgeService<HttpProxy<Gateway>>>,
@@ -44,7 +44,8 @@ impl Opening for ListenerService {
         shutdown: ShutdownWatch,
         listeners_per_socket: usize,
     ) {
-        // Who is here before the store gets an answer as well.
+        // If the store does not connect in time, clients are accepted all the same, and get a
+        // response.
         let _ = timeout(STORE_CONNECT_TIMEOUT, self.store.connect()).await;
         Opening::start_service(&mut self.service, sockets, shutdown, listeners_per_socket).await;
     }
@@ -62,7 +63,7 @@ impl Opening for ListenerService {
     }
 }
 
-/// Puts it together.
+/// Builds the service.
 pub(super) fn build(
     conf: &Config,
     server: &Arc<ServerConf>,
@@ -83,15 +84,16 @@ pub(super) fn build(
     let mut service = Service::new("gateway".to_owned(), edge);
     let mut listener = ListenerConfig::tcp(&conf.listen.http);
     if conf.listen.tls.is_none() {
-        // Whoever reads has a buffer of its own; one more would take pages of memory for each.
+        // The readers of a connection have their own buffer; one more would use pages of memory for
+        // each connection.
         listener = listener.l4_buffer(L4BufferSettings::default().read(0));
     }
     service.add_listener(listener);
     service
 }
 
-/// A body that waits for room is not read. All that may lie about of such bodies must fit into the
-/// window of their connection, or it would stop the others on it.
+/// Returns the HTTP/2 settings. A body that waits for memory is not read. The unread bytes of all
+/// such bodies must fit into the window of their connection, or they would block its other streams.
 fn h2_options(head_bytes_max: usize) -> H2Options {
     let mut options = default_h2_options();
     options.max_concurrent_streams(H2_STREAMS_MAX);

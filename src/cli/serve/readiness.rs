@@ -1,5 +1,5 @@
-//! Start of service: this process binds a socket for each of its addresses, or takes them over from
-//! the running process, before its services start.
+//! The start of service: this process binds a socket for each of its addresses, or takes the
+//! sockets over from the running process, before its services start.
 
 use std::net::TcpListener;
 use std::os::fd::IntoRawFd as _;
@@ -17,26 +17,27 @@ use super::upgrade::{self, ReadyHandshake, SocketReceiver};
 use crate::conf::{AdminAddress, Config, ServerSection};
 use crate::store::maintenance::Maintenance;
 
-/// An address that somebody else has is waited for so long, if nobody serves in the meantime.
+/// How long an address that is in use is tried again, if no running process serves meanwhile.
 const BIND_TIMEOUT: Duration = Duration::from_secs(30);
 const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// See the module. Whatever serves waits for it.
+/// The gate that all services wait for: it opens the listening sockets.
 pub(super) struct StartupGate {
-    /// Of those that a next process takes over: a socket of the file system is made anew.
+    /// The TCP addresses, whose sockets a next process takes over. A unix socket is created anew
+    /// instead.
     addresses: Vec<String>,
     http: String,
     admin: String,
     server: ServerSection,
-    /// Where the sockets of the old process come, if there is one.
+    /// The running process that is to be replaced, if there is one.
     upgrade: Option<UpgradeRequest>,
     maintenance: Arc<Maintenance>,
     listeners: Arc<ListenerSet>,
 }
 
-/// A running process is to be replaced.
+/// The replacement of a running process.
 pub(super) struct UpgradeRequest {
-    /// The name of the socket at which its sockets come.
+    /// The path of the socket at which the listening sockets arrive.
     pub(super) socket: String,
     pub(super) receiver: SocketReceiver,
 }
@@ -63,12 +64,12 @@ impl StartupGate {
         }
     }
 
-    /// In the place of a process that runs.
+    /// Sets the running process that is to be replaced.
     pub(super) fn with_upgrade(self, upgrade: Option<UpgradeRequest>) -> StartupGate {
         StartupGate { upgrade, ..self }
     }
 
-    /// A listening socket for each address: the running process', or a new one.
+    /// Opens a listening socket for each address: the one of the running process, or a new one.
     async fn open_listeners(&self) -> anyhow::Result<Vec<NamedSocket>> {
         let mut listeners = Vec::new();
         let mut handshake = None;
@@ -90,8 +91,8 @@ impl StartupGate {
         Ok(listeners)
     }
 
-    /// Hands the sockets to what serves at them, and keeps a copy of each for the next process.
-    async fn register_listeners(&self, sockets: &ListenFds) -> anyhow::Result<()> {
+    /// Gives the sockets to the services, and keeps a copy of each for the next process.
+    async fn publish_listen_fds(&self, sockets: &ListenFds) -> anyhow::Result<()> {
         let listeners = self.open_listeners().await?;
         for (address, listener) in &listeners {
             sockets.lock().add(address.clone(), listener.try_clone()?.into_raw_fd());
@@ -111,8 +112,8 @@ impl ServiceWithDependents for StartupGate {
         ready: ServiceReadyNotifier,
     ) {
         let Some(sockets) = sockets else { return };
-        if let Err(why) = self.register_listeners(&sockets).await {
-            // Nothing was taken on yet.
+        if let Err(why) = self.publish_listen_fds(&sockets).await {
+            // No request was accepted yet, so the process may exit at once.
             log::error!(
                 event = "startup_failed", why:% = format!("{why:#}");
                 "startup failed"
@@ -139,7 +140,7 @@ impl ServiceWithDependents for StartupGate {
     }
 }
 
-/// A socket at an address that becomes free in time.
+/// Binds a socket, and retries until `bind_timeout` while the address is in use.
 async fn bind_when_free(address: &str, bind_timeout: Duration) -> anyhow::Result<TcpListener> {
     let end = Instant::now() + bind_timeout;
     loop {

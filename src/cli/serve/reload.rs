@@ -1,7 +1,8 @@
-//! New rules while serving: whole or not at all. Requests under way keep what they began with.
+//! Reloads the rules while serving, all files or none. Requests under way keep the rules with which
+//! they began.
 //!
-//! Files are not saved in one moment. So what is found changed is taken only when the next look
-//! finds the same, and no vendor goes out of sale because its file is missing, empty or cut short.
+//! The files are not saved at the same moment. So a change is applied only when the next scan finds
+//! the same content, and no vendor goes off sale because its file is missing, empty or truncated.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,10 +13,10 @@ use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
 use crate::conf::Config;
 use crate::toml_reader::ConfigError;
 
-/// What a look at the folder finds: its files, or why they cannot be read.
+/// The result of a scan of the folder: its files, or why they cannot be read.
 type FolderScan = Result<Vec<RulesSource>, String>;
 
-/// The rules that are in use, and what they were read from.
+/// The rules that are in use, and the scans of their folder.
 pub(super) struct RulesReload {
     dir: String,
     naming: Vec<VendorModelNames>,
@@ -23,11 +24,11 @@ pub(super) struct RulesReload {
     history: Mutex<ScanHistory>,
 }
 
-/// What the last looks at the folder found.
+/// The results of the last scans.
 struct ScanHistory {
-    /// What was judged last, sound or not, so that a fault is told once.
+    /// The scan that was last parsed, valid or not, so that a fault is logged only once.
     applied: FolderScan,
-    /// What the last look found, if it differs from that.
+    /// The result of the last scan, if it differs from `applied`.
     candidate: Option<FolderScan>,
 }
 
@@ -38,26 +39,26 @@ impl RulesReload {
         RulesReload { dir, naming, catalogue, history }
     }
 
-    /// Takes the rules again if a file changed, and has not changed since the last look.
+    /// Applies the rules if a file has changed, and has not changed again since the last scan.
     pub(super) fn reload_if_changed(&self) {
         let found = scan_folder(&self.dir);
-        let mut looks = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        if looks.applied == found {
-            looks.candidate = None;
-        } else if looks.candidate.as_ref() == Some(&found) {
-            self.apply_scan(&mut looks, found);
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        if history.applied == found {
+            history.candidate = None;
+        } else if history.candidate.as_ref() == Some(&found) {
+            self.apply_scan(&mut history, found);
         } else {
-            looks.candidate = Some(found);
+            history.candidate = Some(found);
         }
     }
 
-    /// Takes the rules again.
+    /// Reads and applies the rules at once.
     pub(super) fn reload(&self) {
         let found = scan_folder(&self.dir);
         self.apply_scan(&mut self.history.lock().unwrap_or_else(PoisonError::into_inner), found);
     }
 
-    fn apply_scan(&self, looks: &mut ScanHistory, found: FolderScan) {
+    fn apply_scan(&self, history: &mut ScanHistory, found: FolderScan) {
         match &found {
             Ok(sources) => match self.parse_lossless(sources) {
                 Ok(catalogue) => {
@@ -82,7 +83,7 @@ impl RulesReload {
                 "rules not reloaded, the old ones stay"
             ),
         }
-        *looks = ScanHistory { applied: found, candidate: None };
+        *history = ScanHistory { applied: found, candidate: None };
     }
 
     fn parse_lossless(&self, sources: &[RulesSource]) -> Result<Catalogue, Vec<ConfigError>> {
@@ -129,7 +130,7 @@ mod tests {
         fs::write(&file, text("a")).expect("written");
         let rules = rules(folder.path());
         let is_sold = |model: &str| rules.catalogue.load().find(model).is_some();
-        // Each look finds the file in another state of being saved; none of them is taken.
+        // Each scan finds another partly saved state; none of them is applied.
         let more = format!("{}\"c\" = {{ input = 1, output = 1, context = 9 }}\n", text("b"));
         fs::rename(&file, folder.path().join("vendor_y.bak")).expect("moved");
         rules.reload_if_changed();
@@ -140,7 +141,7 @@ mod tests {
         fs::write(&file, &more).expect("written");
         rules.reload_if_changed();
         assert!(is_sold("a") && !is_sold("b"));
-        // Found the same twice, it is.
+        // A state that is found twice is applied.
         rules.reload_if_changed();
         assert!(!is_sold("a") && is_sold("b") && is_sold("c"));
     }

@@ -1,24 +1,22 @@
-//! How many files and connections the process may have open.
+//! The limits of open files and connections of the process.
 
 use std::ops::RangeInclusive;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What is open beside connections.
+/// Descriptors that are kept free for files and sockets other than connections.
 const RESERVED_DESCRIPTORS: u64 = 128;
-/// Of all descriptors one in so many is for connections to the admin address, and of these so many
-/// at most and at least.
+/// One of this many descriptors is for connections to the admin address, within these bounds.
 const ADMIN_SHARE: u64 = 16;
 const ADMIN_CONNECTIONS: RangeInclusive<u64> = 2..=64;
 /// At least this many connections are accepted, however low the limit is. The process itself has
 /// about forty files open; running out of descriptors would stop the listener for seconds.
 const CONNECTIONS_MIN: usize = 4;
-/// Where the system names no bound, so much is asked for.
+/// The limit that is requested if the system has no maximum.
 const DEFAULT_DESCRIPTORS_MAX: u64 = 1 << 20;
 
-/// Asks the system for as much as it gives, and tells how many connections of clients that is good
-/// for, and how many to the admin address. If fewer of the first are wanted, it is these; 0 stands
-/// for all.
+/// Raises the descriptor limit to the system's maximum. Returns how many connections of clients fit
+/// into it, at most `wanted` (0 means no limit), and how many connections to the admin address.
 pub(super) fn connections_max(wanted: usize) -> (usize, usize) {
     let descriptors = raise_limit();
     let (fit, admin) = split_descriptors(descriptors);
@@ -31,7 +29,8 @@ pub(super) fn connections_max(wanted: usize) -> (usize, usize) {
     (if wanted == 0 { fit } else { wanted }, admin)
 }
 
-/// A request has one connection of its client's, and one to a vendor.
+/// Splits the descriptors between clients and the admin address. A request needs two: the
+/// connection of its client and one to a vendor.
 fn split_descriptors(descriptors: u64) -> (usize, usize) {
     let (least, most) = (*ADMIN_CONNECTIONS.start(), *ADMIN_CONNECTIONS.end());
     let admin = (descriptors / ADMIN_SHARE).clamp(least, most);
@@ -40,7 +39,7 @@ fn split_descriptors(descriptors: u64) -> (usize, usize) {
     (fit, usize::try_from(admin).unwrap_or(usize::MAX))
 }
 
-/// Descriptors that the process may have, after it has asked for more.
+/// Raises the descriptor limit as far as possible, and returns it.
 fn raise_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let most = maximum.unwrap_or(DEFAULT_DESCRIPTORS_MAX);

@@ -1,5 +1,6 @@
 //! The signals that end the process.
 
+use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -11,15 +12,16 @@ use super::handover::ListenerSet;
 use super::upgrade;
 use crate::conf::{Config, ServerSection};
 
-/// TERM stops it, INT ends it, and at QUIT it gives way to another one. Told to give way to nobody,
-/// it stays; told once more while it stops, it ends.
+/// Handles the signals that end the process: SIGTERM stops it gracefully, SIGINT ends it at once,
+/// and at SIGQUIT it hands over to a new process. If no new process takes over, this one keeps
+/// serving; a second stop signal while it stops ends it at once.
 pub(super) struct SignalHandler {
-    /// Where the next process waits.
+    /// The path of the socket at which the new process waits.
     socket: String,
     server: ServerSection,
-    /// What it waits for, once this one has it.
+    /// The copies of the listening sockets for the new process.
     listeners: Arc<ListenerSet>,
-    /// Told when the end is not to be waited for any longer.
+    /// Notified when the running calls are not to be waited for any longer.
     force_stop: Arc<Notify>,
 }
 
@@ -29,29 +31,39 @@ struct SignalStreams {
     interrupt: Signal,
 }
 
+impl SignalStreams {
+    fn open() -> io::Result<SignalStreams> {
+        Ok(SignalStreams {
+            quit: signal(SignalKind::quit())?,
+            term: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+}
+
 #[async_trait]
 impl ShutdownSignalWatch for SignalHandler {
     async fn recv(&self) -> ShutdownSignal {
-        let of = |kind| signal(kind).ok();
-        let kinds = [SignalKind::quit(), SignalKind::terminate(), SignalKind::interrupt()];
-        let [Some(quit), Some(term), Some(interrupt)] = kinds.map(of) else {
-            log::error!(
-                event = "signal_handler_failed";
-                "signal handlers failed; only SIGKILL stops the process"
-            );
-            return std::future::pending().await;
+        let mut signals = match SignalStreams::open() {
+            Ok(signals) => signals,
+            Err(why) => {
+                log::error!(
+                    event = "signal_handler_failed", why:% = why;
+                    "signal handlers failed; only SIGKILL stops the process"
+                );
+                return std::future::pending().await;
+            }
         };
-        let mut signals = SignalStreams { quit, term, interrupt };
-        let told = self.await_shutdown(&mut signals).await;
-        // Who serves at them gives theirs up by itself.
+        let shutdown = self.await_shutdown(&mut signals).await;
+        // The services close their own copies of the sockets themselves.
         self.listeners.close();
-        let hurry = self.force_stop.clone();
-        // pingora does not listen any more.
+        let force_stop = self.force_stop.clone();
+        // From here on pingora does not watch for signals any more.
         tokio::spawn(async move {
             signals.recv_stop().await;
-            hurry.notify_one();
+            force_stop.notify_one();
         });
-        told
+        shutdown
     }
 }
 
@@ -77,7 +89,7 @@ impl SignalHandler {
                 _ = signals.quit.recv() => {}
             }
             tokio::select! {
-                told = signals.recv_stop() => return told,
+                shutdown = signals.recv_stop() => return shutdown,
                 gave_way = self.hand_over() => match gave_way {
                     Ok(()) => {
                         log::info!(

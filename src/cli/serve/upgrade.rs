@@ -1,15 +1,15 @@
-//! Taking over from a process that runs, and giving way to the next one.
+//! The upgrade without downtime: taking over from a running process, and handing over to the next.
 //!
-//! The new process waits at a socket of its own; told to by SIGQUIT, the old one sends its
-//! listening sockets there (`handover`). The new one then makes sure that it can serve at all its
-//! addresses, and says so at a socket of the old one. Only when that has agreed does the new one
-//! take its first connection. Both serve for some seconds more, and then the old one stops as it
-//! would at SIGTERM. If either goes away in between, the other one serves. Nothing is refused
-//! meanwhile, since the sockets stay open all the time.
+//! The new process waits at its own unix socket. At SIGQUIT, the old process sends its listening
+//! sockets there (`handover`). The new one then makes sure that it can listen at all its addresses,
+//! and reports that at a unix socket of the old one. Only when the old one has agreed does the new
+//! one accept its first connection. Both serve for some seconds more, and then the old one stops as
+//! it would at SIGTERM. If either process ends in between, the other one serves. No connection is
+//! refused meanwhile, since the listening sockets stay open all the time.
 //!
-//! Whoever could stand in for either of them would have all connections of all customers. So both
-//! sockets are in a folder that no other user can enter, and each process makes sure that the other
-//! one is of its own user.
+//! A process that could impersonate either of them would get all connections of all customers. So
+//! both unix sockets are in a folder that no other user can enter, and each process checks that the
+//! other one runs as the same user.
 
 use std::fs;
 use std::io::ErrorKind::{ConnectionRefused, NotFound};
@@ -28,27 +28,28 @@ use crate::conf::ServerSection;
 use crate::permissions;
 use crate::store::maintenance::Maintenance;
 
-/// Who is told to give way waits so long for somebody to give way to.
+/// How long a process that is asked to hand over waits for a new process.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Who takes over waits so long for the running process: longer than that waits for a successor.
+/// How long the new process waits for the running one. It is longer than the running one waits for
+/// a successor.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
-/// Who takes over has to be able to sell within this.
+/// The new process must be able to sell within this time.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// And to serve within this, from when it has the sockets.
+/// The new process must be able to serve within this time, from when it has the sockets.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Both processes serve for this long, so that the old one is still there if the new one crashes.
 const UPGRADE_OVERLAP: Duration = Duration::from_secs(5);
-/// What the system takes as the name of a socket.
+/// The longest path of a unix socket, in bytes, that the system accepts.
 const SOCKET_BYTES_MAX: usize = 107;
 
-/// What the new process says, and what it may hear.
+/// The messages of the handshake: the one of the new process, and the two possible replies.
 const READY_MESSAGE: &[u8] = b"ready\n";
 const LEAVING_REPLY: &str = "leaves\n";
 const STAYING_REPLY: &str = "stays\n";
 
-/// The socket at which a new process waits, by its whole name: the system tells apart what is named
-/// differently, and does not tell apart what two folders have under the same name.
+/// Returns the absolute path of the socket at which a new process waits. With a relative path, two
+/// processes that run in different working directories would use different sockets.
 pub(super) fn upgrade_socket(server: &ServerSection) -> anyhow::Result<String> {
     let path = std::path::absolute(&server.upgrade_sock).context("server.upgrade_sock")?;
     let name = path.display().to_string();
@@ -56,7 +57,8 @@ pub(super) fn upgrade_socket(server: &ServerSection) -> anyhow::Result<String> {
     Ok(name)
 }
 
-/// Warns if sockets at this place could not be trusted. A folder that is not there yet can be.
+/// Warns if sockets in the folder of this path could not be trusted. A folder that does not exist
+/// yet is fine.
 pub(super) fn check_socket_folder(socket: &str) {
     let folder = socket_folder(socket);
     if folder.exists()
@@ -69,7 +71,7 @@ pub(super) fn check_socket_folder(socket: &str) {
     }
 }
 
-/// The folder of a socket, in which no other user may be.
+/// Makes the folder of a socket, which no other user may enter.
 fn make_socket_folder(socket: &str) -> anyhow::Result<()> {
     let folder = socket_folder(socket);
     permissions::make_private_folder(folder)
@@ -80,12 +82,12 @@ fn socket_folder(socket: &str) -> &Path {
     Path::new(socket).parent().unwrap_or(Path::new("/"))
 }
 
-/// The socket at which the old process waits for the new one's word.
+/// Returns the path of the socket at which the old process waits for the message of the new one.
 fn ack_socket(socket: &str) -> String {
     format!("{socket}-old")
 }
 
-/// Waits until anything can be bought from this process: until then the other one goes on.
+/// Waits until this process accepts paid calls; until then the other process keeps serving.
 fn wait_until_open(maintenance: &Maintenance) -> anyhow::Result<()> {
     let end = Instant::now() + READY_TIMEOUT;
     loop {
@@ -99,10 +101,10 @@ fn wait_until_open(maintenance: &Maintenance) -> anyhow::Result<()> {
     }
 }
 
-/// Where the sockets of the running process are to come.
+/// The socket at which the listening sockets of the running process arrive.
 pub(super) struct SocketReceiver(system::UnixListener);
 
-/// Makes ready to take over, and tells the running process to give way if its number is known.
+/// Prepares to take over, and sends SIGQUIT to the running process if its pid is known.
 pub(super) fn request_handover(
     server: &ServerSection,
     socket: &str,
@@ -110,11 +112,11 @@ pub(super) fn request_handover(
 ) -> anyhow::Result<SocketReceiver> {
     make_socket_folder(socket)?;
     wait_until_open(maintenance)?;
-    let told = server.pid_file.as_ref().map(|file| {
+    let pid = server.pid_file.as_ref().map(|file| {
         running_pid(file).with_context(|| format!("nobody to take over from by {file}"))
     });
-    let pid = told.transpose()?;
-    // What a process left that was killed.
+    let pid = pid.transpose()?;
+    // A killed process may have left its socket file.
     let _ = fs::remove_file(socket);
     let listener =
         system::UnixListener::bind(socket).with_context(|| format!("no socket {socket}"))?;
@@ -137,11 +139,11 @@ pub(super) fn request_handover(
 }
 
 impl SocketReceiver {
-    /// Waits for the running process, and takes those of its sockets that are for `addresses`. Who
-    /// comes and is not to be trusted is sent away; it is the next one that counts.
+    /// Waits for the running process, and receives those of its sockets that are for `addresses`. A
+    /// peer that is not trusted is disconnected, and the next one is awaited.
     ///
     /// # Errors
-    /// Nobody came, or what came is not what the configuration says.
+    /// The running process did not connect, or what it sent does not fit the configuration.
     pub(super) async fn receive(
         &self,
         socket: &str,
@@ -158,7 +160,7 @@ impl SocketReceiver {
     }
 }
 
-/// The first to come who is of the same user.
+/// Accepts connections until one is from a process of the same user.
 async fn accept_trusted(
     listener: &UnixListener,
     end: tokio::time::Instant,
@@ -175,7 +177,8 @@ async fn accept_trusted(
     }
 }
 
-/// Writes down which process runs from now on. Whoever reads it finds all of it.
+/// Writes the pid of this process to the pid file. The file is replaced as a whole, so that it is
+/// never read in part.
 pub(super) fn write_pid_file(server: &ServerSection) {
     let Some(file) = &server.pid_file else { return };
     let folder = Path::new(file).parent().map_or(Ok(()), fs::create_dir_all);
@@ -190,7 +193,7 @@ pub(super) fn write_pid_file(server: &ServerSection) {
     }
 }
 
-/// The process that a file names. Pids are reused, so the name of its program is checked.
+/// Returns the pid in a file. Pids are reused, so the name of the program is checked.
 fn running_pid(file: &str) -> anyhow::Result<Pid> {
     let text = fs::read_to_string(file)?;
     let number = text.trim().parse().ok().and_then(Pid::from_raw);
@@ -205,18 +208,20 @@ fn running_pid(file: &str) -> anyhow::Result<Pid> {
     Ok(pid)
 }
 
-/// Whether a process does something of its own at SIGQUIT, by what the system says of it.
+/// Whether a process has a handler for SIGQUIT, according to the text of its `/proc/PID/status`.
 fn handles_sigquit(status: &str) -> bool {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     caught.is_some_and(|mask| mask & (1 << (Signal::QUIT.as_raw() - 1)) != 0)
 }
 
-/// What a new process says to the old one whose sockets it has.
+/// The connection of the new process to the old one, whose sockets it has. `None` if the old
+/// process has ended.
 pub(super) struct ReadyHandshake(Option<UnixStream>);
 
 impl ReadyHandshake {
-    /// Goes to the old one. As long as this is there, it knows that the new one is.
+    /// Connects to the old process. As long as the connection is open, the old process knows that
+    /// the new one runs.
     pub(super) async fn connect(socket: &str) -> anyhow::Result<ReadyHandshake> {
         match UnixStream::connect(ack_socket(socket)).await {
             Ok(stream) => {
@@ -224,7 +229,7 @@ impl ReadyHandshake {
                     .context("the running process is not to be trusted")?;
                 Ok(ReadyHandshake(Some(stream)))
             }
-            // Nobody is left who could stay.
+            // The old process has ended, so it cannot stay.
             Err(why) if matches!(why.kind(), NotFound | ConnectionRefused) => {
                 Ok(ReadyHandshake(None))
             }
@@ -232,10 +237,11 @@ impl ReadyHandshake {
         }
     }
 
-    /// Says that this process can serve; the old one then leaves before long.
+    /// Reports that this process can serve, and waits for the reply; the old process then stops
+    /// soon.
     pub(super) async fn announce_ready(self) -> anyhow::Result<()> {
         let Some(mut stream) = self.0 else { return Ok(()) };
-        // Whoever does not take it, or closes without a word, has gone.
+        // An old process that does not read this, or closes without a reply, has ended.
         let _ = stream.write_all(READY_MESSAGE).await;
         let (mut stream, mut heard) = (BufReader::new(stream), String::new());
         let read = timeout(SERVE_TIMEOUT, stream.read_line(&mut heard)).await;
@@ -243,16 +249,16 @@ impl ReadyHandshake {
         if heard == STAYING_REPLY {
             bail!("the running process stays");
         }
-        // It looks whether this is still there until it leaves.
+        // The old process watches this connection until it stops, so it is kept open.
         tokio::spawn(async move { stream.read_to_end(&mut Vec::new()).await });
         Ok(())
     }
 }
 
-/// Gives way to a new process, if one waits and can serve.
+/// Hands over to a new process, if one waits and can serve.
 ///
 /// # Errors
-/// Why this process stays.
+/// Why this process keeps serving.
 pub(super) async fn hand_over(
     listeners: &ListenerSet,
     socket: &str,
@@ -272,22 +278,22 @@ pub(super) async fn hand_over(
     let heard = tokio::time::timeout_at(end, stream.read_exact(&mut word)).await;
     let heard = heard.context(late).and_then(|read| read.context("the new process has ended"));
     if let Err(why) = heard {
-        // Else it would think that it is alone.
+        // Without this reply the new process would take the old one for dead.
         let _ = stream.write_all(STAYING_REPLY.as_bytes()).await;
         return Err(why);
     }
     let gone = "the new process has ended";
     stream.write_all(LEAVING_REPLY.as_bytes()).await.context(gone)?;
-    // It says nothing more.
+    // The new process sends nothing more, so a read that returns means that it has ended.
     if timeout(UPGRADE_OVERLAP, stream.read(&mut word)).await.is_ok() {
-        // It may have signed in this one's place.
+        // The new process may have written its own pid to the file.
         write_pid_file(server);
         bail!(gone);
     }
     Ok(())
 }
 
-/// Connects to the process that waits at the socket, as soon as one does.
+/// Connects to the process that waits at the socket, and retries until there is one.
 async fn connect_to_successor(socket: &str) -> anyhow::Result<UnixStream> {
     loop {
         match UnixStream::connect(socket).await {
@@ -300,7 +306,7 @@ async fn connect_to_successor(socket: &str) -> anyhow::Result<UnixStream> {
     }
 }
 
-/// A socket that is there for as long as this is.
+/// A unix socket whose file is removed when this is dropped.
 struct SocketFile {
     listener: UnixListener,
     name: String,
@@ -308,7 +314,7 @@ struct SocketFile {
 
 impl SocketFile {
     fn bind(name: String) -> anyhow::Result<SocketFile> {
-        // What a process left that was killed.
+        // A killed process may have left its socket file.
         let _ = fs::remove_file(&name);
         let listener = UnixListener::bind(&name).with_context(|| format!("no socket {name}"))?;
         Ok(SocketFile { listener, name })

@@ -1,4 +1,4 @@
-//! Bodies in a folder: bounded in all, by account, and in time.
+//! Tests of bodies in a folder: their limits in total and by account, and their expiry.
 
 use tempfile::TempDir;
 
@@ -29,7 +29,7 @@ fn bytes(count: usize) -> Bytes {
     (0..=250).cycle().take(count).collect()
 }
 
-/// A body; `None` if it is not there.
+/// Reads a body; `None` if it does not exist.
 async fn read(bodies: &BodyFiles, name: &BodyName, count: usize) -> Option<Vec<u8>> {
     let mut pieces = match bodies.read(name, count as u64).await {
         Ok(pieces) => pieces,
@@ -75,7 +75,7 @@ async fn a_body_comes_back_byte_for_byte_until_it_is_deleted() {
         assert_eq!(read(&bodies, &name, count).await, None);
         assert_eq!(bodies.write(&name, bytes(count)).await, Ok(()));
         assert!(read(&bodies, &name, count).await.expect("there") == bytes(count));
-        // Of a power cut the beginning of a file may be left.
+        // After a power failure only the beginning of a file may be left.
         assert_eq!(read(&bodies, &name, count + 1).await, None);
         assert_eq!(bodies.delete(&name, count as u64).await, Ok(()));
         assert_eq!(bodies.delete(&name, count as u64).await, Ok(()));
@@ -93,13 +93,13 @@ async fn one_account_cannot_fill_what_all_share() {
         assert_eq!(written, expected, "{id}");
     }
     assert_eq!(bodies.write(&reply("other", NOW_S + 9, "1"), bytes(250)).await, Ok(()));
-    // The sweep drops its own for it, and nobody else's.
+    // The sweep makes room by deleting replies of this account only.
     let swept = BodySweepReport { bytes: 400, evicted_bytes: 150, expired: 0 };
     assert_eq!(bodies.sweep(NOW_S).await, Ok(swept));
     assert_eq!(read(&bodies, &reply("greedy", NOW_S + 9, "1"), 150).await, None);
     assert_eq!(bodies.write(&reply("greedy", NOW_S + 9, "3"), bytes(150)).await, Ok(()));
     assert!(read(&bodies, &reply("other", NOW_S + 9, "1"), 250).await.is_some());
-    // What is counted when a process begins is what there is.
+    // A new process counts what is in the store.
     let next = BodyFiles::new(bodies.files.clone(), bodies.limits);
     assert_eq!(next.sweep(NOW_S).await.expect("swept").bytes, 400);
     let refused = next.write(&reply("greedy", NOW_S + 9, "4"), bytes(151)).await;
@@ -122,7 +122,7 @@ async fn room_is_taken_from_whoever_keeps_most_the_oldest_first() {
         bodies.write(&reply("late", NOW_S + 9, "1"), bytes(100)).await,
         Err(BodyStoreRefusal::NoRoom)
     );
-    // Nobody waits for the next sweep, which is a minute away.
+    // A sweep is requested at once; the next regular one is a minute away.
     bodies.low_space.notified().await;
     let swept = BodySweepReport { bytes: 790, evicted_bytes: 200, expired: 0 };
     assert_eq!(bodies.sweep(NOW_S).await, Ok(swept));
@@ -168,7 +168,7 @@ async fn a_store_that_is_away_keeps_nothing_and_counts_nothing() {
     assert_eq!(bodies.write(&reply("a", NOW_S + 1, "1"), bytes(60)).await, Ok(()));
 }
 
-/// Replies are what customers asked and were told.
+/// Replies contain what customers asked and what they were answered.
 #[tokio::test]
 async fn no_other_user_of_the_machine_reads_a_body() {
     use std::os::unix::fs::PermissionsExt;
@@ -188,7 +188,7 @@ async fn a_sweep_that_failed_forgot_what_had_been_written() {
     for id in ["1", "2"] {
         assert_eq!(bodies.write(&reply("greedy", NOW_S + 9, id), bytes(150)).await, Ok(()));
     }
-    // A link to itself is nothing that can be listed.
+    // A symbolic link to itself cannot be listed.
     let link = root.path().join("bodies/loop");
     std::os::unix::fs::symlink("loop", &link).expect("a link");
     assert!(bodies.sweep(NOW_S).await.is_err());

@@ -4,7 +4,7 @@ use crate::jobs::video_client::VideoRoute;
 use crate::jobs::{Job, JobStage, RunningJob};
 use crate::metrics::METRICS;
 
-/// Tells of work that a vendor may bill and nobody pays.
+/// Counts and logs a job that the vendor may bill although no account pays for it.
 pub(super) fn log_possible_loss(job: &Job, why: &str) {
     let route = match &job.stage {
         JobStage::Submitting { route, .. } | JobStage::Running(RunningJob { route, .. }) => route,
@@ -17,14 +17,14 @@ pub(super) fn log_possible_loss(job: &Job, why: &str) {
     );
 }
 
-/// Tells of a route that did not take a job.
+/// Counts and logs a route that did not accept a job.
 pub(super) fn log_skipped(route: &VideoRoute, job: &str, reason: &str) {
     let (vendor, route) = (&route.vendor, &route.name);
     METRICS.fallbacks.with_label_values(&[vendor.as_str(), route, reason]).inc();
-    log::warn!(event = "route_blocked", job, vendor, route, reason; "upstream attempt failed");
+    log::warn!(event = "upstream_attempt_failed", job, vendor, route, reason; "upstream attempt failed");
 }
 
-/// Tells that nobody knows whether a vendor has a job.
+/// Logs a submission of which it is unknown whether the vendor received it.
 pub(super) fn log_unanswered(route: &VideoRoute, job: &str, why: &str) {
     log::error!(
         event = "video_submit_unknown", job, route = route.name, why;

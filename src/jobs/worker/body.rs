@@ -1,4 +1,4 @@
-//! The body that a vendor is sent: from the queue, or from the object store if it is long.
+//! Loads the request body for the vendor, from the queue or, if it is large, from the object store.
 
 use anyhow::bail;
 use bytes::{Bytes, BytesMut};
@@ -8,11 +8,11 @@ use super::parts::JobWorker;
 use crate::files::FileReadError;
 use crate::jobs::JobClaim;
 
-/// Where a body is.
+/// The result of loading a body.
 pub(super) enum BodyLocation {
-    /// Here.
+    /// The body was loaded.
     Local(Bytes),
-    /// In the folder of another machine, or in a store that does not answer.
+    /// The body is in a folder of another machine, or in a store that does not answer.
     Unreachable,
 }
 
@@ -45,7 +45,7 @@ impl JobWorker {
         }
     }
 
-    /// Deletes a body that nobody needs any more.
+    /// Deletes the stored body of a job that is no longer needed.
     pub(super) async fn delete_body(&self, claim: &JobClaim) {
         let Some((name, bytes)) = claim.job.external_body() else { return };
         if let Err(why) = self.bodies.delete(&name, bytes).await {

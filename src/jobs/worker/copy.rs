@@ -1,4 +1,4 @@
-//! Copies of finished videos, in a store of our own.
+//! Copies finished videos from the vendor to the gateway's own file store.
 
 use std::sync::atomic::Ordering;
 
@@ -7,16 +7,16 @@ use crate::files::{self, FileReadError, FileWriteError};
 use crate::jobs::JobClaim;
 use crate::jobs::video_client::{FetchError, VideoRoute};
 
-/// The largest video that is copied: the longest has some tens of MB.
+/// The largest video that is copied, in bytes. The longest videos have some tens of MB.
 const VIDEO_BYTES_MAX: u64 = 1 << 30;
 
 /// Why a video was not copied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CopyError {
-    /// It was not had from the vendor.
+    /// The file could not be fetched from the vendor.
     #[error("{0}")]
     Vendor(String),
-    /// It could not be kept.
+    /// The file could not be written to the gateway's store.
     #[error("our own store: {0}")]
     Store(FileReadError),
 }
@@ -38,7 +38,7 @@ impl From<FileWriteError<FetchError>> for CopyError {
 }
 
 impl JobWorker {
-    /// Whether files can be kept.
+    /// Whether files can be written. Logs the failure, and stores the result for later submissions.
     pub(super) async fn check_file_store(&self) -> bool {
         let ready = self.files.check_writable().await;
         if let Err(why) = &ready {

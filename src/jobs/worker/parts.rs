@@ -1,4 +1,4 @@
-//! What a worker is made of, and what it decides after a step.
+//! The fields of the worker, and its decision after a step.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,42 +14,43 @@ use crate::jobs::schedule::JobSchedule;
 use crate::jobs::video_client::VideoClient;
 use crate::ledger::Ledger;
 
-/// Of the jobs that a worker has, so many are sent to a vendor at a time, and so many have their
-/// file copied.
+/// At most this many jobs of one worker are being sent to a vendor, and at most this many files are
+/// being copied, at a time.
 const SUBMISSIONS_MAX: usize = 16;
 const COPIES_MAX: usize = 8;
 
-/// What a worker is made of.
+/// A worker that takes video jobs through their stages.
 pub(crate) struct JobWorker {
-    /// Where jobs wait.
+    /// The queue of jobs.
     pub queue: Arc<dyn JobQueue>,
-    /// The money.
+    /// The ledger with the holds of the jobs.
     pub ledger: Arc<dyn Ledger>,
-    /// What metrics call the kind of its store.
+    /// The name that metrics use for the kind of the store.
     pub store_name: &'static str,
-    /// Where finished videos are kept.
+    /// The store of finished videos.
     pub files: Arc<VideoFiles>,
-    /// Where long bodies for vendors wait.
+    /// The store of large request bodies for vendors.
     pub bodies: Arc<BodyFiles>,
-    /// What is for sale, and how vendors are spoken to.
+    /// The models on sale, and the rules for their vendors.
     pub catalogue: Arc<ArcSwap<Catalogue>>,
-    /// The vendors.
+    /// The HTTP client for vendors.
     pub video_client: VideoClient,
-    /// When what happens.
+    /// The intervals and time limits of jobs.
     pub schedule: JobSchedule,
-    /// Rung when there is something new.
+    /// Notified when there is a new or changed job.
     pub wakeup: Arc<Notify>,
-    /// Whether it works on nothing, and will not.
+    /// Whether the worker has no job in work and claims none.
     pub idle: Arc<AtomicBool>,
-    /// For steps that take memory.
+    /// Limits of the steps that need memory.
     pub capacity: WorkerCapacity,
 }
 
-/// Room for steps that take memory: a body for a vendor has some MB, and so has a piece of a file.
+/// Limits of the steps that need memory: a body for a vendor has some MB, and so has a piece of a
+/// file.
 pub(crate) struct WorkerCapacity {
     pub(super) submissions: Semaphore,
     pub(super) copies: Semaphore,
-    /// Whether files could not be kept lately.
+    /// Whether the last attempt to write files failed.
     pub(super) is_file_store_down: AtomicBool,
 }
 
@@ -64,7 +65,7 @@ impl Default for WorkerCapacity {
     }
 }
 
-/// Whether there is more to do for a claim now.
+/// What the worker does with a claim after a step: the next step, or leave the job.
 pub(super) enum NextTurn {
     Continue,
     Release,

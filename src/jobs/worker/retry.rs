@@ -1,4 +1,4 @@
-//! Asking a store again that does not answer.
+//! Repeats requests to a store that does not answer.
 
 use std::time::Duration;
 
@@ -6,13 +6,14 @@ use tokio::time::Instant;
 
 use crate::backoff::Backoff;
 
-/// A store that does not answer is asked again after so long, doubling up to the most, for so long
-/// in all.
+/// The pause after the first failure, the longest pause (pauses double up to it), and the time
+/// after which no request is repeated.
 pub(super) const RETRY_WAIT_MIN: Duration = Duration::from_millis(50);
 pub(super) const RETRY_WAIT_MAX: Duration = Duration::from_millis(500);
 pub(super) const RETRY_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// Asks until there is an answer, for a while.
+/// Repeats a request until it succeeds, or until [`RETRY_TIME_MAX`] has passed. Then the last error
+/// is returned.
 pub(super) async fn retry_until_done<T, E, F>(mut ask: impl FnMut() -> F) -> Result<T, E>
 where
     E: std::fmt::Display,

@@ -1,4 +1,4 @@
-//! The end of a job: its outcome goes into the ledger, once.
+//! The end of a job: its outcome is written to the ledger, once.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::money::{Money, Usage};
 use crate::settlement::{self, Charge};
 
 impl JobWorker {
-    /// Brings an outcome into the ledger. The same again changes nothing there.
+    /// Settles or voids the hold of a job. A repeat changes nothing in the ledger.
     pub(super) async fn settle(
         &self,
         claim: &mut JobClaim,
@@ -38,7 +38,7 @@ impl JobWorker {
         let store = self.store_name;
         let ending = settlement::end_hold(&ledger, hold, charge.as_ref(), deadline, store);
         let ended = self.while_renewing(claim, ending).await??;
-        // What was posted before was counted then.
+        // Only a new posting is counted. One that was made before was counted at that time.
         if let (Outcome::Posted { .. }, Some((amount, usage, line))) = (ended, &due) {
             settlement::count_charge(line, *usage, *amount);
         }
@@ -47,6 +47,7 @@ impl JobWorker {
         let line = due.as_ref().map(|(_, _, line)| line);
         log::info!(
             target: "request",
+            event = "video_ended",
             job = job.id,
             endpoint = Endpoint::Videos.name(),
             key = job.key_prefix,
@@ -67,7 +68,7 @@ impl JobWorker {
     }
 }
 
-/// The journal line of a job that is completed.
+/// Returns the journal line of a completed job; `None` if the job is not completed.
 fn journal_line(claim: &JobClaim) -> Option<JournalLine> {
     let job = &claim.job;
     let JobStage::Settling { outcome, at_ms } = &job.stage else { return None };
