@@ -105,21 +105,21 @@ async fn a_stream_asks_for_usage_by_a_splice_and_changes_nothing_else() {
     assert_eq!(without, body, "{seen}");
 }
 
-#[rstest]
-#[case::asked(json!({ "include_usage": true }), json!({ "include_usage": true }))]
-#[case::declined(json!({ "include_usage": false }), json!({ "include_usage": true }))]
-#[case::other_options_stay(
-    json!({ "include_obfuscation": false }),
-    json!({ "include_obfuscation": false, "include_usage": true }),
-)]
-#[case::null(Value::Null, json!({ "include_usage": true }))]
 #[tokio::test]
-async fn stream_options_keep_what_the_client_put_there(#[case] given: Value, #[case] sent: Value) {
+async fn stream_options_keep_what_the_client_put_there() {
     let world = World::start(Store::Sqlite).run().await;
-    let mut body = chat_of("lmb-5.5");
-    body["stream_options"] = given;
-    assert!(world.stream(body).await.is_done());
-    assert_eq!(world.sim.seen()[0].json()["stream_options"], sent);
+    let with_another = json!({ "include_obfuscation": false, "include_usage": true });
+    for (given, sent) in [
+        (json!({ "include_usage": true }), json!({ "include_usage": true })),
+        (json!({ "include_usage": false }), json!({ "include_usage": true })),
+        (json!({ "include_obfuscation": false }), with_another),
+        (Value::Null, json!({ "include_usage": true })),
+    ] {
+        let mut body = chat_of("lmb-5.5");
+        body["stream_options"] = given.clone();
+        assert!(world.stream(body).await.is_done(), "{given}");
+        assert_eq!(world.sim.take_seen()[0].json()["stream_options"], sent, "{given}");
+    }
 }
 
 #[tokio::test]
@@ -144,22 +144,19 @@ async fn the_vendors_name_of_a_model_takes_the_place_of_ours() {
     assert_eq!(charged, ["lmb-5.5", "lmb-4o", "o1"]);
 }
 
-#[rstest]
-#[case::taken("lmb-5.5", Some("low"))]
-#[case::not_taken("lmb-4o", None)]
 #[tokio::test]
-async fn effort_is_left_out_for_models_that_do_not_take_it(
-    #[case] model: &str,
-    #[case] sent: Option<&str>,
-) {
+async fn effort_is_left_out_for_models_that_do_not_take_it() {
     let world = World::start(Store::Sqlite).run().await;
-    let mut body = chat_of(model);
-    body["reasoning_effort"] = "low".into();
-    body["temperature"] = json!(0.5);
-    assert_eq!(world.chat(body.clone()).await.status, 200);
-    let seen = world.sim.seen()[0].json();
-    assert_eq!(seen["reasoning_effort"].as_str(), sent);
-    assert_eq!(seen["temperature"], body["temperature"]);
+    for (model, sent) in [("lmb-5.5", Some("low")), ("lmb-4o", None)] {
+        let mut body = chat_of(model);
+        body["reasoning_effort"] = "low".into();
+        body["temperature"] = json!(0.5);
+        let answer = world.chat(body.clone()).await;
+        assert_eq!(answer.status, 200, "{model}: {answer:?}");
+        let seen = world.sim.take_seen()[0].json();
+        assert_eq!(seen["reasoning_effort"].as_str(), sent, "{model}");
+        assert_eq!(seen["temperature"], body["temperature"], "{model}");
+    }
 }
 
 #[rstest]
@@ -282,18 +279,20 @@ async fn an_unknown_model_is_never_replaced_by_another() {
     world.free_of_charge().await;
 }
 
-#[rstest]
-#[case("o1-pro", "/v1/responses")]
-#[case("lmb-image-1", "/v1/images/generations")]
-#[case("lmd-imagine-video", "/v1/videos")]
-#[case("tts-1", "/v1/audio/speech")]
-#[case("text-embedding-3-small", "/v1/embeddings")]
-#[case("omni-moderation-latest", "/v1/moderations")]
 #[tokio::test]
-async fn a_model_of_another_kind_names_the_right_endpoint(#[case] model: &str, #[case] path: &str) {
+async fn a_model_of_another_kind_names_the_right_endpoint() {
     let world = World::start(Store::Sqlite).run().await;
-    let answer = world.chat(chat_of(model)).await;
-    assert_eq!(answer.refusal(), (400, "wrong_endpoint".to_owned()));
-    assert!(answer.message().contains(path), "{}", answer.message());
+    for (model, path) in [
+        ("o1-pro", "/v1/responses"),
+        ("lmb-image-1", "/v1/images/generations"),
+        ("lmd-imagine-video", "/v1/videos"),
+        ("tts-1", "/v1/audio/speech"),
+        ("text-embedding-3-small", "/v1/embeddings"),
+        ("omni-moderation-latest", "/v1/moderations"),
+    ] {
+        let answer = world.chat(chat_of(model)).await;
+        assert_eq!(answer.refusal_of(model), (400, "wrong_endpoint".to_owned()), "{model}");
+        assert!(answer.message().contains(path), "{model}: {}", answer.message());
+    }
     world.free_of_charge().await;
 }

@@ -176,29 +176,27 @@ async fn an_unknown_setting_is_told_with_its_line_and_the_closest_known_one() {
     }
 }
 
-#[rstest]
-#[case::unknown_key(
-    "[chat]\n",
-    "[chat]\n\"x-1\" = { input = 1, ouput = 2 }\n",
-    "closest is 'output'"
-)]
-#[case::broken_toml("[chat]\n", "[chat\n", "vendor_b.toml:")]
-#[case::no_whole_nano("input = 0.05,", "input = 0.00005,", "nano")]
-#[case::wrong_example("refused = \"prompt\"", "refused = \"promt\"", "vendor_b.toml:")]
+/// A part of the rules, what takes its place, and a part of what is told then.
+const BROKEN_RULES: [(&str, &str, &str); 4] = [
+    ("[chat]\n", "[chat]\n\"x-1\" = { input = 1, ouput = 2 }\n", "closest is 'output'"),
+    ("[chat]\n", "[chat\n", "vendor_b.toml:"),
+    ("input = 0.05,", "input = 0.00005,", "nano"),
+    ("refused = \"prompt\"", "refused = \"promt\"", "vendor_b.toml:"),
+];
+
 #[tokio::test]
-async fn broken_rules_are_told_with_file_and_line(
-    #[case] from: &str,
-    #[case] to: &str,
-    #[case] told: &str,
-) {
+async fn broken_rules_are_told_with_file_and_line() {
     let world = World::start(Store::Sqlite).own_rules().run().await;
     let file = world.path("rules/vendor_b.toml");
     let rules = std::fs::read_to_string(&file).expect("the rules");
-    assert!(rules.contains(from), "the rules have changed; so must this test");
-    std::fs::write(&file, rules.replacen(from, to, 1)).expect("broken rules");
-    let run = world.command(&["check"]).await;
-    assert_eq!(run.code, 1, "{}", run.out);
-    assert!(run.err.contains("vendor_b.toml:") && run.err.contains(told), "{}", run.err);
+    for (from, to, told) in BROKEN_RULES {
+        assert!(rules.contains(from), "the rules have changed; so must this test: {from:?}");
+        std::fs::write(&file, rules.replacen(from, to, 1)).expect("broken rules");
+        let run = world.command(&["check"]).await;
+        assert_eq!(run.code, 1, "{to:?}: {}", run.out);
+        let err = &run.err;
+        assert!(err.contains("vendor_b.toml:") && err.contains(told), "{to:?}: {err}");
+    }
 }
 
 #[tokio::test]
@@ -218,24 +216,21 @@ async fn the_environment_wins_over_the_file() {
     assert!(run.err.contains("closest is 'url'"), "{}", run.err);
 }
 
-#[rstest]
-#[case::in_the_environment("env:ODD_KEY", "env:ODD_KEY")]
-#[case::in_a_file("file:odd.key", "file:odd.key")]
 #[tokio::test]
-async fn a_key_that_no_header_can_carry_is_told_by_its_place(
-    #[case] key: &str,
-    #[case] told: &str,
-) {
+async fn a_key_that_no_header_can_carry_is_told_by_its_place() {
     let world = World::start(Store::Sqlite).run().await;
     std::fs::write(world.path("odd.key"), "vk-one\r\nx-evil: vk-two").expect("a key");
-    let routes = format!(r#"[{{ name = "r0", base_url = "http://127.0.0.1:1", key = "{key}" }}]"#);
-    let env =
-        [("TOLLGATE__VENDOR__VENDOR_B__ROUTES", routes.as_str()), ("ODD_KEY", "vk-one\u{7}vk-two")];
-    let run = world.command_with(&["check"], &env).await;
-    assert_eq!(run.code, 1, "{}", run.out);
-    let place = format!("the key of route 'r0' of vendor_b ({told}) has control characters");
-    assert!(run.err.contains(&place), "{}", run.err);
-    assert!(!run.err.contains("vk-"), "{}", run.err);
+    for key in ["env:ODD_KEY", "file:odd.key"] {
+        let base = "http://127.0.0.1:1";
+        let routes = format!(r#"[{{ name = "r0", base_url = "{base}", key = "{key}" }}]"#);
+        let routes = ("TOLLGATE__VENDOR__VENDOR_B__ROUTES", routes.as_str());
+        let env = [routes, ("ODD_KEY", "vk-one\u{7}vk-two")];
+        let run = world.command_with(&["check"], &env).await;
+        assert_eq!(run.code, 1, "{key}: {}", run.out);
+        let place = format!("the key of route 'r0' of vendor_b ({key}) has control characters");
+        assert!(run.err.contains(&place), "{key}: {}", run.err);
+        assert!(!run.err.contains("vk-"), "{key}: {}", run.err);
+    }
 }
 
 #[tokio::test]

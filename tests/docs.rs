@@ -1,41 +1,37 @@
-//! The documents: their links resolve, the settings they list are those of the code, and the
-//! commands they show exist.
+//! The documents: their links resolve, the settings they list are those of the code, the commands
+//! and scripts they show exist, and the runbook explains every log line.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tollgate::conf::Config;
+
 const CONFIGURATION: &str = "docs/operate/configuration.md";
-/// Where settings are read.
-const READERS: [&str; 10] = [
-    "src/conf.rs",
-    "src/conf/listen.rs",
-    "src/catalogue/route.rs",
-    "src/catalogue/route_tls.rs",
-    "src/files/config.rs",
-    "src/files/link_secret.rs",
-    "src/gateway/limits.rs",
-    "src/jobs/schedule.rs",
-    "src/store.rs",
-    "src/store/tls.rs",
+/// The sections of the configuration: their names on that page, and how a file opens them.
+const SECTIONS: [(&str, &str); 14] = [
+    ("listen", "[listen]"),
+    ("listen.tls", "[listen.tls]"),
+    ("server", "[server]"),
+    ("store", "[store]"),
+    ("files", "[files]"),
+    ("rules", "[rules]"),
+    ("log", "[log]"),
+    ("audit", "[audit]"),
+    ("limits", "[limits]"),
+    ("timeouts", "[timeouts]"),
+    ("videos", "[videos]"),
+    ("vendor.NAME", "[vendor.name]"),
+    ("vendor.NAME.routes[]", "[[vendor.name.routes]]"),
+    ("vendor.NAME.routes[].tls", TLS_OF_A_ROUTE),
 ];
-/// How they are read: what stands before the name of a setting.
-const CALLS: [&str; 14] = [
-    ".text(",
-    ".number(",
-    ".integer(",
-    ".bool(",
-    ".list(",
-    ".texts(",
-    ".members(",
-    ".table(",
-    ".take_value(",
-    ".has(",
-    "read(",
-    "count(",
-    "text(table,",
-    "required_text(&mut row,",
-];
+/// Without its address and key a route is refused before its `tls` is read.
+const TLS_OF_A_ROUTE: &str = "[[vendor.name.routes]]
+name = 'main'
+key = 'k'
+base_url = 'https://vendor.test/v1'
+[vendor.name.routes.tls]";
+const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -128,64 +124,76 @@ fn every_link_leads_somewhere() {
     assert!(checked > 20, "only {checked} links were found");
 }
 
-/// The settings that the code asks for.
+/// The keys that the parser knows in a section: it lists them if a key resembles none of them.
+fn keys_of_code(header: &str) -> Vec<String> {
+    let text = format!("{header}\nzzzz = 1\n");
+    let faults = Config::parse("t.toml", &text, []).err().unwrap_or_default();
+    let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    let known = faults.iter().find_map(|fault| fault.split_once("'zzzz'; known are "));
+    let (_, keys) = known.unwrap_or_else(|| panic!("{header}: {faults:?}"));
+    keys.split(", ").map(str::to_owned).collect()
+}
+
+/// The settings that the code asks for, with their sections.
 fn settings_of_code() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for reader in READERS {
-        let text = text_of(reader);
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        for call in CALLS {
-            let named = code.split(call).skip(1).filter_map(|rest| {
-                rest.trim_start().strip_prefix('"')?.split_once('"').map(|(name, _)| name)
-            });
-            found.extend(named.map(str::to_owned));
+    for (section, header) in SECTIONS {
+        for key in keys_of_code(header) {
+            found.insert(format!("{section}.{key}"));
         }
     }
     assert!(found.len() > 50, "{found:?}");
     found
 }
 
-/// The settings that the page lists: the first column of its tables, in parts.
-fn settings_of_page() -> BTreeSet<Vec<String>> {
+/// The settings that the page lists: the first column of its tables.
+fn settings_of_page() -> BTreeSet<String> {
     let text = text_of(CONFIGURATION);
     let rows = prose(&text).into_iter().filter_map(|(_, line)| line.strip_prefix("| `"));
     let names = rows.filter_map(|row| row.split_once('`').map(|(name, _)| name));
     let settings = names.filter(|name| name.contains('.') && !name.contains("__"));
-    settings.map(|name| name.split('.').map(str::to_owned).collect()).collect()
+    settings.map(str::to_owned).collect()
 }
 
 #[test]
 fn the_page_of_settings_lists_those_of_the_code() {
+    let listed: Vec<_> = SECTIONS.iter().filter_map(|(name, _)| name.split('.').next()).collect();
+    for section in keys_of_code("") {
+        assert!(listed.contains(&section.as_str()), "SECTIONS lacks {section}");
+    }
     let (code, page) = (settings_of_code(), settings_of_page());
-    let parts: BTreeSet<_> = page.iter().flatten().cloned().collect();
-    let missing: Vec<_> = code.difference(&parts).collect();
+    let missing: Vec<_> = code.difference(&page).collect();
     assert!(missing.is_empty(), "{CONFIGURATION} lacks {missing:?}");
-    let last = page.iter().filter_map(|name| name.last());
-    let unknown: Vec<_> = last.filter(|name| !code.contains(*name)).collect();
+    let unknown: Vec<_> = page.difference(&code).collect();
     assert!(unknown.is_empty(), "{CONFIGURATION} lists {unknown:?}, which nobody reads");
 }
 
-/// The commands in the code blocks of a document, numbered: lines that begin with one of ours.
-fn commands(text: &str) -> Vec<(usize, Vec<String>)> {
+/// The words of the lines in the code blocks of a document, numbered, without comments.
+fn block_lines(text: &str) -> Vec<(usize, Vec<String>)> {
     let mut in_block = false;
     let mut found = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         if line.trim_start().starts_with("```") {
             in_block = !in_block;
-            continue;
-        }
-        let line = line.trim().trim_start_matches("$ ");
-        let line = line.split(" #").next().unwrap_or_default();
-        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
-        let is_ours = words.first().is_some_and(|first| {
-            let is_binary = first == "tollgate" || first.ends_with("/tollgate");
-            first == "make" || is_binary && !first.contains('=')
-        });
-        if in_block && is_ours {
-            found.push((number, words));
+        } else if in_block {
+            let line = line.trim().trim_start_matches("$ ");
+            let line = line.split(" #").next().unwrap_or_default();
+            found.push((number, line.split_whitespace().map(str::to_owned).collect()));
         }
     }
     found
+}
+
+/// The lines of code blocks that begin with a command of ours.
+fn commands(text: &str) -> Vec<(usize, Vec<String>)> {
+    let mut lines = block_lines(text);
+    lines.retain(|(_, words)| {
+        words.first().is_some_and(|first| {
+            let is_binary = first == "tollgate" || first.ends_with("/tollgate");
+            first == "make" || is_binary && !first.contains('=')
+        })
+    });
+    lines
 }
 
 /// Why a command of the binary cannot be one.
@@ -241,14 +249,69 @@ fn every_command_that_is_shown_exists() {
     assert!(checked > 20, "only {checked} commands were found");
 }
 
-/// The log lines of a source file: level, and what is between the brackets.
-fn log_lines(text: &str) -> Vec<(&str, &str)> {
+/// What a line of a code block takes from the repository, and whether it is there. A script may
+/// also stand in the document, below a comment with its name.
+fn taken_from_repository(words: &[String], document: &str, manifest: &str) -> Vec<(String, bool)> {
+    let has_file = |path: &str| root().join(path).exists();
+    let is_cargo = words.iter().any(|word| word == "cargo");
+    let mut taken = Vec::new();
+    for word in words {
+        if word.starts_with("tests/") || word.starts_with("benches/") {
+            taken.push((word.clone(), has_file(word)));
+        }
+    }
+    for pair in words.windows(2) {
+        let (word, name) = (pair[0].as_str(), pair[1].as_str());
+        let kind = word.trim_start_matches("--");
+        let is_there = match word {
+            "python3" if !name.starts_with('-') => {
+                has_file(name) || document.contains(&format!("\n# {name} "))
+            }
+            "--test" | "--bench" | "--bin" | "--example" if is_cargo => {
+                manifest.contains(&format!("[[{kind}]]\nname = \"{name}\"\n"))
+            }
+            _ => continue,
+        };
+        taken.push((format!("{word} {name}"), is_there));
+    }
+    taken
+}
+
+#[test]
+fn every_script_and_target_that_is_shown_exists() {
+    let manifest = text_of("Cargo.toml");
+    let (mut faults, mut checked) = (Vec::new(), 0);
+    for path in documents() {
+        let text = text_of(&path);
+        for (number, words) in block_lines(&text) {
+            for (what, is_there) in taken_from_repository(&words, &text, &manifest) {
+                checked += 1;
+                if !is_there {
+                    faults.push(format!("{}:{number}: {what}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "scripts and targets that do not exist:\n{}", faults.join("\n"));
+    assert!(checked > 10, "only {checked} were found");
+}
+
+/// The log lines of a source file: what is between the brackets, and the event. The event stands
+/// there as a text, or in the variable `event`, which is set before the line.
+fn log_lines(text: &str) -> Vec<(&str, Option<&str>)> {
     let code = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let mut found = Vec::new();
-    for level in ["warn", "error", "info"] {
-        for rest in code.split(&format!("log::{level}!(")).skip(1) {
+    for level in LOG_LEVELS {
+        for (at, call) in code.match_indices(&format!("log::{level}!(")) {
+            let (before, rest) = code.split_at(at + call.len());
             let line = rest.split(");").next().unwrap_or_default();
-            found.push((level, line));
+            let named = if line.trim_start().starts_with("event,") {
+                before.rsplit_once("let event = \"")
+            } else {
+                line.split_once("event = \"")
+            };
+            let event = named.and_then(|(_, rest)| rest.split_once('"')).map(|(event, _)| event);
+            found.push((line, event));
         }
     }
     found
@@ -266,15 +329,11 @@ fn every_log_line_has_an_event_and_the_runbook_explains_it() {
                 folders.push(path);
                 continue;
             }
-            for (level, line) in log_lines(&text_of(&path)) {
+            for (line, event) in log_lines(&text_of(&path)) {
                 checked += 1;
-                let event = line.split_once("event = \"").map(|(_, rest)| rest);
-                let event = event.and_then(|rest| rest.split_once('"'));
-                let is_access_log = line.trim_start().starts_with("target: \"request\"");
-                let is_named = event.is_some() || line.contains("event, ") || is_access_log;
-                let is_known = event.is_none_or(|(name, _)| runbook.contains(&format!("`{name}`")));
-                if !is_named || (level != "info" && !is_known) {
-                    faults.push(format!("{}: {level} {line}", path.display()));
+                let is_known = event.is_some_and(|name| runbook.contains(&format!("`{name}`")));
+                if !is_known {
+                    faults.push(format!("{}: {line}", path.display()));
                 }
             }
         }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use rstest::rstest;
 use serde_json::{Map, Value, json};
 
 use crate::world::{Answer, Store, World};
@@ -189,27 +188,25 @@ async fn an_unknown_model_names_the_closest_one() {
     }
 }
 
-#[rstest]
-#[case::pro_tier_on_chat("chat/completions", "lmb-5.2-pr", "lmb-5.2")]
-#[case::pro_tier_on_responses("responses", "lmb-5.2-pr", "lmb-5.2-pro")]
-#[case::a_chat_model_that_is_no_speech("audio/speech", "tts-2", "tts-1")]
-#[case::an_embedding_that_is_asked_for_as_chat(
-    "chat/completions",
-    "text-embedding-3-smal",
-    "text-embedding-3-small"
-)]
 #[tokio::test]
-async fn the_closest_name_is_one_of_the_endpoint_that_was_asked(
-    #[case] path: &str,
-    #[case] asked: &str,
-    #[case] closest: &str,
-) {
+async fn the_closest_name_is_one_of_the_endpoint_that_was_asked() {
     let world = World::start(Store::Sqlite).run().await;
-    let body = json!({ "model": asked }).to_string();
-    let answer = Answer::read(world.request(&format!("/v1/{path}")).body(body)).await;
-    assert_eq!(answer.status, 404, "{answer:?}");
-    let named = answer.json()["error"]["message"].to_string();
-    assert!(named.contains(&format!("closest: '{closest}'")), "{named}");
+    for (path, asked, closest) in [
+        // A tier of its own, which chat has not.
+        ("chat/completions", "lmb-5.2-pr", "lmb-5.2"),
+        ("responses", "lmb-5.2-pr", "lmb-5.2-pro"),
+        // A chat model that is no speech.
+        ("audio/speech", "tts-2", "tts-1"),
+        // An embedding that is asked for as chat.
+        ("chat/completions", "text-embedding-3-smal", "text-embedding-3-small"),
+    ] {
+        let body = json!({ "model": asked }).to_string();
+        let answer = Answer::read(world.request(&format!("/v1/{path}")).body(body)).await;
+        assert_eq!(answer.status, 404, "{asked} at {path}: {answer:?}");
+        let named = answer.json()["error"]["message"].to_string();
+        let told = format!("closest: '{closest}'");
+        assert!(named.contains(&told), "{asked} at {path}: {named}");
+    }
 }
 
 #[tokio::test]

@@ -29,21 +29,15 @@ const RETRIES: &str = "x-stainless-retry-count";
 const REPLAYED: &str = "idempotent-replayed";
 const ORIGINAL: &str = "x-original-request-id";
 
-/// A call at a gateway that shows a header.
-fn request(
-    (world, at): (&World, &Process),
-    (header, value): (&str, &str),
-    sent: &Sent,
-    path: &str,
-) -> reqwest::RequestBuilder {
-    let request = world.url_of(at, path).header("content-type", &sent.media);
-    request.header(header, value).body(sent.bytes.clone())
+/// A call at a gateway, yet without a header by which it would be known again.
+fn request(world: &World, at: &Process, sent: &Sent, path: &str) -> reqwest::RequestBuilder {
+    world.url_of(at, path).header("content-type", &sent.media).body(sent.bytes.clone())
 }
 
 /// A call under a key.
 async fn keyed(world: &World, offer: Offer, members: &Value, key: &str) -> Answer {
     let sent = offer.sent(members);
-    let request = request((world, &world.gateway), (KEY, key), &sent, offer.path);
+    let request = request(world, &world.gateway, &sent, offer.path).header(KEY, key);
     Answer::read(request).await
 }
 
@@ -51,7 +45,7 @@ async fn keyed(world: &World, offer: Offer, members: &Value, key: &str) -> Answe
 async fn tried(world: &World, offer: Offer, members: &Value, before: u32) -> Answer {
     let sent = offer.sent(members);
     let count = before.to_string();
-    let request = request((world, &world.gateway), (RETRIES, &count), &sent, offer.path);
+    let request = request(world, &world.gateway, &sent, offer.path).header(RETRIES, count);
     Answer::read(request).await
 }
 
@@ -59,7 +53,7 @@ async fn tried(world: &World, offer: Offer, members: &Value, before: u32) -> Ans
 async fn hung_up(world: &World, offer: Offer, header: (&str, &str), members: &Value) {
     let before = world.sim.count(offer.vendor);
     let sent = offer.sent(members);
-    let request = request((world, &world.gateway), header, &sent, offer.path);
+    let request = request(world, &world.gateway, &sent, offer.path).header(header.0, header.1);
     tokio::select! {
         answered = Answer::try_read(request) => panic!("the answer came too soon: {answered:?}"),
         () = vendor_becomes(world, offer.vendor, before + 1) => {}

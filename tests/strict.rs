@@ -8,10 +8,14 @@ use crate::world::{Answer, Store, World, chat_of, model_of};
 const MESSAGES: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
 
 /// Posts a body, and proves that no vendor heard of it and that nothing is held for it.
-async fn refused(world: &World, body: impl Into<reqwest::Body>) -> (u16, String, Value) {
+async fn refused(
+    world: &World,
+    what: &str,
+    body: impl Into<reqwest::Body>,
+) -> (u16, String, Value) {
     let answer = world.post(body).await;
-    let (status, code) = answer.refusal();
-    assert_eq!(world.sim.seen().len(), 0, "a vendor heard of it: {answer:?}");
+    let (status, code) = answer.refusal_of(what);
+    assert_eq!(world.sim.seen().len(), 0, "a vendor heard of it, {what}: {answer:?}");
     (status, code, answer.json()["error"]["param"].clone())
 }
 
@@ -79,7 +83,7 @@ async fn unsound_json_is_refused_before_anything_else(
 ) {
     let world = World::start(store).run().await;
     for (what, body) in unsound_bodies() {
-        let (status, code, _) = refused(&world, body).await;
+        let (status, code, _) = refused(&world, what, body).await;
         assert_eq!((status, code.as_str()), (400, "invalid_json"), "{what}");
     }
     world.free_of_charge().await;
@@ -103,47 +107,60 @@ async fn depth_64_and_odd_but_sound_json_pass() {
     }
 }
 
-#[rstest]
-#[case::no_model(json!({ "model": null }), "model")]
-#[case::empty_model(json!({ "model": "" }), "model")]
-#[case::model_of_another_type(json!({ "model": 5 }), "model")]
-#[case::no_messages(json!({ "messages": null }), "messages")]
-#[case::empty_messages(json!({ "messages": [] }), "messages")]
-#[case::messages_of_another_type(json!({ "messages": "hi" }), "messages")]
-#[case::message_of_another_type(json!({ "messages": ["hi"] }), "messages[0]")]
-#[case::message_without_role(json!({ "messages": [{ "content": "hi" }] }), "messages[0].role")]
-#[case::stream_of_another_type(json!({ "stream": "yes" }), "stream")]
-#[case::stream_a_number(json!({ "stream": 1 }), "stream")]
-#[case::stream_options_of_another_type(json!({ "stream_options": true }), "stream_options")]
-#[case::usage_wish_of_another_type(
-    json!({ "stream_options": { "include_usage": "yes" } }),
-    "stream_options.include_usage"
-)]
-#[case::negative_limit(json!({ "max_tokens": -1 }), "max_tokens")]
-#[case::broken_limit(json!({ "max_tokens": 1.5 }), "max_tokens")]
-#[case::limit_as_text(json!({ "max_tokens": "5" }), "max_tokens")]
-#[case::limit_of_zero(json!({ "max_tokens": 0 }), "max_tokens")]
-#[case::other_limit_negative(json!({ "max_completion_tokens": -1 }), "max_completion_tokens")]
-#[case::limit_that_not_every_reader_reads_alike(
-    json!({ "max_tokens": 9_007_199_254_740_993_u64 }),
-    "max_tokens"
-)]
-#[case::no_choices(json!({ "n": 0 }), "n")]
-#[case::too_many_choices(json!({ "n": 129 }), "n")]
-#[case::choices_as_text(json!({ "n": "1" }), "n")]
+/// What is wrong, the members that make it so, in the place of those of a good call (null for none
+/// at all), and the field that is named.
+fn wrong_fields() -> Vec<(&'static str, Value, &'static str)> {
+    vec![
+        ("no model", json!({ "model": null }), "model"),
+        ("an empty model", json!({ "model": "" }), "model"),
+        ("a model of another type", json!({ "model": 5 }), "model"),
+        ("no messages", json!({ "messages": null }), "messages"),
+        ("empty messages", json!({ "messages": [] }), "messages"),
+        ("messages of another type", json!({ "messages": "hi" }), "messages"),
+        ("a message of another type", json!({ "messages": ["hi"] }), "messages[0]"),
+        (
+            "a message without a role",
+            json!({ "messages": [{ "content": "hi" }] }),
+            "messages[0].role",
+        ),
+        ("stream of another type", json!({ "stream": "yes" }), "stream"),
+        ("stream a number", json!({ "stream": 1 }), "stream"),
+        ("stream options of another type", json!({ "stream_options": true }), "stream_options"),
+        (
+            "a usage wish of another type",
+            json!({ "stream_options": { "include_usage": "yes" } }),
+            "stream_options.include_usage",
+        ),
+        ("a negative limit", json!({ "max_tokens": -1 }), "max_tokens"),
+        ("a broken limit", json!({ "max_tokens": 1.5 }), "max_tokens"),
+        ("a limit as text", json!({ "max_tokens": "5" }), "max_tokens"),
+        ("a limit of zero", json!({ "max_tokens": 0 }), "max_tokens"),
+        (
+            "the other limit negative",
+            json!({ "max_completion_tokens": -1 }),
+            "max_completion_tokens",
+        ),
+        (
+            "a limit that not every reader reads alike",
+            json!({ "max_tokens": 9_007_199_254_740_993_u64 }),
+            "max_tokens",
+        ),
+        ("no choices", json!({ "n": 0 }), "n"),
+        ("too many choices", json!({ "n": 129 }), "n"),
+        ("choices as text", json!({ "n": "1" }), "n"),
+    ]
+}
+
 #[tokio::test]
-async fn a_wrong_field_is_named(#[case] members: Value, #[case] param: &str) {
+async fn a_wrong_field_is_named() {
     let world = World::start(Store::Sqlite).run().await;
-    let mut body = chat_of("lmb-5.5");
-    for (name, value) in members.as_object().expect("members") {
-        match value {
-            Value::Null => drop(body.as_object_mut().expect("a body").remove(name)),
-            value => body[name] = value.clone(),
-        }
+    for (what, members, param) in wrong_fields() {
+        let body = crate::world::with(chat_of("lmb-5.5"), &members).to_string();
+        let (status, code, named) = refused(&world, what, body).await;
+        assert_eq!((status, named.as_str()), (400, Some(param)), "{what}: {code}");
+        let known = ["missing_required_parameter", "invalid_value"];
+        assert!(known.contains(&code.as_str()), "{what}: {code}");
     }
-    let (status, code, named) = refused(&world, body.to_string()).await;
-    assert_eq!((status, named.as_str()), (400, Some(param)), "{code}");
-    assert!(["missing_required_parameter", "invalid_value"].contains(&code.as_str()), "{code}");
     world.free_of_charge().await;
 }
 
@@ -174,42 +191,40 @@ async fn limits_and_choices_at_their_bounds_pass() {
     }
 }
 
-#[rstest]
-#[case::dear_tier("vendor_b", r#","service_tier":"priority""#, "service_tier")]
-#[case::dear_tier_escaped("vendor_b", r#","service_ti\u0065r":"\u0070riority""#, "service_tier")]
-#[case::tier_of_another_type("vendor_b", r#","service_tier":["priority"]"#, "service_tier")]
-#[case::web_search("vendor_b", r#","web_search_options":{}"#, "web_search_options")]
-#[case::vendor_tool("vendor_b", r#","tools":[{"type":"web_search"}]"#, "tools[].type")]
-#[case::second_tool(
-    "vendor_b",
-    r#","tools":[{"type":"function"},{"type":"code_interpreter"}]"#,
-    "tools[].type"
-)]
-#[case::sound("vendor_b", r#","audio":{"voice":"x"}"#, "audio")]
-#[case::sound_asked_for("vendor_b", r#","modalities":["text","audio"]"#, "modalities[]")]
-#[case::deferred("vendor_d", r#","deferred":true"#, "deferred")]
-#[case::live_search("vendor_d", r#","search_parameters":{}"#, "search_parameters")]
-#[case::dear_tier_of_d("vendor_d", r#","service_tier":"priority""#, "service_tier")]
-#[case::camel_case("vendor_c", r#","serviceTier":"priority""#, "serviceTier")]
-#[case::grounding("vendor_c", r#","tools":[{"google_search":{}}]"#, "tools[].google_search")]
-#[case::cached_content(
-    "vendor_c",
-    r#","extra_body":{"google":{"cached_content":"x"}}"#,
-    "extra_body.google.cached_content"
-)]
-#[case::dear_tier_of_e("vendor_e", r#","service_tier":"priority""#, "service_tier")]
-#[case::background("vendor_e", r#","background":true"#, "background")]
+/// A vendor, members that he has no price for, and the field that is named.
+const UNPRICED: [(&str, &str, &str); 16] = [
+    ("vendor_b", r#","service_tier":"priority""#, "service_tier"),
+    ("vendor_b", r#","service_ti\u0065r":"\u0070riority""#, "service_tier"),
+    ("vendor_b", r#","service_tier":["priority"]"#, "service_tier"),
+    ("vendor_b", r#","web_search_options":{}"#, "web_search_options"),
+    ("vendor_b", r#","tools":[{"type":"web_search"}]"#, "tools[].type"),
+    ("vendor_b", r#","tools":[{"type":"function"},{"type":"code_interpreter"}]"#, "tools[].type"),
+    ("vendor_b", r#","audio":{"voice":"x"}"#, "audio"),
+    ("vendor_b", r#","modalities":["text","audio"]"#, "modalities[]"),
+    ("vendor_d", r#","deferred":true"#, "deferred"),
+    ("vendor_d", r#","search_parameters":{}"#, "search_parameters"),
+    ("vendor_d", r#","service_tier":"priority""#, "service_tier"),
+    ("vendor_c", r#","serviceTier":"priority""#, "serviceTier"),
+    ("vendor_c", r#","tools":[{"google_search":{}}]"#, "tools[].google_search"),
+    (
+        "vendor_c",
+        r#","extra_body":{"google":{"cached_content":"x"}}"#,
+        "extra_body.google.cached_content",
+    ),
+    ("vendor_e", r#","service_tier":"priority""#, "service_tier"),
+    ("vendor_e", r#","background":true"#, "background"),
+];
+
 #[tokio::test]
-async fn a_field_without_a_price_is_refused_by_name(
-    #[case] vendor: &str,
-    #[case] members: &str,
-    #[case] field: &str,
-) {
+async fn a_field_without_a_price_is_refused_by_name() {
     let world = World::start(Store::Sqlite).run().await;
-    let body = format!(r#"{{"model":"{}",{MESSAGES}{members}}}"#, model_of(vendor));
-    let (status, code, param) = refused(&world, body).await;
-    assert_eq!((status, code.as_str()), (400, "unsupported_parameter"));
-    assert_eq!(param, field);
+    for (vendor, members, field) in UNPRICED {
+        let what = format!("{members} of {vendor}");
+        let body = format!(r#"{{"model":"{}",{MESSAGES}{members}}}"#, model_of(vendor));
+        let (status, code, param) = refused(&world, &what, body).await;
+        assert_eq!((status, code.as_str()), (400, "unsupported_parameter"), "{what}");
+        assert_eq!(param, field, "{what}");
+    }
     world.free_of_charge().await;
 }
 
@@ -219,7 +234,7 @@ async fn sound_in_a_message_is_refused() {
     let part = r#"{"type":"input_audio","input_audio":{"data":"","format":"wav"}}"#;
     let body =
         format!(r#"{{"model":"lmb-5.5","messages":[{{"role":"user","content":[{part}]}}]}}"#);
-    let (status, code, param) = refused(&world, body).await;
+    let (status, code, param) = refused(&world, "sound", body).await;
     assert_eq!((status, code.as_str()), (400, "unsupported_parameter"));
     assert_eq!(param, "messages[].content[].type");
 }

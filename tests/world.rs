@@ -170,8 +170,9 @@ impl World {
         name: &str,
         env: &[(&str, &str)],
     ) -> impl Future<Output = Process> + use<> {
-        let place = (self.gateway.http.clone(), self.gateway.admin.clone());
-        Process::take_over(self.folder.path(), name, env, place)
+        let Process { http, admin, .. } = &self.gateway;
+        let addresses = process::Addresses { http: http.clone(), admin: admin.clone() };
+        Process::take_over(self.folder.path(), name, env, addresses)
     }
 
     /// Waits until the running gateway has given way to `new`. Its connections end with it: a

@@ -99,32 +99,38 @@ async fn a_reply_that_needs_nothing_passes_byte_for_byte() {
     assert_eq!(world.charge().await.amount_nano, 7 * 20);
 }
 
-#[rstest]
-#[case::nothing(json!({ "input": "" }), "input")]
-#[case::no_texts(json!({ "input": [] }), "input")]
-#[case::an_empty_text(json!({ "input": ["a", ""] }), "input")]
-#[case::no_tokens(json!({ "input": [[]] }), "input")]
-#[case::broken_tokens(json!({ "input": [1, 2.5] }), "input")]
-#[case::negative_tokens(json!({ "input": [[1, -2]] }), "input")]
-#[case::an_object(json!({ "input": { "text": "a" } }), "input")]
-#[case::too_many(json!({ "input": vec!["a"; 2_049] }), "input")]
-#[case::no_dimensions(json!({ "dimensions": 0 }), "dimensions")]
-#[case::too_many_dimensions(json!({ "dimensions": 3_073 }), "dimensions")]
-#[case::dimensions_as_text(json!({ "dimensions": "3" }), "dimensions")]
-#[case::another_format(json!({ "encoding_format": "hex" }), "encoding_format")]
+/// What is wrong, the members that make it so, in the place of those of a good call, and the field
+/// that is named.
+fn wrong_fields() -> Vec<(&'static str, Value, &'static str)> {
+    vec![
+        ("nothing", json!({ "input": "" }), "input"),
+        ("no texts", json!({ "input": [] }), "input"),
+        ("an empty text", json!({ "input": ["a", ""] }), "input"),
+        ("no tokens", json!({ "input": [[]] }), "input"),
+        ("broken tokens", json!({ "input": [1, 2.5] }), "input"),
+        ("negative tokens", json!({ "input": [[1, -2]] }), "input"),
+        ("an object", json!({ "input": { "text": "a" } }), "input"),
+        ("too many", json!({ "input": vec!["a"; 2_049] }), "input"),
+        ("no dimensions", json!({ "dimensions": 0 }), "dimensions"),
+        ("too many dimensions", json!({ "dimensions": 3_073 }), "dimensions"),
+        ("dimensions as text", json!({ "dimensions": "3" }), "dimensions"),
+        ("another format", json!({ "encoding_format": "hex" }), "encoding_format"),
+    ]
+}
+
 #[tokio::test]
-async fn a_wrong_field_is_named_and_no_vendor_hears_of_it(
-    #[case] members: Value,
-    #[case] param: &str,
-) {
+async fn a_wrong_field_is_named_and_no_vendor_hears_of_it() {
     let world = World::start(Store::Sqlite).run().await;
-    for offer in [EMBEDDING_B, EMBEDDING_C] {
-        let answer = world.call(offer, members.clone()).await;
-        assert_eq!(answer.refusal().0, 400, "{answer:?}");
-        let named = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
-        assert!(named.starts_with(param), "{answer:?}");
+    for (what, members, param) in wrong_fields() {
+        for offer in [EMBEDDING_B, EMBEDDING_C] {
+            let what = format!("{what} for {}", offer.vendor);
+            let answer = world.call(offer, members.clone()).await;
+            assert_eq!(answer.refusal_of(&what).0, 400, "{what}: {answer:?}");
+            let named = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
+            assert!(named.starts_with(param), "{what}: {answer:?}");
+        }
+        assert_eq!(world.sim.seen().len(), 0, "{what}");
     }
-    assert_eq!(world.sim.seen().len(), 0);
     world.free_of_charge().await;
 }
 

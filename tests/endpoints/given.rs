@@ -102,33 +102,39 @@ async fn another_gateway_on_the_same_store_knows_the_ids_too(#[values(false, tru
     world.settled(2).await;
 }
 
+/// Members that name what was never given, and the field that is told.
+fn never_given() -> Vec<(Value, &'static str)> {
+    let reference = json!({ "type": "item_reference", "id": "msg_nobody" });
+    let said = json!({ "role": "user", "content": "hi" });
+    vec![
+        (json!({ "previous_response_id": "resp_nobody" }), "previous_response_id"),
+        (json!({ "conversation": "conv_nobody" }), "conversation"),
+        (json!({ "conversation": { "id": "conv_nobody" } }), "conversation"),
+        (json!({ "input": [reference] }), "input"),
+        (json!({ "input": [{ "id": "msg_nobody" }] }), "input"),
+        (json!({ "input": [{ "type": "reasoning", "id": "rs_nobody", "summary": [] }] }), "input"),
+        (json!({ "input": [said, reference] }), "input"),
+    ]
+}
+
 #[rstest]
-#[case::previous(json!({ "previous_response_id": "resp_nobody" }), "previous_response_id")]
-#[case::conversation(json!({ "conversation": "conv_nobody" }), "conversation")]
-#[case::conversation_object(json!({ "conversation": { "id": "conv_nobody" } }), "conversation")]
-#[case::item(json!({ "input": [{ "type": "item_reference", "id": "msg_nobody" }] }), "input")]
-#[case::item_without_type(json!({ "input": [{ "id": "msg_nobody" }] }), "input")]
-#[case::thought(
-    json!({ "input": [{ "type": "reasoning", "id": "rs_nobody", "summary": [] }] }), "input"
-)]
-#[case::among_others(
-    json!({ "input": [
-        { "role": "user", "content": "hi" },
-        { "type": "item_reference", "id": "msg_nobody" },
-    ] }),
-    "input"
-)]
 #[tokio::test]
 async fn an_id_that_was_never_given_is_not_found_and_no_vendor_hears_of_it(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
-    #[values(false, true)] stream: bool,
-    #[case] members: Value,
-    #[case] param: &str,
 ) {
     let world = World::start(store).run().await;
-    let members = with(members, &json!({ "stream": stream }));
-    refused(&world.call(RESPONSES, members).await, param);
-    assert_eq!(world.sim.seen().len(), 0);
+    for (members, param) in never_given() {
+        for stream in [false, true] {
+            let members = with(members.clone(), &json!({ "stream": stream }));
+            let what = members.to_string();
+            let answer = world.call(RESPONSES, members).await;
+            let expected = (404, "not_found".to_owned());
+            assert_eq!(answer.refusal_of(&what), expected, "{what}: {answer:?}");
+            let named = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
+            assert!(named.starts_with(param), "{what}: {answer:?}");
+            assert_eq!(world.sim.seen().len(), 0, "{what}");
+        }
+    }
     world.free_of_charge().await;
 }
 
@@ -210,22 +216,19 @@ async fn a_conversation_that_was_given_may_be_gone_on_with() {
     world.settled(3).await;
 }
 
-#[rstest]
-#[case(json!(5))]
-#[case(json!({}))]
-#[case(json!(["conv_1"]))]
-#[case(json!(""))]
 #[tokio::test]
-async fn an_id_of_another_type_is_refused(
-    #[values("previous_response_id", "conversation")] name: &str,
-    #[case] id: Value,
-) {
+async fn an_id_of_another_type_is_refused() {
     let world = World::start(Store::Sqlite).run().await;
-    let mut call = RESPONSES.call();
-    call[name] = id;
-    let answer = world.send(RESPONSES.path, &Sent::json(&call)).await;
-    assert!([400, 404].contains(&answer.status), "{answer:?}");
-    let named = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
-    assert!(named.starts_with(name), "{answer:?}");
-    assert_eq!(world.sim.seen().len(), 0);
+    for name in ["previous_response_id", "conversation"] {
+        for id in [json!(5), json!({}), json!(["conv_1"]), json!("")] {
+            let what = format!("{name} {id}");
+            let mut call = RESPONSES.call();
+            call[name] = id;
+            let answer = world.send(RESPONSES.path, &Sent::json(&call)).await;
+            assert!([400, 404].contains(&answer.status), "{what}: {answer:?}");
+            let named = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
+            assert!(named.starts_with(name), "{what}: {answer:?}");
+            assert_eq!(world.sim.seen().len(), 0, "{what}");
+        }
+    }
 }

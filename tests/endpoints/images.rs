@@ -32,44 +32,43 @@ async fn an_image_comes_in_the_listed_shape(
     world.settled(1).await;
 }
 
-#[rstest]
-#[case::bare(json!({}), json!({}))]
-#[case::one(json!({ "n": 1 }), json!({ "n": 1 }))]
-#[case::quality(
-    json!({ "quality": "low", "output_format": "webp" }),
-    json!({ "quality": "low", "output_format": "webp" })
-)]
-#[case::size(json!({ "size": "1024x1536" }), json!({ "size": "1024x1536" }))]
 #[tokio::test]
-async fn the_vendor_who_counts_tokens_gets_what_was_asked(
-    #[case] members: Value,
-    #[case] more: Value,
-) {
+async fn the_vendor_who_counts_tokens_gets_what_was_asked() {
     let world = World::start(Store::Sqlite).run().await;
-    pictured(&world.call(IMAGE_B, members).await);
-    let expected = crate::world::with(IMAGE_B.call(), &more);
-    assert_eq!(world.sim.seen()[0].json(), expected);
+    for members in [
+        json!({}),
+        json!({ "n": 1 }),
+        json!({ "quality": "low", "output_format": "webp" }),
+        json!({ "size": "1024x1536" }),
+    ] {
+        let answer = world.call(IMAGE_B, members.clone()).await;
+        assert_eq!(answer.status, 200, "{members}: {answer:?}");
+        pictured(&answer);
+        let expected = crate::world::with(IMAGE_B.call(), &members);
+        assert_eq!(world.sim.take_seen()[0].json(), expected, "{members}");
+    }
 }
 
-#[rstest]
-#[case::bare(json!({}), json!({}))]
-#[case::size(json!({ "size": "1024x1536" }), json!({}))]
-#[case::ratio(json!({ "aspect_ratio": "16:9" }), json!({ "aspect_ratio": "16:9" }))]
-#[case::told(json!({ "response_format": "b64_json" }), json!({}))]
 #[tokio::test]
-async fn the_vendor_who_tells_a_price_gets_no_size_and_is_asked_for_the_image_itself(
-    #[case] members: Value,
-    #[case] more: Value,
-) {
+async fn the_vendor_who_tells_a_price_gets_no_size_and_is_asked_for_the_image_itself() {
     let world = World::start(Store::Sqlite).run().await;
-    pictured(&world.call(IMAGE_D, members).await);
-    let mut expected = crate::world::with(IMAGE_D.call(), &more);
-    expected["response_format"] = "b64_json".into();
-    let mut sent = world.sim.seen()[0].json();
-    if sent["n"] == 1 {
-        sent.as_object_mut().expect("an object").remove("n");
+    for (members, more) in [
+        (json!({}), json!({})),
+        (json!({ "size": "1024x1536" }), json!({})),
+        (json!({ "aspect_ratio": "16:9" }), json!({ "aspect_ratio": "16:9" })),
+        (json!({ "response_format": "b64_json" }), json!({})),
+    ] {
+        let answer = world.call(IMAGE_D, members.clone()).await;
+        assert_eq!(answer.status, 200, "{members}: {answer:?}");
+        pictured(&answer);
+        let mut expected = crate::world::with(IMAGE_D.call(), &more);
+        expected["response_format"] = "b64_json".into();
+        let mut sent = world.sim.take_seen()[0].json();
+        if sent["n"] == 1 {
+            sent.as_object_mut().expect("an object").remove("n");
+        }
+        assert_eq!(sent, expected, "{members}");
     }
-    assert_eq!(sent, expected);
 }
 
 #[tokio::test]
@@ -82,62 +81,70 @@ async fn the_image_itself_may_be_asked_for_by_name() {
     world.settled(4).await;
 }
 
-#[rstest]
-#[case::two(json!({ "n": 2 }), "n")]
-#[case::none(json!({ "n": 0 }), "n")]
-#[case::n_as_text(json!({ "n": "one" }), "n")]
-#[case::empty_prompt(json!({ "prompt": "" }), "prompt")]
-#[case::size_a_number(json!({ "size": 1024 }), "size")]
-#[case::mask(json!({ "mask": "x" }), "mask")]
-#[case::markup(json!({ "markup": "x" }), "markup")]
-#[case::stream(json!({ "stream": true }), "stream")]
-#[case::partial(json!({ "partial_images": 2 }), "partial_images")]
-#[case::address(json!({ "response_format": "url" }), "response_format")]
-#[case::vectors(json!({ "output_format": "svg" }), "output_format")]
+/// What is wrong, the members that make it so, in the place of those of a good call, and the field
+/// that is named.
+fn unsold() -> Vec<(&'static str, Value, &'static str)> {
+    vec![
+        ("two", json!({ "n": 2 }), "n"),
+        ("none", json!({ "n": 0 }), "n"),
+        ("n as text", json!({ "n": "one" }), "n"),
+        ("an empty prompt", json!({ "prompt": "" }), "prompt"),
+        ("a size that is a number", json!({ "size": 1024 }), "size"),
+        ("a mask", json!({ "mask": "x" }), "mask"),
+        ("markup", json!({ "markup": "x" }), "markup"),
+        ("a stream", json!({ "stream": true }), "stream"),
+        ("partial images", json!({ "partial_images": 2 }), "partial_images"),
+        ("an address", json!({ "response_format": "url" }), "response_format"),
+        ("vectors", json!({ "output_format": "svg" }), "output_format"),
+    ]
+}
+
 #[tokio::test]
-async fn what_is_not_sold_is_named_and_no_vendor_hears_of_it(
-    #[case] members: Value,
-    #[case] param: &str,
-) {
+async fn what_is_not_sold_is_named_and_no_vendor_hears_of_it() {
     let world = World::start(Store::Sqlite).run().await;
-    for offer in [IMAGE_B, IMAGE_D, EDIT_B, EDIT_D] {
-        // A form knows texts only.
-        if members["size"].is_number() && offer.endpoint == "image_edits" {
-            continue;
+    for (what, members, param) in unsold() {
+        for offer in [IMAGE_B, IMAGE_D, EDIT_B, EDIT_D] {
+            // A form knows texts only.
+            if members["size"].is_number() && offer.endpoint == "image_edits" {
+                continue;
+            }
+            let what = format!("{what} at {offer:?}");
+            let answer = world.call(offer, members.clone()).await;
+            assert_eq!(answer.refusal_of(&what).0, 400, "{what}: {answer:?}");
+            assert_eq!(answer.json()["error"]["param"], param, "{what}: {answer:?}");
         }
-        let answer = world.call(offer, members.clone()).await;
-        assert_eq!(answer.refusal().0, 400, "{offer:?} {answer:?}");
-        assert_eq!(answer.json()["error"]["param"], param, "{offer:?} {answer:?}");
+        assert_eq!(world.sim.seen().len(), 0, "{what}");
     }
-    assert_eq!(world.sim.seen().len(), 0);
     world.free_of_charge().await;
 }
 
-#[rstest]
-#[case(json!({ "quality": "low" }), "quality")]
-#[case(json!({ "resolution": "2k" }), "resolution")]
 #[tokio::test]
-async fn what_moves_the_price_of_the_vendor_who_tells_it_is_refused(
-    #[case] members: Value,
-    #[case] param: &str,
-) {
+async fn what_moves_the_price_of_the_vendor_who_tells_it_is_refused() {
     let world = World::start(Store::Sqlite).run().await;
-    for offer in [IMAGE_D, EDIT_D] {
-        let answer = world.call(offer, members.clone()).await;
-        assert_eq!(answer.refusal(), (400, "unsupported_parameter".to_owned()), "{offer:?}");
-        assert_eq!(answer.json()["error"]["param"], param);
+    for (members, param) in
+        [(json!({ "quality": "low" }), "quality"), (json!({ "resolution": "2k" }), "resolution")]
+    {
+        for offer in [IMAGE_D, EDIT_D] {
+            let what = format!("{members} at {offer:?}");
+            let answer = world.call(offer, members.clone()).await;
+            let expected = (400, "unsupported_parameter".to_owned());
+            assert_eq!(answer.refusal_of(&what), expected, "{what}");
+            assert_eq!(answer.json()["error"]["param"], param, "{what}");
+        }
+        assert_eq!(world.sim.seen().len(), 0, "{members}");
     }
-    assert_eq!(world.sim.seen().len(), 0);
 }
 
-#[rstest]
-#[case::harmless(json!({ "stream": false, "partial_images": 0, "n": null }))]
-#[case::compression(json!({ "output_format": "jpeg", "output_compression": 50 }))]
 #[tokio::test]
-async fn harmless_values_pass(#[case] members: Value) {
+async fn harmless_values_pass() {
     let world = World::start(Store::Sqlite).run().await;
-    let answer = world.call(IMAGE_B, members).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
+    for members in [
+        json!({ "stream": false, "partial_images": 0, "n": null }),
+        json!({ "output_format": "jpeg", "output_compression": 50 }),
+    ] {
+        let answer = world.call(IMAGE_B, members.clone()).await;
+        assert_eq!(answer.status, 200, "{members}: {answer:?}");
+    }
 }
 
 #[rstest]

@@ -1,7 +1,7 @@
 //! Moderations: free, whoever asks and whatever else is out of order.
 
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::world::{MODERATION, Store, World, chat_of};
 
@@ -20,15 +20,19 @@ async fn a_moderation_is_free_and_needs_no_credit(
     world.free_of_charge().await;
 }
 
-#[rstest]
-#[case::none(json!({ "model": null }), "omni-moderation-latest")]
-#[case::dated(json!({ "model": "omni-moderation-2024-09-26" }), "omni-moderation-2024-09-26")]
 #[tokio::test]
-async fn a_model_is_filled_in_where_there_is_none(#[case] members: Value, #[case] model: &str) {
+async fn a_model_is_filled_in_where_there_is_none() {
     let world = World::start(Store::Sqlite).run().await;
-    let answer = world.call(MODERATION, members).await;
-    assert_eq!((answer.status, answer.json()["model"].as_str()), (200, Some(model)), "{answer:?}");
-    assert_eq!(world.sim.seen()[0].json(), json!({ "model": model, "input": "hello" }));
+    let dated = "omni-moderation-2024-09-26";
+    for (members, model) in
+        [(json!({ "model": null }), "omni-moderation-latest"), (json!({ "model": dated }), dated)]
+    {
+        let answer = world.call(MODERATION, members.clone()).await;
+        assert_eq!(answer.status, 200, "{members}: {answer:?}");
+        assert_eq!(answer.json()["model"].as_str(), Some(model), "{members}: {answer:?}");
+        let sent = world.sim.take_seen()[0].json();
+        assert_eq!(sent, json!({ "model": model, "input": "hello" }), "{members}");
+    }
     world.free_of_charge().await;
 }
 
@@ -56,15 +60,14 @@ async fn a_moderation_is_served_while_the_ledger_is_down() {
     world.free_of_charge().await;
 }
 
-#[rstest]
-#[case::nothing(json!({ "input": [] }))]
-#[case::no_input(json!({ "input": null }))]
-#[case::of_another_type(json!({ "input": 5 }))]
 #[tokio::test]
-async fn what_is_wrong_is_named_and_no_vendor_hears_of_it(#[case] members: Value) {
+async fn what_is_wrong_is_named_and_no_vendor_hears_of_it() {
     let world = World::start(Store::Sqlite).run().await;
-    let answer = world.call(MODERATION, members).await;
-    assert_eq!(answer.refusal().0, 400, "{answer:?}");
-    assert_eq!(answer.json()["error"]["param"], "input");
-    assert_eq!(world.sim.seen().len(), 0);
+    for members in [json!({ "input": [] }), json!({ "input": null }), json!({ "input": 5 })] {
+        let what = members.to_string();
+        let answer = world.call(MODERATION, members).await;
+        assert_eq!(answer.refusal_of(&what).0, 400, "{what}: {answer:?}");
+        assert_eq!(answer.json()["error"]["param"], "input", "{what}");
+        assert_eq!(world.sim.seen().len(), 0, "{what}");
+    }
 }

@@ -91,20 +91,22 @@ async fn events_come_whole_however_they_are_cut(
     });
 }
 
-#[rstest]
-#[case::of_vendor_a("lma-opus-5", "/v1/chat/completions")]
-#[case::of_vendor_c("lmc-3.5-flash", "/v1/chat/completions")]
-#[case::of_vendor_d("lmd-4.6", "/v1/chat/completions")]
-#[case::of_vendor_e("orgA/famA-V3.2", "/v1/chat/completions")]
-#[case::image("lmb-image-1", "/v1/images/generations")]
-#[case::moderation("omni-moderation-latest", "/v1/moderations")]
 #[tokio::test]
-async fn another_vendors_model_is_told_where_it_is_served(#[case] model: &str, #[case] path: &str) {
+async fn another_vendors_model_is_told_where_it_is_served() {
     let world = World::start(Store::Sqlite).run().await;
-    let answer = world.call(RESPONSES, json!({ "model": model })).await;
-    assert_eq!(answer.refusal(), (400, "wrong_endpoint".to_owned()));
-    assert!(answer.message().contains(path), "{}", answer.message());
-    assert_eq!(world.sim.seen().len(), 0);
+    for (model, path) in [
+        ("lma-opus-5", "/v1/chat/completions"),
+        ("lmc-3.5-flash", "/v1/chat/completions"),
+        ("lmd-4.6", "/v1/chat/completions"),
+        ("orgA/famA-V3.2", "/v1/chat/completions"),
+        ("lmb-image-1", "/v1/images/generations"),
+        ("omni-moderation-latest", "/v1/moderations"),
+    ] {
+        let answer = world.call(RESPONSES, json!({ "model": model })).await;
+        assert_eq!(answer.refusal_of(model), (400, "wrong_endpoint".to_owned()), "{model}");
+        assert!(answer.message().contains(path), "{model}: {}", answer.message());
+        assert_eq!(world.sim.seen().len(), 0, "{model}");
+    }
     world.free_of_charge().await;
 }
 
@@ -135,52 +137,63 @@ async fn a_pro_models_long_input_is_repriced_as_a_whole() {
     assert_eq!(world.charge().await.amount_nano, 272_001 * 60_000 + 10 * 270_000);
 }
 
-#[rstest]
-#[case::later(json!({ "background": true }))]
-#[case::searches(json!({ "tools": [{ "type": "web_search" }] }))]
-#[case::old_searches(json!({ "tools": [{ "type": "web_search_preview" }] }))]
-#[case::files(json!({ "tools": [{ "type": "function", "name": "f" }, { "type": "file_search" }] }))]
-#[case::code(json!({ "tools": [{ "type": "code_interpreter", "container": { "type": "auto" } }] }))]
-#[case::images(json!({ "tools": [{ "type": "image_generation" }] }))]
-#[case::servers(json!({ "tools": [{ "type": "mcp", "server_url": "https://a.test" }] }))]
-#[case::dear_tier(json!({ "service_tier": "priority" }))]
-#[case::stored_prompt(json!({ "prompt": { "id": "pmpt_1" } }))]
-#[case::uploaded(
-    json!({ "input": [{ "role": "user", "content": [{ "type": "input_file", "file_id": "f" }] }] })
-)]
+/// Calls for what has no price.
+fn unpriced() -> [Value; 10] {
+    let file = json!({ "type": "input_file", "file_id": "f" });
+    [
+        json!({ "background": true }),
+        json!({ "tools": [{ "type": "web_search" }] }),
+        json!({ "tools": [{ "type": "web_search_preview" }] }),
+        json!({ "tools": [{ "type": "function", "name": "f" }, { "type": "file_search" }] }),
+        json!({ "tools": [{ "type": "code_interpreter", "container": { "type": "auto" } }] }),
+        json!({ "tools": [{ "type": "image_generation" }] }),
+        json!({ "tools": [{ "type": "mcp", "server_url": "https://a.test" }] }),
+        json!({ "service_tier": "priority" }),
+        json!({ "prompt": { "id": "pmpt_1" } }),
+        json!({ "input": [{ "role": "user", "content": [file] }] }),
+    ]
+}
+
 #[tokio::test]
-async fn what_has_no_price_is_refused_and_no_vendor_hears_of_it(
-    #[case] members: Value,
-    #[values(false, true)] stream: bool,
-) {
+async fn what_has_no_price_is_refused_and_no_vendor_hears_of_it() {
     let world = World::start(Store::Sqlite).run().await;
-    let mut members = members;
-    members["stream"] = stream.into();
-    let answer = world.call(RESPONSES, members).await;
-    assert_eq!(answer.refusal(), (400, "unsupported_parameter".to_owned()), "{answer:?}");
-    assert!(answer.json()["error"]["param"].is_string(), "{answer:?}");
-    assert_eq!(world.sim.seen().len(), 0);
+    for mut members in unpriced() {
+        for stream in [false, true] {
+            members["stream"] = stream.into();
+            let what = members.to_string();
+            let answer = world.call(RESPONSES, members.clone()).await;
+            let expected = (400, "unsupported_parameter".to_owned());
+            assert_eq!(answer.refusal_of(&what), expected, "{what}: {answer:?}");
+            assert!(answer.json()["error"]["param"].is_string(), "{what}: {answer:?}");
+            assert_eq!(world.sim.seen().len(), 0, "{what}");
+        }
+    }
     world.free_of_charge().await;
 }
 
-#[rstest]
-#[case::no_items(json!({ "input": [] }), "input")]
-#[case::of_another_type(json!({ "input": 5 }), "input")]
-#[case::messages(json!({ "input": null, "messages": [] }), "input")]
-#[case::limit_of_zero(json!({ "max_output_tokens": 0 }), "max_output_tokens")]
-#[case::limit_as_text(json!({ "max_output_tokens": "9" }), "max_output_tokens")]
-#[case::limit_beyond_all(json!({ "max_output_tokens": u64::MAX }), "max_output_tokens")]
-#[case::stream_as_text(json!({ "stream": "yes" }), "stream")]
+/// What is wrong, the members that make it so, in the place of those of a good call, and the field
+/// that is named.
+fn wrong_fields() -> Vec<(&'static str, Value, &'static str)> {
+    vec![
+        ("no items", json!({ "input": [] }), "input"),
+        ("an input of another type", json!({ "input": 5 }), "input"),
+        ("messages", json!({ "input": null, "messages": [] }), "input"),
+        ("a limit of zero", json!({ "max_output_tokens": 0 }), "max_output_tokens"),
+        ("a limit as text", json!({ "max_output_tokens": "9" }), "max_output_tokens"),
+        ("a limit beyond all", json!({ "max_output_tokens": u64::MAX }), "max_output_tokens"),
+        ("stream as text", json!({ "stream": "yes" }), "stream"),
+    ]
+}
+
 #[tokio::test]
-async fn a_wrong_field_is_named_and_no_vendor_hears_of_it(
-    #[case] members: Value,
-    #[case] param: &str,
-) {
+async fn a_wrong_field_is_named_and_no_vendor_hears_of_it() {
     let world = World::start(Store::Sqlite).run().await;
-    let answer = world.call(RESPONSES, members).await;
-    assert_eq!(answer.refusal().0, 400, "{answer:?}");
-    assert_eq!(answer.json()["error"]["param"], param);
-    assert_eq!(world.sim.seen().len(), 0);
+    for (what, members, param) in wrong_fields() {
+        let answer = world.call(RESPONSES, members).await;
+        assert_eq!(answer.refusal_of(what).0, 400, "{what}: {answer:?}");
+        assert_eq!(answer.json()["error"]["param"], param, "{what}");
+        assert_eq!(world.sim.seen().len(), 0, "{what}");
+    }
     world.free_of_charge().await;
 }
 

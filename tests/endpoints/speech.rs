@@ -3,44 +3,49 @@
 use std::time::{Duration, Instant};
 
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::sim::sound;
 use crate::world::{Answer, SPEECH, Store, World};
 
 const LONG: usize = 4_096;
 
+/// Texts as they are written, as they are spoken, and their characters.
+const TEXTS: [(&str, &str, u32); 6] = [
+    (r#""hello""#, "hello", 5),
+    (r#""naïve""#, "naïve", 5),
+    (r#""👍🏽""#, "👍🏽", 2),
+    (r#""\ud83d\ude00!""#, "😀!", 2),
+    (r#""\u0041\n\"\\""#, "A\n\"\\", 4),
+    (r#""   ""#, "   ", 3),
+];
+
 #[rstest]
-#[case::letters(r#""hello""#, "hello", 5)]
-#[case::accents(r#""naïve""#, "naïve", 5)]
-#[case::an_emoji(r#""👍🏽""#, "👍🏽", 2)]
-#[case::an_escaped_emoji(r#""\ud83d\ude00!""#, "😀!", 2)]
-#[case::escapes(r#""\u0041\n\"\\""#, "A\n\"\\", 4)]
-#[case::white_space(r#""   ""#, "   ", 3)]
 #[tokio::test]
 async fn characters_are_code_points_and_each_costs_its_price(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
-    #[case] written: &str,
-    #[case] spoken: &str,
-    #[case] characters: u32,
 ) {
     let world = World::start(store).run().await;
-    let body = format!(r#"{{"model":"tts-1-hd", "input":{written},"voice":"nova"}}"#);
-    let answer = Answer::read(world.request(SPEECH.path).body(body.clone())).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    let nano = i64::from(characters) * 30_000;
-    let count = characters.to_string();
-    assert_eq!(answer.header("x-service-characters"), Some(&*count));
-    assert_eq!(answer.header("x-service-charged-nano"), Some(&*nano.to_string()));
-    assert_eq!(answer.header("content-type"), Some("audio/mpeg"));
-    let length = 16 + 64 * spoken.chars().count();
-    assert!(answer.body == sound(spoken, "nova", "mp3", length), "other bytes came");
-    let seen = world.sim.seen().remove(0);
-    assert_eq!(seen.body, body.as_bytes(), "the body passes unchanged");
-    assert_eq!(seen.billed.expect("a bill").characters, u64::from(characters));
-    let charge = world.charge().await;
-    assert_eq!((charge.amount_nano, charge.basis.as_str()), (nano, "fixed"));
-    assert_eq!(charge.usage, json!({ "characters": characters }));
+    for (number, (written, spoken, characters)) in TEXTS.into_iter().enumerate() {
+        let body = format!(r#"{{"model":"tts-1-hd", "input":{written},"voice":"nova"}}"#);
+        let answer = Answer::read(world.request(SPEECH.path).body(body.clone())).await;
+        assert_eq!(answer.status, 200, "{written}: {answer:?}");
+        let nano = i64::from(characters) * 30_000;
+        let count = characters.to_string();
+        assert_eq!(answer.header("x-service-characters"), Some(&*count), "{written}");
+        let charged = nano.to_string();
+        assert_eq!(answer.header("x-service-charged-nano"), Some(&*charged), "{written}");
+        assert_eq!(answer.header("content-type"), Some("audio/mpeg"), "{written}");
+        let length = 16 + 64 * spoken.chars().count();
+        assert!(answer.body == sound(spoken, "nova", "mp3", length), "other bytes: {written}");
+        let seen = world.sim.take_seen().remove(0);
+        assert_eq!(seen.body, body.as_bytes(), "the body passes unchanged: {written}");
+        let billed = seen.billed.expect("a bill").characters;
+        assert_eq!(billed, u64::from(characters), "{written}");
+        let charge = world.settled(number + 1).await.remove(number);
+        assert_eq!((charge.amount_nano, charge.basis.as_str()), (nano, "fixed"), "{written}");
+        assert_eq!(charge.usage, json!({ "characters": characters }), "{written}");
+    }
 }
 
 #[rstest]
@@ -59,49 +64,53 @@ async fn the_longest_text_passes_and_a_character_more_does_not(
     world.settled(1).await;
 }
 
-#[rstest]
-#[case::none(json!({ "voice": null }))]
-#[case::empty(json!({ "voice": "" }))]
-#[case::of_another_type(json!({ "voice": 5 }))]
 #[tokio::test]
-async fn whether_a_voice_is_right_or_needed_is_not_ours_to_say(#[case] voice: Value) {
+async fn whether_a_voice_is_right_or_needed_is_not_ours_to_say() {
     let world = World::start(Store::Sqlite).run().await;
-    let answer = world.call(SPEECH, voice.clone()).await;
-    assert_eq!(answer.status, 400, "{answer:?}");
-    let seen = world.sim.seen();
-    assert_eq!(seen[0].json()["voice"], voice["voice"], "the vendor was asked, with what was sent");
+    for voice in [json!({ "voice": null }), json!({ "voice": "" }), json!({ "voice": 5 })] {
+        let answer = world.call(SPEECH, voice.clone()).await;
+        assert_eq!(answer.status, 400, "{voice}: {answer:?}");
+        let seen = world.sim.take_seen();
+        assert_eq!(seen.len(), 1, "the vendor was asked: {voice}");
+        assert_eq!(seen[0].json()["voice"], voice["voice"], "with what was sent: {voice}");
+    }
     world.free_of_charge().await;
 }
 
-#[rstest]
-#[case::nothing_to_say(json!({ "input": "" }), "input")]
-#[case::no_text(json!({ "input": ["hello"] }), "input")]
-#[case::events(json!({ "stream_format": "sse" }), "stream_format")]
 #[tokio::test]
-async fn a_wrong_field_is_named(#[case] members: Value, #[case] param: &str) {
+async fn a_wrong_field_is_named() {
     let world = World::start(Store::Sqlite).run().await;
-    let answer = world.call(SPEECH, members).await;
-    let (status, code) = answer.refusal();
-    let known = ["invalid_value", "missing_required_parameter", "unsupported_parameter"];
-    assert_eq!((status, known.contains(&&*code)), (400, true), "{answer:?}");
-    assert_eq!(answer.json()["error"]["param"], param);
-    assert_eq!(world.sim.seen().len(), 0);
+    for (members, param) in [
+        (json!({ "input": "" }), "input"),
+        (json!({ "input": ["hello"] }), "input"),
+        (json!({ "stream_format": "sse" }), "stream_format"),
+    ] {
+        let what = members.to_string();
+        let answer = world.call(SPEECH, members).await;
+        let (status, code) = answer.refusal_of(&what);
+        let known = ["invalid_value", "missing_required_parameter", "unsupported_parameter"];
+        assert_eq!((status, known.contains(&&*code)), (400, true), "{what}: {answer:?}");
+        assert_eq!(answer.json()["error"]["param"], param, "{what}");
+        assert_eq!(world.sim.seen().len(), 0, "{what}");
+    }
     world.free_of_charge().await;
 }
 
-#[rstest]
-#[case("mp3", "audio/mpeg")]
-#[case("opus", "audio/opus")]
-#[case("wav", "audio/wav")]
-#[case("pcm", "audio/pcm")]
 #[tokio::test]
-async fn every_format_comes_as_the_vendor_calls_it(#[case] format: &str, #[case] media: &str) {
+async fn every_format_comes_as_the_vendor_calls_it() {
     let world = World::start(Store::Sqlite).run().await;
-    let members = json!({ "response_format": format, "stream_format": "audio", "speed": 2.0 });
-    let answer = world.call(SPEECH, members).await;
-    assert_eq!((answer.status, answer.header("content-type")), (200, Some(media)));
-    assert!(answer.body == sound("hello", "alloy", format, 16 + 64 * 5), "other bytes came");
-    assert_eq!(world.charge().await.amount_nano, 75_000);
+    let formats =
+        [("mp3", "audio/mpeg"), ("opus", "audio/opus"), ("wav", "audio/wav"), ("pcm", "audio/pcm")];
+    for (number, (format, media)) in formats.into_iter().enumerate() {
+        let members = json!({ "response_format": format, "stream_format": "audio", "speed": 2.0 });
+        let answer = world.call(SPEECH, members).await;
+        let told = (answer.status, answer.header("content-type"));
+        assert_eq!(told, (200, Some(media)), "{format}");
+        let expected = sound("hello", "alloy", format, 16 + 64 * 5);
+        assert!(answer.body == expected, "other bytes came: {format}");
+        let charge = world.settled(number + 1).await.remove(number);
+        assert_eq!(charge.amount_nano, 75_000, "{format}");
+    }
 }
 
 #[tokio::test]

@@ -9,26 +9,33 @@ use crate::world::{
     Answer, EDIT_B, EDIT_D, Form, MODERATION, Offer, RESPONSES, SPEECH, Sent, Store, World,
 };
 
-#[rstest]
-#[case::escaped_name(r#""input":"a","previous_response\u005fid":"resp_x""#)]
-#[case::escaped_conversation(r#""input":"a","conversati\u006fn":"conv_x""#)]
-#[case::escaped_inside(r#""input":"a","conversation":{"\u0069d":"conv_x"}"#)]
-#[case::escaped_type(r#""input":[{"typ\u0065":"item_\u0072eference","\u0069d":"msg_x"}]"#)]
-#[case::a_reference_with_content(
-    r#""input":[{"type":"item_reference","id":"msg_x","content":"a"}]"#
-)]
-#[case::a_thought_with_content(
-    r#""input":[{"type":"reasoning","id":"rs_x","summary":[],"content":[]}]"#
-)]
-#[case::nulls_for_content(r#""input":[{"id":"ig_x","output":null,"content":null}]"#)]
-#[case::far_behind(&far_behind())]
+/// Members that name what was given to others, and how they hide it.
+fn names_of_others() -> Vec<(&'static str, String)> {
+    let content = r#""input":[{"type":"item_reference","id":"msg_x","content":"a"}]"#;
+    let thought = r#""input":[{"type":"reasoning","id":"rs_x","summary":[],"content":[]}]"#;
+    let kind = r#""input":[{"typ\u0065":"item_\u0072eference","\u0069d":"msg_x"}]"#;
+    vec![
+        ("an escaped name", r#""input":"a","previous_response\u005fid":"resp_x""#.to_owned()),
+        ("an escaped conversation", r#""input":"a","conversati\u006fn":"conv_x""#.to_owned()),
+        ("escaped inside", r#""input":"a","conversation":{"\u0069d":"conv_x"}"#.to_owned()),
+        ("an escaped type", kind.to_owned()),
+        ("a reference with content", content.to_owned()),
+        ("a thought with content", thought.to_owned()),
+        ("nulls for content", r#""input":[{"id":"ig_x","output":null,"content":null}]"#.to_owned()),
+        ("far behind", far_behind()),
+    ]
+}
+
 #[tokio::test]
-async fn what_was_given_to_others_stays_theirs_however_it_is_named(#[case] members: &str) {
+async fn what_was_given_to_others_stays_theirs_however_it_is_named() {
     let world = World::start(Store::Sqlite).run().await;
-    let body = format!(r#"{{"model":"lmb-5.5",{members}}}"#);
-    let answer = Answer::read(world.request(RESPONSES.path).body(body)).await;
-    assert_eq!(answer.refusal(), (404, "not_found".to_owned()), "{answer:?}");
-    assert_eq!(world.sim.seen().len(), 0);
+    for (what, members) in names_of_others() {
+        let body = format!(r#"{{"model":"lmb-5.5",{members}}}"#);
+        let answer = Answer::read(world.request(RESPONSES.path).body(body)).await;
+        let expected = (404, "not_found".to_owned());
+        assert_eq!(answer.refusal_of(what), expected, "{what}: {answer:?}");
+        assert_eq!(world.sim.seen().len(), 0, "{what}");
+    }
     world.free_of_charge().await;
 }
 
@@ -37,23 +44,26 @@ fn far_behind() -> String {
     format!(r#""input":[{said}{{"type":"item_reference","id":"msg_x"}}]"#)
 }
 
-#[rstest]
-#[case::later(r#""backgr\u006fund":true"#)]
-#[case::searches(r#""tools":[{"t\u0079pe":"web\u005fsearch"}]"#)]
-#[case::tools_in_the_input(r#""input":[{"role":"user","content":"a","tools":[{"type":"mcp"}]}]"#)]
-#[case::an_image_by_its_id(r#""input":[{"type":"image_generation_call","id":"ig_x"}]"#)]
-#[case::code_in_a_container(
-    r#""input":[{"type":"code_interpreter_call","id":"ci_x","code":"1","container_id":"cntr_x"}]"#
-)]
-#[case::nothing_of_the_kind(r#""tools":[{"name":"f"},{"type":null},{"type":["web_search"]}]"#)]
+/// Members for which there is no price.
+const UNPRICED: [&str; 6] = [
+    r#""backgr\u006fund":true"#,
+    r#""tools":[{"t\u0079pe":"web\u005fsearch"}]"#,
+    r#""input":[{"role":"user","content":"a","tools":[{"type":"mcp"}]}]"#,
+    r#""input":[{"type":"image_generation_call","id":"ig_x"}]"#,
+    r#""input":[{"type":"code_interpreter_call","id":"ci_x","code":"1","container_id":"cntr_x"}]"#,
+    r#""tools":[{"name":"f"},{"type":null},{"type":["web_search"]}]"#,
+];
+
 #[tokio::test]
-async fn what_has_no_price_is_found_however_it_is_written(#[case] members: &str) {
+async fn what_has_no_price_is_found_however_it_is_written() {
     let world = World::start(Store::Sqlite).run().await;
-    let input = if members.contains("\"input\"") { "" } else { r#","input":"a""# };
-    let body = format!(r#"{{"model":"lmb-5.5"{input},{members}}}"#);
-    let answer = Answer::read(world.request(RESPONSES.path).body(body)).await;
-    assert_eq!(answer.status, 400, "{answer:?}");
-    assert_eq!(world.sim.seen().len(), 0, "{answer:?}");
+    for members in UNPRICED {
+        let input = if members.contains("\"input\"") { "" } else { r#","input":"a""# };
+        let body = format!(r#"{{"model":"lmb-5.5"{input},{members}}}"#);
+        let answer = Answer::read(world.request(RESPONSES.path).body(body)).await;
+        assert_eq!(answer.status, 400, "{members}: {answer:?}");
+        assert_eq!(world.sim.seen().len(), 0, "{members}: {answer:?}");
+    }
     world.free_of_charge().await;
 }
 
@@ -62,26 +72,29 @@ fn parts(body: &[u8]) -> usize {
     String::from_utf8_lossy(body).to_lowercase().matches("content-disposition: form-data").count()
 }
 
-#[rstest]
-#[case::a_quote(r#"us"er"#)]
-#[case::a_quote_escaped(r#"us\"; filename=\"a"#)]
-#[case::a_quote_in_percent("us%22er")]
-#[case::a_line_in_percent("user%0D%0AContent-Type: text/html")]
-#[case::another_field(r#"user"; name="n"#)]
 #[tokio::test]
-async fn the_name_of_a_field_smuggles_no_other_field(#[case] name: &str) {
+async fn the_name_of_a_field_smuggles_no_other_field() {
     let world = World::start(Store::Sqlite).run().await;
-    for offer in [EDIT_B, EDIT_D] {
-        let form = Form::new().field("model", offer.model).field("prompt", "Redder.");
-        let form = form.field(name, "2").file("image", "image/png", &picture(0));
-        world.send(offer.path, &form.sent()).await;
-    }
-    for seen in world.sim.seen() {
-        if seen.vendor == "vendor_b" {
-            assert_eq!(parts(&seen.body), 4, "{:?}", String::from_utf8_lossy(&seen.body));
-            assert!(!String::from_utf8_lossy(&seen.body).contains("\r\nContent-Type: text/html"));
+    for name in [
+        r#"us"er"#,
+        r#"us\"; filename=\"a"#,
+        "us%22er",
+        "user%0D%0AContent-Type: text/html",
+        r#"user"; name="n"#,
+    ] {
+        for offer in [EDIT_B, EDIT_D] {
+            let form = Form::new().field("model", offer.model).field("prompt", "Redder.");
+            let form = form.field(name, "2").file("image", "image/png", &picture(0));
+            world.send(offer.path, &form.sent()).await;
         }
-        assert_eq!(seen.field("n"), None);
+        for seen in world.sim.take_seen() {
+            if seen.vendor == "vendor_b" {
+                let body = String::from_utf8_lossy(&seen.body).into_owned();
+                assert_eq!(parts(&seen.body), 4, "{name}: {body:?}");
+                assert!(!body.contains("\r\nContent-Type: text/html"), "{name}: {body:?}");
+            }
+            assert_eq!(seen.field("n"), None, "{name}");
+        }
     }
     world.nothing_held().await;
 }
@@ -104,22 +117,22 @@ async fn a_file_that_holds_the_boundary_of_another_call_arrives_as_it_is() {
     world.settled(2).await;
 }
 
-#[rstest]
-#[case::no_text(Form::new().part("; name=\"prompt\"", b"\xff\xfe"))]
-#[case::a_file_for_a_text(Form::new().file("prompt", "text/plain", b"Redder."))]
-#[case::a_file_for_the_model(
-    Form::new().field("prompt", "a").file("model", "text/plain", b"lmb-image-1")
-)]
-#[case::another_file(Form::new().field("prompt", "a").file("other", "image/png", b"\x89PNG"))]
 #[tokio::test]
-async fn a_part_of_the_wrong_kind_is_refused_and_no_vendor_hears_of_it(#[case] form: Form) {
+async fn a_part_of_the_wrong_kind_is_refused_and_no_vendor_hears_of_it() {
     let world = World::start(Store::Sqlite).run().await;
-    let file = b"\x89PNG\r\n\x1a\n";
-    let form = form.file("image", "image/png", file);
-    let sent = form.clone().field("model", EDIT_B.model).sent();
-    let answer = world.send(EDIT_B.path, &sent).await;
-    assert_eq!(answer.refusal().0, 400, "{answer:?}");
-    assert_eq!(world.sim.seen().len(), 0);
+    let with_prompt = || Form::new().field("prompt", "a");
+    for (what, form) in [
+        ("no text", Form::new().part("; name=\"prompt\"", b"\xff\xfe")),
+        ("a file for a text", Form::new().file("prompt", "text/plain", b"Redder.")),
+        ("a file for the model", with_prompt().file("model", "text/plain", b"lmb-image-1")),
+        ("another file", with_prompt().file("other", "image/png", b"\x89PNG")),
+    ] {
+        let form = form.file("image", "image/png", b"\x89PNG\r\n\x1a\n");
+        let sent = form.field("model", EDIT_B.model).sent();
+        let answer = world.send(EDIT_B.path, &sent).await;
+        assert_eq!(answer.refusal_of(what).0, 400, "{what}: {answer:?}");
+        assert_eq!(world.sim.seen().len(), 0, "{what}");
+    }
     world.free_of_charge().await;
 }
 

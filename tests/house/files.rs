@@ -33,13 +33,30 @@ fn is_test_only(attributes: &[Attribute]) -> bool {
 
 /// The paths that a file names, each as its segments.
 #[derive(Default)]
-struct NamedPaths(Vec<Vec<String>>);
+struct NamedPaths {
+    paths: Vec<Vec<String>>,
+    /// What each imported name stands for.
+    imported: BTreeMap<String, Vec<String>>,
+}
 
 impl NamedPaths {
+    /// The paths of a file, where an imported name at their beginning is replaced by its path.
     fn of_file(file: &syn::File) -> Vec<Vec<String>> {
         let mut named = NamedPaths::default();
         named.visit_file(file);
-        named.0
+        let NamedPaths { mut paths, imported } = named;
+        let of_imported = paths.iter().filter_map(|path| {
+            let [first, rest @ ..] = &path[..] else { return None };
+            Some([imported.get(first)?, rest].concat())
+        });
+        let of_imported: Vec<_> = of_imported.collect();
+        paths.extend(of_imported);
+        paths
+    }
+
+    fn add_import(&mut self, name: &syn::Ident, path: Vec<String>) {
+        self.imported.insert(name.to_string(), path.clone());
+        self.paths.push(path);
     }
 
     fn add_use(&mut self, tree: &UseTree, before: &[String]) {
@@ -50,9 +67,15 @@ impl NamedPaths {
         };
         match tree {
             UseTree::Path(path) => self.add_use(&path.tree, &with(&path.ident)),
-            UseTree::Name(name) => self.0.push(with(&name.ident)),
-            UseTree::Rename(renamed) => self.0.push(with(&renamed.ident)),
-            UseTree::Glob(_) => self.0.push(before.to_vec()),
+            UseTree::Name(name) if name.ident == "self" => {
+                if let Some(last) = before.last() {
+                    self.imported.insert(last.clone(), before.to_vec());
+                }
+                self.paths.push(before.to_vec());
+            }
+            UseTree::Name(name) => self.add_import(&name.ident, with(&name.ident)),
+            UseTree::Rename(renamed) => self.add_import(&renamed.rename, with(&renamed.ident)),
+            UseTree::Glob(_) => self.paths.push(before.to_vec()),
             UseTree::Group(group) => group.items.iter().for_each(|t| self.add_use(t, before)),
         }
     }
@@ -66,13 +89,13 @@ impl NamedPaths {
                 TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
                 TokenTree::Ident(ident) => {
                     if colons != 2 {
-                        self.0.push(std::mem::take(&mut path));
+                        self.paths.push(std::mem::take(&mut path));
                     }
                     path.push(ident.to_string());
                     colons = 0;
                 }
                 other => {
-                    self.0.push(std::mem::take(&mut path));
+                    self.paths.push(std::mem::take(&mut path));
                     colons = 0;
                     if let TokenTree::Group(group) = other {
                         self.add_tokens(group.stream());
@@ -80,8 +103,8 @@ impl NamedPaths {
                 }
             }
         }
-        self.0.push(path);
-        self.0.retain(|path| path.len() > 1);
+        self.paths.push(path);
+        self.paths.retain(|path| path.len() > 1);
     }
 }
 
@@ -107,7 +130,7 @@ impl<'ast> Visit<'ast> for NamedPaths {
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        self.0.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        self.paths.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
         visit::visit_path(self, path);
     }
 
@@ -269,9 +292,13 @@ fn circles_and_shared_names_are_found() {
         file("src/c/d.rs", "pub type Twice = u8; #[cfg(test)] mod tests { use crate::e::X; }"),
         file("src/e.rs", "fn f() { super::f::g() }"),
         file("src/f.rs", "fn g() { crate::e::f() }"),
+        file("src/g.rs", "mod h; use crate::i as other; fn a() { other::j::b() }"),
+        file("src/g/h.rs", ""),
+        file("src/i.rs", "mod j;"),
+        file("src/i/j.rs", "use crate::{g::{self}}; fn b() { g::h::c() }"),
     ]);
     let circles: Vec<_> = find_circles(&files).into_iter().collect();
-    assert_eq!(circles, [vec!["a", "a/b", "c"], vec!["e", "f"]]);
+    assert_eq!(circles, [vec!["a", "a/b", "c"], vec!["e", "f"], vec!["g", "i/j"]]);
     let shared = shared_type_names(&files);
     assert_eq!(shared.len(), 2, "{shared:?}");
     assert!(shared[0].starts_with("src/a.rs:1:"), "{shared:?}");

@@ -159,7 +159,7 @@ async fn a_reply_in_another_machines_folder_is_not_charged_again() {
     assert_eq!(first.status, 200);
     repeats_soon(async || keyed(&world, CHAT, &json!({}), "one").await, &first).await;
     let sent = CHAT.sent(&json!({}));
-    let there = request((&world, &other), (KEY, "one"), &sent, CHAT.path);
+    let there = request(&world, &other, &sent, CHAT.path).header(KEY, "one");
     assert_eq!(Answer::read(there).await.refusal(), (409, "reply_not_kept".to_owned()));
     world.settled(1).await;
     assert_eq!(world.sim.count("vendor_b"), 1);

@@ -34,7 +34,7 @@ async fn forty_at_once_with_one_key_are_one_call(
     let (world, refused) = (&world, &AtomicUsize::new(0));
     let calls = (0..CROWD).map(|number| {
         let at = second.as_ref().filter(|_| number % 2 == 1).unwrap_or(&world.gateway);
-        let call = request((world, at), (KEY, "one"), &sent, offer.path);
+        let call = request(world, at, &sent, offer.path).header(KEY, "one");
         async move {
             let answer = Answer::read(call).await;
             // The vendor answers when all others know that they are too late.
@@ -57,7 +57,8 @@ async fn forty_at_once_with_one_key_are_one_call(
     assert_eq!(Some(charge.request_id.as_str()), first.header("x-request-id"));
     assert_eq!(world.sim.count("vendor_b"), 1);
     for at in second.iter().chain([&world.gateway]) {
-        repeats(&Answer::read(request((world, at), (KEY, "one"), &sent, offer.path)).await, first);
+        let again = request(world, at, &sent, offer.path).header(KEY, "one");
+        repeats(&Answer::read(again).await, first);
     }
 }
 
@@ -96,7 +97,7 @@ async fn of_retries_that_wait_for_a_call_that_fails_one_is_made(
         let sent = CHAT.sent(&members);
         let calls = (0..10).map(|number| {
             let at = second.as_ref().filter(|_| number % 2 == 1).unwrap_or(&world.gateway);
-            Answer::read(request((&world, at), (RETRIES, "1"), &sent, CHAT.path))
+            Answer::read(request(&world, at, &sent, CHAT.path).header(RETRIES, "1"))
         });
         join_all(calls).await
     };

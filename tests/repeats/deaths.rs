@@ -15,7 +15,7 @@ const LONG_LEASES: &str = "[timeouts]\nledger_ms = 10_000\nlease_ms = 3_600_000"
 async fn insists(world: &World, sent: &Sent) -> Answer {
     let end = Instant::now() + PATIENCE;
     loop {
-        let asked = request((world, &world.gateway), (KEY, "a"), sent, CHAT.path);
+        let asked = request(world, &world.gateway, sent, CHAT.path).header(KEY, "a");
         let answer = Answer::read(asked).await;
         let waits = [(409, "idempotency_key_in_use"), (503, "ledger_unavailable")];
         if !waits.contains(&(answer.status, &answer.code())) {
@@ -59,7 +59,7 @@ async fn a_key_of_a_call_that_died_is_free_as_soon_as_its_node_is_back(
     let builder = World::start(store).vendor("vendor_b", &["held=0;times=1"]).conf(LONG_LEASES);
     let mut world = builder.run().await;
     let sent = CHAT.sent(&json!({}));
-    let lost = request((&world, &world.gateway), (KEY, "a"), &sent, CHAT.path);
+    let lost = request(&world, &world.gateway, &sent, CHAT.path).header(KEY, "a");
     let lost = tokio::spawn(Answer::try_read(lost));
     vendor_becomes(&world, "vendor_b", 1).await;
     world.kill_and_start_again().await;
@@ -75,7 +75,7 @@ async fn a_key_of_a_call_that_died_after_its_answer_is_not_charged_again() {
     let mut world =
         World::start(Store::Sqlite).vendor("vendor_b", &["held=4"]).conf(LONG_LEASES).run().await;
     let sent = CHAT.sent(&streamed("a"));
-    let asked = request((&world, &world.gateway), (KEY, "a"), &sent, CHAT.path);
+    let asked = request(&world, &world.gateway, &sent, CHAT.path).header(KEY, "a");
     let mut stream = crate::world::Opened::open(asked).await;
     stream.take(2).await;
     let beside = rusqlite::Connection::open(world.path("tollgate.db")).expect("the file");
@@ -111,7 +111,7 @@ async fn a_key_of_a_call_that_died_between_two_words_is_charged_once(
     world.gateway = world.gateway_with("first", &through).await;
     let sent = CHAT.sent(&json!({}));
     world.gate().shut_at(words, hold);
-    let lost = request((&world, &world.gateway), (KEY, "a"), &sent, CHAT.path);
+    let lost = request(&world, &world.gateway, &sent, CHAT.path).header(KEY, "a");
     let lost = tokio::spawn(Answer::try_read(lost));
     world.gate().is_shut().await;
     if is_charged {
@@ -138,20 +138,20 @@ async fn a_key_of_a_node_that_stands_still_is_not_given_to_another() {
     let builder = World::start(Store::Redis).vendor("vendor_b", &["held=0;times=1"]);
     let world = builder.conf(LONG_LEASES).run().await;
     let sent = CHAT.sent(&json!({}));
-    let still = request((&world, &world.gateway), (KEY, "a"), &sent, CHAT.path);
+    let still = request(&world, &world.gateway, &sent, CHAT.path).header(KEY, "a");
     let still = tokio::spawn(Answer::read(still));
     vendor_becomes(&world, "vendor_b", 1).await;
     world.gateway.signal("STOP");
     let other = world.second_gateway().await;
     // It has looked for what ended processes left by now.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    let asked = Answer::read(request((&world, &other), (KEY, "a"), &sent, CHAT.path)).await;
+    let asked = Answer::read(request(&world, &other, &sent, CHAT.path).header(KEY, "a")).await;
     assert_eq!(asked.refusal(), (409, "idempotency_key_in_use".to_owned()));
     world.gateway.signal("CONT");
     world.sim.let_go();
     let made = still.await.expect("no panic");
     let again =
-        async || Answer::read(request((&world, &other), (KEY, "a"), &sent, CHAT.path)).await;
+        async || Answer::read(request(&world, &other, &sent, CHAT.path).header(KEY, "a")).await;
     repeats_soon(again, &made).await;
     world.charge().await;
     assert_eq!(world.sim.count("vendor_b"), 1);
@@ -179,7 +179,7 @@ async fn an_ordinary_call_paid_for_the_keys_of_others(
     };
     for count in ["0", "0"] {
         let sent = CHAT.sent(&json!({}));
-        let asked = request((&world, &world.gateway), (RETRIES, count), &sent, CHAT.path);
+        let asked = request(&world, &world.gateway, &sent, CHAT.path).header(RETRIES, count);
         assert_eq!(Answer::read(asked).await.status, 200);
     }
     assert_eq!(world.post(crate::world::chat_of("lmb-5.5").to_string()).await.status, 200);

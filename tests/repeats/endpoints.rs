@@ -70,14 +70,19 @@ async fn a_form_with_another_boundary_is_the_same_form(
     bytes.extend_from_slice(rest);
     let other = Sent { media, bytes: bytes.into() };
     assert!(other.bytes != sent.bytes && other.media != sent.media);
-    let first = Answer::read(request(at, header, &sent, EDIT_B.path)).await;
+    let first =
+        Answer::read(request(at.0, at.1, &sent, EDIT_B.path).header(header.0, header.1)).await;
     let again = if header.0 == KEY { header } else { (RETRIES, "1") };
-    repeats(&Answer::read(request(at, again, &other, EDIT_B.path)).await, &first);
+    repeats(
+        &Answer::read(request(at.0, at.1, &other, EDIT_B.path).header(again.0, again.1)).await,
+        &first,
+    );
     // Another text is another form, and so is another image.
     let texts = EDIT_B.sent(&json!({ "prompt": "Bluer." }));
     let images = with_other_image(&sent);
     for other in [texts, images] {
-        let answer = Answer::read(request(at, again, &other, EDIT_B.path)).await;
+        let answer =
+            Answer::read(request(at.0, at.1, &other, EDIT_B.path).header(again.0, again.1)).await;
         if header.0 == KEY {
             assert_eq!(answer.refusal(), (422, "idempotency_key_reused".to_owned()));
         } else {
@@ -101,7 +106,7 @@ async fn what_is_free_is_asked_for_each_time(#[values(KEY, RETRIES)] header: &st
     let world = World::start(Store::Sqlite).run().await;
     for count in 1..=3 {
         let sent = MODERATION.sent(&json!({}));
-        let request = request((&world, &world.gateway), (header, "1"), &sent, MODERATION.path);
+        let request = request(&world, &world.gateway, &sent, MODERATION.path).header(header, "1");
         let answer = Answer::read(request).await;
         assert_eq!((answer.status, answer.header(REPLAYED)), (200, None), "{answer:?}");
         assert_eq!(world.sim.count("vendor_b"), count);

@@ -55,12 +55,16 @@ async fn a_failure_that_cost_nothing_can_be_tried_again(
     let (sent, at) = (offer.sent(&members), (&world, &world.gateway));
     let (header, first, again) = header;
     // Sound that breaks off breaks its connection.
-    let failed = Answer::try_read(request(at, (header, first), &sent, offer.path)).await;
+    let failed =
+        Answer::try_read(request(at.0, at.1, &sent, offer.path).header(header, first)).await;
     let before = world.sim.count("vendor_b");
-    let made = Answer::read(request(at, (header, again), &sent, offer.path)).await;
+    let made = Answer::read(request(at.0, at.1, &sent, offer.path).header(header, again)).await;
     assert_eq!((made.status, made.header(REPLAYED)), (200, None), "{failed:?} {made:?}");
     assert_eq!(world.sim.count("vendor_b"), before + 1);
-    repeats(&Answer::read(request(at, (header, again), &sent, offer.path)).await, &made);
+    repeats(
+        &Answer::read(request(at.0, at.1, &sent, offer.path).header(header, again)).await,
+        &made,
+    );
     let charge = world.charge().await;
     assert_eq!(Some(charge.request_id.as_str()), made.header("x-request-id"));
 }
@@ -77,12 +81,15 @@ async fn a_stream_that_broke_after_a_part_was_delivered_is_given_again_as_it_bro
     let world = World::start(store).vendor("vendor_b", &[&faults]).conf(PATIENT).run().await;
     let (sent, at) = (CHAT.sent(&streamed("a")), (&world, &world.gateway));
     let (header, first, again) = header;
-    let first = Answer::read(request(at, (header, first), &sent, CHAT.path)).await;
+    let first = Answer::read(request(at.0, at.1, &sent, CHAT.path).header(header, first)).await;
     let said = String::from_utf8_lossy(&first.body).into_owned();
     assert!(said.contains("\"error\"") && !said.contains("[DONE]"), "{said}");
     let charge = world.charge().await;
     assert_eq!(charge.basis, "counted");
-    repeats(&Answer::read(request(at, (header, again), &sent, CHAT.path)).await, &first);
+    repeats(
+        &Answer::read(request(at.0, at.1, &sent, CHAT.path).header(header, again)).await,
+        &first,
+    );
     world.charge().await;
     assert_eq!(world.sim.count("vendor_b"), 1);
 }
@@ -126,14 +133,16 @@ async fn without_its_store_a_keyed_call_is_refused_and_works_again_with_it(
     world.settled(1).await;
     world.redis().stop();
     let at = (&world, &world.gateway);
-    let answer = Answer::read(request(at, header, &sent, CHAT.path)).await;
+    let answer =
+        Answer::read(request(at.0, at.1, &sent, CHAT.path).header(header.0, header.1)).await;
     assert_eq!(answer.refusal(), (503, "ledger_unavailable".to_owned()));
     assert_eq!(answer.header("retry-after"), Some("1"));
     assert!(world.redis().start_again());
     let end = Instant::now() + PATIENCE;
     let first = loop {
         let at = (&world, &world.gateway);
-        let answer = Answer::read(request(at, header, &sent, CHAT.path)).await;
+        let answer =
+            Answer::read(request(at.0, at.1, &sent, CHAT.path).header(header.0, header.1)).await;
         if answer.status == 200 {
             break answer;
         }
@@ -143,7 +152,9 @@ async fn without_its_store_a_keyed_call_is_refused_and_works_again_with_it(
     assert_eq!(first.header(REPLAYED), None);
     let at = (&world, &world.gateway);
     // The server has to be told its scripts anew.
-    let ask = async || Answer::read(request(at, header, &sent, CHAT.path)).await;
+    let ask = async || {
+        Answer::read(request(at.0, at.1, &sent, CHAT.path).header(header.0, header.1)).await
+    };
     repeats_soon(ask, &first).await;
     assert_eq!(world.sim.count("vendor_b"), 2);
 }
@@ -157,7 +168,7 @@ async fn told_to_stop_it_keeps_the_replies_of_its_last_calls(
     let faults = "chunk-delay=30;chunks=25";
     let mut world = World::start(store).vendor("vendor_b", &[faults]).conf(PATIENT).run().await;
     let sent = CHAT.sent(&streamed("a"));
-    let request = request((&world, &world.gateway), (KEY, "a"), &sent, CHAT.path);
+    let request = request(&world, &world.gateway, &sent, CHAT.path).header(KEY, "a");
     let mut stream = Opened::open(request).await;
     stream.take(2).await;
     drop(stream);

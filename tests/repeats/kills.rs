@@ -12,7 +12,8 @@ const SHORT_LEASES: &str = "[timeouts]\nledger_ms = 10_000\nlease_ms = 1_000";
 async fn insists(at: (&World, &Process), header: (&str, &str), sent: &Sent) -> Answer {
     let end = Instant::now() + PATIENCE;
     loop {
-        let answer = Answer::read(request(at, header, sent, CHAT.path)).await;
+        let answer =
+            Answer::read(request(at.0, at.1, sent, CHAT.path).header(header.0, header.1)).await;
         if answer.status != 409 || answer.code() != "idempotency_key_in_use" {
             return answer;
         }
@@ -30,7 +31,7 @@ async fn a_call_whose_node_was_killed_is_made_again_and_charged_once(
     let builder = World::start(store).vendor("vendor_b", &["held=0;times=1"]).conf(SHORT_LEASES);
     let mut world = builder.run().await;
     let (sent, (header, first, again)) = (CHAT.sent(&json!({})), header);
-    let lost = request((&world, &world.gateway), (header, first), &sent, CHAT.path);
+    let lost = request(&world, &world.gateway, &sent, CHAT.path).header(header, first);
     let lost = tokio::spawn(Answer::try_read(lost));
     vendor_becomes(&world, "vendor_b", 1).await;
     world.kill_and_start_again().await;
@@ -55,7 +56,7 @@ async fn a_stream_whose_node_was_killed_is_charged_once(
     let builder = World::start(store).vendor("vendor_b", &[faults]).conf(SHORT_LEASES);
     let mut world = builder.run().await;
     let sent = CHAT.sent(&streamed("a"));
-    let request = request((&world, &world.gateway), (KEY, "a"), &sent, CHAT.path);
+    let request = request(&world, &world.gateway, &sent, CHAT.path).header(KEY, "a");
     let mut stream = Opened::open(request).await;
     stream.take(60).await;
     world.kill_and_start_again().await;
@@ -82,7 +83,7 @@ async fn a_long_call_keeps_its_name(
     let world = builder.run().await;
     let (sent, (header, first, again)) = (CHAT.sent(&json!({})), header);
     let at = (&world, &world.gateway);
-    let ask = |value| Answer::read(request(at, (header, value), &sent, CHAT.path));
+    let ask = |value| Answer::read(request(at.0, at.1, &sent, CHAT.path).header(header, value));
     let asked = async {
         let mut answers = Vec::new();
         for _ in 0..9 {
@@ -111,7 +112,7 @@ async fn a_node_that_stood_still_finds_its_call_taken_over() {
     let world = builder.conf(SHORT_LEASES).run().await;
     let other = world.second_gateway().await;
     let sent = CHAT.sent(&json!({}));
-    let still = request((&world, &world.gateway), (KEY, "a"), &sent, CHAT.path);
+    let still = request(&world, &world.gateway, &sent, CHAT.path).header(KEY, "a");
     let still = tokio::spawn(Answer::read(still));
     vendor_becomes(&world, "vendor_b", 1).await;
     world.gateway.signal("STOP");

@@ -93,9 +93,12 @@ async fn a_call_that_died_before_it_cost_anything_is_made_again(
     }
     let sent = CHAT.sent(&json!({}));
     let at = (&world, &world.gateway);
-    let made = Answer::read(request(at, header, &sent, CHAT.path)).await;
+    let made = Answer::read(request(at.0, at.1, &sent, CHAT.path).header(header.0, header.1)).await;
     assert_eq!((made.status, made.header(REPLAYED)), (200, None), "{made:?}");
-    repeats(&Answer::read(request(at, header, &sent, CHAT.path)).await, &made);
+    repeats(
+        &Answer::read(request(at.0, at.1, &sent, CHAT.path).header(header.0, header.1)).await,
+        &made,
+    );
     // The node that died comes back too late.
     let late = [hold("dead", 1), settle("dead")];
     for op in late {
@@ -129,7 +132,7 @@ async fn a_call_that_died_after_it_was_charged_is_lost_and_not_charged_again(
     }
     let sent = CHAT.sent(&json!({}));
     for _ in 0..2 {
-        let request = request((&world, &world.gateway), header, &sent, CHAT.path);
+        let request = request(&world, &world.gateway, &sent, CHAT.path).header(header.0, header.1);
         let answer = Answer::read(request).await;
         assert_eq!(answer.refusal(), (409, "reply_lost".to_owned()));
         assert_eq!(answer.header("x-should-retry"), Some("false"));

@@ -90,20 +90,19 @@ async fn a_retry_without_a_first_call_is_one(#[values(Store::Sqlite, Store::Redi
     world.settled(2).await;
 }
 
-#[rstest]
-#[case::no_number("first")]
-#[case::negative("-1")]
-#[case::empty("")]
 #[tokio::test]
-async fn what_is_no_count_says_nothing(#[case] count: &str) {
+async fn what_is_no_count_says_nothing() {
     let world = World::start(Store::Sqlite).run().await;
     let sent = CHAT.sent(&json!({}));
-    for _ in 0..2 {
-        let request = request((&world, &world.gateway), (RETRIES, count), &sent, CHAT.path);
-        let answer = Answer::read(request).await;
-        assert_eq!((answer.status, answer.header(REPLAYED)), (200, None));
+    for (number, count) in (1..).zip(["first", "-1", ""]) {
+        for _ in 0..2 {
+            let request = request(&world, &world.gateway, &sent, CHAT.path).header(RETRIES, count);
+            let answer = Answer::read(request).await;
+            let told = (answer.status, answer.header(REPLAYED));
+            assert_eq!(told, (200, None), "{count:?}: {answer:?}");
+        }
+        world.settled(2 * number).await;
     }
-    world.settled(2).await;
 }
 
 #[rstest]
@@ -112,7 +111,7 @@ async fn a_key_counts_for_more_than_a_count(#[values("0", "1")] count: &str) {
     let world = World::start(Store::Sqlite).run().await;
     let sent = CHAT.sent(&json!({}));
     let ask = async || {
-        let request = request((&world, &world.gateway), (RETRIES, count), &sent, CHAT.path);
+        let request = request(&world, &world.gateway, &sent, CHAT.path).header(RETRIES, count);
         Answer::read(request.header(KEY, "a")).await
     };
     let first = ask().await;
@@ -145,10 +144,10 @@ async fn told_to_stop_it_sends_those_away_who_wait_for_a_call() {
         World::start(Store::Redis).vendor("vendor_b", &["held=4"]).conf(PATIENT).run().await;
     let other = world.second_gateway().await;
     let sent = CHAT.sent(&streamed("a"));
-    let first = request((&world, &other), (RETRIES, "0"), &sent, CHAT.path);
+    let first = request(&world, &other, &sent, CHAT.path).header(RETRIES, "0");
     let mut first = Opened::open(first).await;
     first.take(2).await;
-    let waiting = request((&world, &world.gateway), (RETRIES, "1"), &sent, CHAT.path);
+    let waiting = request(&world, &world.gateway, &sent, CHAT.path).header(RETRIES, "1");
     let waiting = tokio::spawn(Answer::try_read(waiting));
     world.metric_becomes("tollgate_connections", &[], 1).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -157,7 +156,7 @@ async fn told_to_stop_it_sends_those_away_who_wait_for_a_call() {
     assert_eq!(answer.refusal(), (409, "idempotency_key_in_use".to_owned()));
     assert_eq!(answer.header("retry-after"), Some("1"));
     world.gateway.ended(PATIENCE).await;
-    let joined = Answer::read(request((&world, &other), (RETRIES, "2"), &sent, CHAT.path));
+    let joined = Answer::read(request(&world, &other, &sent, CHAT.path).header(RETRIES, "2"));
     world.sim.let_go();
     let (joined, first) = tokio::join!(joined, first.rest());
     assert!(first.is_done() && joined.body == first.raw);

@@ -50,7 +50,7 @@ async fn the_key_of_a_video_stays_with_its_job() {
     let world = World::start(Store::Sqlite).conf(&quick(&[])).run().await;
     let sent = VIDEO.sent(&json!({}));
     let ask = async |count: &str| {
-        let request = request((&world, &world.gateway), (RETRIES, count), &sent, VIDEO.path);
+        let request = request(&world, &world.gateway, &sent, VIDEO.path).header(RETRIES, count);
         Answer::read(request.header(KEY, "a")).await
     };
     let id = Video::of(&ask("0").await).id().to_owned();

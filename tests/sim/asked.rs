@@ -91,31 +91,36 @@ impl Asked {
         } else {
             Words::Whole(turn.whole())
         };
-        Ok(Said::new((turn.billed(), turn.billed_for_prompt()), words))
+        Ok(Said::new(turn.billed(), turn.billed_for_prompt(), words))
     }
 
     fn say_chat(&self) -> Result<Said, Refusal> {
         let Asked { vendor, ref faults, serial, created, .. } = *self;
-        let ask = Ask::parse(&self.body, vendor).map_err(|message| (400, message))?;
-        let reply = Reply::new((vendor, serial, created), &ask, faults, &self.body);
+        let ask = Ask::parse(&self.body, vendor).map_err(|message| Refusal::new(400, message))?;
+        let reply = Reply::new(vendor, serial, created, &ask, faults, &self.body);
         let words = if ask.stream {
             let events = script::events(&reply, &ask, faults);
             Words::Streamed(Stream::of_conversation(vendor, events))
         } else {
             Words::Whole(script::whole(&reply, &ask, faults))
         };
-        Ok(Said::new((reply.billed, reply.billed_for_prompt()), words))
+        Ok(Said::new(reply.billed, reply.billed_for_prompt(), words))
     }
+}
+
+/// Whom a request asks, and for what.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub(super) vendor: Vendor,
+    pub(super) endpoint: Endpoint,
 }
 
 #[cfg(test)]
 impl Asked {
     /// A request of JSON, as it arrives without faults of the way.
-    pub(super) fn for_test(
-        (vendor, endpoint): (Vendor, Endpoint),
-        faults: &str,
-        body: &Value,
-    ) -> Asked {
+    pub(super) fn for_test(target: Target, faults: &str, body: &Value) -> Asked {
+        let Target { vendor, endpoint } = target;
         Asked {
             vendor,
             endpoint,
@@ -144,7 +149,7 @@ impl Asked {
 /// Every line: what is changed in a body, where null takes a member away, and a part of what the
 /// vendor says to it; nothing if it is fine.
 #[cfg(test)]
-pub(super) fn judge(at: (Vendor, Endpoint), body: &Value, table: &[(Value, &str)]) {
+pub(super) fn judge(target: Target, body: &Value, table: &[(Value, &str)]) {
     for (changes, expected) in table {
         let mut body = body.clone();
         for (name, value) in changes.as_object().expect("members") {
@@ -154,7 +159,7 @@ pub(super) fn judge(at: (Vendor, Endpoint), body: &Value, table: &[(Value, &str)
                 value => drop(members.insert(name.clone(), value.clone())),
             }
         }
-        let said = Asked::for_test(at, "", &body).say(&Record::default());
+        let said = Asked::for_test(target, "", &body).say(&Record::default());
         let said = said.err().and_then(|refusal| refusal.message).unwrap_or_default();
         let fits = if expected.is_empty() { said.is_empty() } else { said.contains(expected) };
         assert!(fits, "{changes} is answered with {said:?}");

@@ -80,7 +80,7 @@ pub(super) fn answer(asked: &Asked) -> Result<Said, Refusal> {
     let prompt = asked.faults.number(Fault::Prompt).unwrap_or(counted);
     let billed = Billed { prompt, total: prompt, ..Billed::default() };
     let vectors = texts.iter().map(|text| written(&vector(&text.text, dimensions), in_base64));
-    let data: Vec<_> = vectors.enumerate().map(|one| entry(asked.vendor, &one)).collect();
+    let data: Vec<_> = vectors.enumerate().map(|(at, one)| entry(asked.vendor, at, &one)).collect();
     let usage =
         usage(asked, prompt).map_or_else(String::new, |usage| format!(r#","usage":{usage}"#));
     let reply = format!(
@@ -111,7 +111,7 @@ fn written(vector: &[f32], in_base64: bool) -> String {
     format!("[{}]", numbers.join(","))
 }
 
-fn entry(vendor: Vendor, (index, vector): &(usize, String)) -> String {
+fn entry(vendor: Vendor, index: usize, vector: &str) -> String {
     if vendor == Vendor::C {
         format!(r#"{{"object":"embedding","embedding":{vector},"index":{index}}}"#)
     } else {
@@ -243,9 +243,13 @@ fn within_limits(texts: &[Text], model: &Model) -> Result<(), Refusal> {
 mod tests {
     use serde_json::Value;
 
-    use super::super::asked::judge;
+    use super::super::asked::{Target, judge};
     use super::super::endpoint::Endpoint;
     use super::*;
+
+    fn target(vendor: Vendor) -> Target {
+        Target { vendor, endpoint: Endpoint::Embeddings }
+    }
 
     fn call(vendor: Vendor) -> Value {
         let model =
@@ -254,7 +258,7 @@ mod tests {
     }
 
     fn reply(vendor: Vendor, body: &Value, faults: &str) -> (Value, Billed) {
-        let asked = Asked::for_test((vendor, Endpoint::Embeddings), faults, body);
+        let asked = Asked::for_test(target(vendor), faults, body);
         let (reply, billed) = asked.reply().expect("an accepted request");
         (reply, billed.expect("a bill"))
     }
@@ -263,7 +267,7 @@ mod tests {
     fn embeddings_of_vendor_b_are_checked() {
         let (many, long) = (vec!["a"; 2049], "a".repeat(4 * 8192));
         judge(
-            (Vendor::B, Endpoint::Embeddings),
+            target(Vendor::B),
             &call(Vendor::B),
             &[
                 (json!({}), ""),
@@ -292,7 +296,7 @@ mod tests {
     #[test]
     fn embeddings_of_vendor_c_are_checked() {
         judge(
-            (Vendor::C, Endpoint::Embeddings),
+            target(Vendor::C),
             &call(Vendor::C),
             &[
                 (json!({}), ""),

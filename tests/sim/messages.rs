@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::faults::{Fault, Faults};
 use super::record::Record;
+use super::refusal::Refusal;
 use super::reply::{Ask, Reply, Tool, ToolChoice, plain_text};
 use super::vendor::Vendor;
 
@@ -35,9 +36,6 @@ use node::Node;
 /// The vendor's limit of a body.
 const BODY_BYTES_MAX: usize = 32 << 20;
 
-/// A status, and the message that comes with it.
-type Refusal = (u16, String);
-
 /// What the headers of a request say about how it is to be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Terms {
@@ -47,7 +45,7 @@ pub(super) struct Terms {
 
 impl Terms {
     /// Reads the headers: a key of the vendor's and no other, and one version.
-    pub(super) fn of(headers: &[(String, String)]) -> Result<Terms, (u16, Option<String>)> {
+    pub(super) fn of(headers: &[(String, String)]) -> Result<Terms, Refusal> {
         let lower = |(name, value): &(String, String)| (name.to_ascii_lowercase(), value.clone());
         let headers: Vec<_> = headers.iter().map(lower).collect();
         let keys = headers.iter().filter_map(|(name, value)| match name.as_str() {
@@ -57,10 +55,10 @@ impl Terms {
         });
         let keys: Vec<_> = keys.collect();
         if keys.is_empty() {
-            return Err((401, Some("x-api-key header is required".to_owned())));
+            return Err(Refusal::new(401, "x-api-key header is required"));
         }
         if !keys.iter().all(|key| key.trim().starts_with("vk-")) {
-            return Err((401, None));
+            return Err(Refusal::usual(401));
         }
         // The names without the brand; what begins with x- is a library's own.
         let ending = |end: &'static str| {
@@ -71,14 +69,15 @@ impl Terms {
         let mut versions: Vec<_> = ending("-version").map(|(_, value)| value.as_str()).collect();
         versions.dedup();
         match versions.as_slice() {
-            [] => Err((400, Some("vendor_a-version: header is required".to_owned()))),
+            [] => Err(Refusal::new(400, "vendor_a-version: header is required")),
             [version] if is_day(version) => {
                 let beta = ending("-beta").any(|(_, value)| !value.trim().is_empty());
                 Ok(Terms { version: (*version).to_owned(), beta })
             }
             versions => {
                 let told = versions.join(", ");
-                Err((400, Some(format!("vendor_a-version: \"{told}\" is not a valid version"))))
+                let message = format!("vendor_a-version: \"{told}\" is not a valid version");
+                Err(Refusal::new(400, message))
             }
         }
     }
@@ -105,14 +104,15 @@ impl Call {
     /// Reads a body, and refuses it as the vendor would.
     pub(super) fn read(body: &[u8], terms: &Terms) -> Result<Call, Refusal> {
         if body.len() > BODY_BYTES_MAX {
-            return Err((413, "Request exceeds the maximum size".to_owned()));
+            return Err(Refusal::new(413, "Request exceeds the maximum size"));
         }
-        let invalid = |message| (400, message);
+        let invalid = |message: String| Refusal::new(400, message);
         let body: Value = serde_json::from_slice(body)
             .map_err(|error| invalid(format!("The request body is not valid JSON: {error}")))?;
         let root = Node::root(&body);
         let model = root.need("model").and_then(|model| model.text()).map_err(invalid)?;
-        let family = Family::of(model).ok_or_else(|| (404, format!("model: {model}")))?;
+        let unknown = || Refusal::new(404, format!("model: {model}"));
+        let family = Family::of(model).ok_or_else(unknown)?;
         request::check(&root, family, terms).map_err(invalid)?;
         let ask = ask(&body, family);
         Ok(Call { body, ask })
@@ -133,7 +133,7 @@ impl Call {
     ) -> Turn<'a> {
         let kept = cache::Kept::new(&self.body, faults, record);
         let ask = Ask { prompt_min: kept.least(), ..self.ask.clone() };
-        let reply = Reply::new((Vendor::A, serial, 0), &ask, faults, body);
+        let reply = Reply::new(Vendor::A, serial, 0, &ask, faults, body);
         let usage = usage::Usage::new(&reply.billed, &kept, &self.body, faults);
         let thought = format!("{}{}.", turn::THOUGHT, self.replies_so_far() + 1);
         let omitted = self.body["thinking"]["display"] == "omitted" || faults.has(Fault::Omitted);

@@ -111,12 +111,12 @@ fn result(input: &Input) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::asked::judge;
+    use super::super::asked::{Target, judge};
     use super::super::endpoint::Endpoint;
     use super::super::vendor::Vendor;
     use super::*;
 
-    const AT: (Vendor, Endpoint) = (Vendor::B, Endpoint::Moderations);
+    const AT: Target = Target { vendor: Vendor::B, endpoint: Endpoint::Moderations };
 
     #[test]
     fn moderations_are_checked() {

@@ -31,15 +31,3 @@ impl Refusal {
         Refusal { code: Some(code), ..self }
     }
 }
-
-impl From<(u16, String)> for Refusal {
-    fn from((status, message): (u16, String)) -> Refusal {
-        Refusal::new(status, message)
-    }
-}
-
-impl From<(u16, Option<String>)> for Refusal {
-    fn from((status, message): (u16, Option<String>)) -> Refusal {
-        Refusal { status, message, ..Refusal::default() }
-    }
-}

@@ -132,7 +132,9 @@ pub(super) struct ToolCall {
 
 impl Reply {
     pub(super) fn new(
-        (vendor, serial, created): (Vendor, u64, u64),
+        vendor: Vendor,
+        serial: u64,
+        created: u64,
         ask: &Ask,
         faults: &Faults,
         body: &Bytes,
@@ -144,7 +146,7 @@ impl Reply {
         if vendor == Vendor::A {
             reasoning = reasoning.min(ask.tokens_max.unwrap_or(u64::MAX));
         }
-        let mut calls = tool_calls((vendor, serial), reasoning > 0, ask, faults);
+        let mut calls = tool_calls(vendor, serial, reasoning > 0, ask, faults);
         let mut finish_reason = if calls.is_empty() { "stop" } else { "tool_calls" };
         let mut stopped_by = None;
         let both = vendor == Vendor::A && faults.has(Fault::TextToo);
@@ -236,7 +238,8 @@ fn bill(prompt: u64, completion: u64, reasoning: u64, inside: bool) -> Billed {
 }
 
 fn tool_calls(
-    (vendor, serial): (Vendor, u64),
+    vendor: Vendor,
+    serial: u64,
     thought: bool,
     ask: &Ask,
     faults: &Faults,

@@ -34,7 +34,7 @@ pub(super) fn answer(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
     request::check(&body, record)?;
     let Asked { serial, created, ref faults, .. } = *asked;
     let ask = ask(&body);
-    let mut reply = Reply::new((Vendor::B, serial, created), &ask, faults, &asked.body);
+    let mut reply = Reply::new(Vendor::B, serial, created, &ask, faults, &asked.body);
     let hosted = Hosted::called(&body, faults);
     reply.billed.searches = hosted.iter().filter(|call| call.is_search()).count() as u64;
     reply.billed.images = hosted.iter().filter(|call| call.is_image()).count() as u64;
@@ -53,7 +53,7 @@ pub(super) fn answer(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
         Words::Whole(object.finished(outcome, &items))
     };
     let before = Billed { searches: 0, images: 0, ..reply.billed_for_prompt() };
-    let mut said = Said::new((reply.billed, before), words);
+    let mut said = Said::new(reply.billed, before, words);
     said.billed = said.billed.filter(|_| outcome != Outcome::Failed);
     Ok(said)
 }

@@ -17,18 +17,27 @@ const VECTOR: &str = r#"{"model":"lmc-embedding-2","input":"hello"}"#;
 const JUDGEMENT: &str = r#"{"input":"hello"}"#;
 
 /// Every endpoint beside those of conversation, and a request that it takes.
-const ALL: [(&str, &str, &str); 7] = [
-    ("vendor_b", "responses", RESPONSE),
-    ("vendor_b", "images/generations", IMAGE),
-    ("vendor_d", "images/generations", TICKS),
-    ("vendor_b", "audio/speech", SPEECH),
-    ("vendor_b", "embeddings", EMBEDDING),
-    ("vendor_c", "embeddings", VECTOR),
-    ("vendor_b", "moderations", JUDGEMENT),
+const ALL: [Call<'static>; 7] = [
+    Call { vendor: "vendor_b", endpoint: "responses", body: RESPONSE },
+    Call { vendor: "vendor_b", endpoint: "images/generations", body: IMAGE },
+    Call { vendor: "vendor_d", endpoint: "images/generations", body: TICKS },
+    Call { vendor: "vendor_b", endpoint: "audio/speech", body: SPEECH },
+    Call { vendor: "vendor_b", endpoint: "embeddings", body: EMBEDDING },
+    Call { vendor: "vendor_c", endpoint: "embeddings", body: VECTOR },
+    Call { vendor: "vendor_b", endpoint: "moderations", body: JUDGEMENT },
 ];
 
+/// A request to an endpoint of a vendor.
+#[derive(Clone, Copy, Debug)]
+struct Call<'a> {
+    vendor: &'a str,
+    endpoint: &'a str,
+    body: &'a str,
+}
+
 /// The head and the body of an answer, of which all came that will come; empty after a reset.
-async fn post(sim: &Sim, (vendor, endpoint, body): (&str, &str, &str), faults: &str) -> Answer {
+async fn post(sim: &Sim, call: Call<'_>, faults: &str) -> Answer {
+    let Call { vendor, endpoint, body } = call;
     let url = format!("{}/{endpoint}", sim.base_url(vendor, faults));
     let path = url.split_once("://").and_then(|(_, rest)| rest.find('/').map(|at| &rest[at..]));
     let media = if body.starts_with("--") {
@@ -74,7 +83,7 @@ async fn every_endpoint_answers_and_is_recorded() {
         assert!(answer.head.contains("\r\nset-cookie: __sim_edge=account-secret"), "{call:?}");
         let seen = sim.take_seen().pop().expect("a request");
         assert!(seen.completed && seen.billed.is_some(), "{seen:?}");
-        assert_eq!((seen.vendor.as_str(), seen.body.as_ref()), (call.0, call.2.as_bytes()));
+        assert_eq!((seen.vendor.as_str(), seen.body.as_ref()), (call.vendor, call.body.as_bytes()));
     }
 }
 
@@ -85,7 +94,7 @@ async fn faults_of_the_way_are_those_of_all_endpoints() {
         let busy = post(&sim, call, "status=429;retry-after=7").await;
         assert!(busy.head.starts_with("HTTP/1.1 429 "), "{call:?}: {}", busy.head);
         assert!(busy.head.ends_with("retry-after: 7"), "{call:?}: {}", busy.head);
-        assert!(busy.json().is_array() == (call.0 == "vendor_c"), "{call:?}");
+        assert!(busy.json().is_array() == (call.vendor == "vendor_c"), "{call:?}");
         assert_eq!(post(&sim, call, "reset=0").await.head, "", "{call:?}");
         let start = Instant::now();
         let late = post(&sim, call, "delay=30").await;
@@ -106,7 +115,7 @@ async fn faults_of_the_way_are_those_of_all_endpoints() {
 #[tokio::test]
 async fn speech_comes_in_chunks() {
     let sim = Sim::start().await;
-    let call = ("vendor_b", "audio/speech", SPEECH);
+    let call = Call { vendor: "vendor_b", endpoint: "audio/speech", body: SPEECH };
     let all = sound("hello", "alloy", "mp3", 336);
     let answer = post(&sim, call, "").await;
     assert!(answer.head.contains("content-type: audio/mpeg"));
@@ -120,7 +129,8 @@ async fn speech_comes_in_chunks() {
 async fn a_response_breaks_off_with_an_event() {
     let sim = Sim::start().await;
     let body = r#"{"model":"lmb-5.5","input":"How much?","stream":true}"#;
-    let answer = post(&sim, ("vendor_b", "responses", body), "error-event=2").await;
+    let call = Call { vendor: "vendor_b", endpoint: "responses", body };
+    let answer = post(&sim, call, "error-event=2").await;
     let text = String::from_utf8(answer.body).expect("a text");
     assert_eq!(text.matches("event: ").count(), 3);
     assert!(text.contains("event: error\ndata: {\"type\":\"error\",\"code\":\"server_error\","));
@@ -136,7 +146,8 @@ async fn files_of_forms_are_recorded() {
     let file = "name=\"image[]\"; filename=\"a.png\"\r\ncontent-type: image/png";
     let texts = part("name=\"model\"", "lmb-image-1") + &part("name=\"prompt\"", "Redder.");
     let form = texts + &part(file, "abc") + "--xyz--\r\n";
-    let answer = post(&sim, ("vendor_b", "images/edits", &form), "image-bytes=200").await;
+    let call = Call { vendor: "vendor_b", endpoint: "images/edits", body: &form };
+    let answer = post(&sim, call, "image-bytes=200").await;
     let text = answer.json()["data"][0]["b64_json"].as_str().map(str::len);
     assert_eq!(text, Some(picture(200).len().div_ceil(3) * 4));
     let seen = sim.take_seen().pop().expect("a request");

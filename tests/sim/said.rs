@@ -39,16 +39,16 @@ pub(super) struct Form {
 impl Said {
     /// An answer of JSON to a request that had nothing else in it.
     pub(super) fn whole(billed: Billed, body: String) -> Said {
-        Said::new((billed, billed), Words::Whole(body))
+        Said::new(billed, billed, Words::Whole(body))
     }
 
     /// An answer that costs nothing.
     pub(super) fn free(status: u16, words: Words) -> Said {
         let nothing = Billed::default();
-        Said { status, billed: None, ..Said::new((nothing, nothing), words) }
+        Said { status, billed: None, ..Said::new(nothing, nothing, words) }
     }
 
-    pub(super) fn new((billed, billed_for_prompt): (Billed, Billed), words: Words) -> Said {
+    pub(super) fn new(billed: Billed, billed_for_prompt: Billed, words: Words) -> Said {
         let billed = Some(billed);
         Said { status: 200, billed, billed_for_prompt, words, form: Form::default() }
     }

@@ -61,7 +61,7 @@ pub(super) fn answer(asked: &Asked) -> Result<Said, Refusal> {
     let pieces = sound.chunks(size.max(1)).map(<[u8]>::to_vec).collect();
     let billed = Billed { characters: characters as u64, ..Billed::default() };
     let media = FORMATS.iter().find(|(name, ..)| *name == format).map_or("", |(_, media, _)| media);
-    Ok(Said::new((billed, billed), Words::Pieces(media, pieces)))
+    Ok(Said::new(billed, billed, Words::Pieces(media, pieces)))
 }
 
 /// So many bytes of speech; unless told otherwise the simulator makes 16, and 64 per character.
@@ -83,13 +83,13 @@ pub(crate) fn sound(input: &str, voice: &str, format: &str, length: usize) -> Ve
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::asked::judge;
+    use super::super::asked::{Target, judge};
     use super::super::endpoint::Endpoint;
     use super::super::record::Record;
     use super::super::vendor::Vendor;
     use super::*;
 
-    const AT: (Vendor, Endpoint) = (Vendor::B, Endpoint::Speech);
+    const AT: Target = Target { vendor: Vendor::B, endpoint: Endpoint::Speech };
 
     fn call() -> Value {
         json!({"model": "tts-1", "input": "hello", "voice": "alloy"})

@@ -63,7 +63,7 @@ fn submit(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
     let billed = end.is_billed().then_some(ticks);
     let form = Form { files: order.file.clone().into_iter().collect(), ..Form::default() };
     let seconds = order.seconds;
-    let id = record.videos.begin(asked, order, (end, takes_ms), billed);
+    let id = record.videos.begin(asked, order, end, takes_ms, billed);
     let billed = billed.map(|ticks| Billed { seconds, ticks, ..Billed::default() });
     let words = Words::Whole(json!({"request_id": id}).to_string());
     Ok(Said { billed, form, ..Said::free(200, words) })

@@ -132,28 +132,27 @@ async fn no_broken_answer_looks_like_a_success_and_the_next_call_works(
     world.nothing_held().await;
 }
 
-#[rstest]
-#[case::choices(json!({ "n": 2 }), "n")]
-#[case::another_kind_of_tool(
-    json!({ "tools": [{ "type": "custom", "custom": { "name": "f" } }] }), "tools[].type"
-)]
-#[case::sound(
-    json!({ "messages": [{ "role": "user", "content": [{ "type": "input_audio" }] }] }),
-    "messages[].content[].type"
-)]
-#[case::uploaded_file(
-    json!({ "messages": [
-        { "role": "user", "content": [{ "type": "file", "file": { "file_id": "file-1" } }] },
-    ] }),
-    "messages[].content[].file.file_id"
-)]
+/// Members that the messages format has no place for, and the field that is named.
+fn untranslatable() -> [(Value, &'static str); 4] {
+    let file = json!({ "type": "file", "file": { "file_id": "file-1" } });
+    [
+        (json!({ "n": 2 }), "n"),
+        (json!({ "tools": [{ "type": "custom", "custom": { "name": "f" } }] }), "tools[].type"),
+        (of_user(&json!([{ "type": "input_audio" }])), "messages[].content[].type"),
+        (of_user(&json!([file])), "messages[].content[].file.file_id"),
+    ]
+}
+
 #[tokio::test]
-async fn a_field_that_cannot_be_translated_is_refused(#[case] members: Value, #[case] field: &str) {
+async fn a_field_that_cannot_be_translated_is_refused() {
     let world = world_of("").await;
-    let answer = world.chat(with(chat_of(MODEL), &members)).await;
-    assert_eq!(answer.refusal(), (400, "unsupported_parameter".to_owned()));
-    assert_eq!(answer.json()["error"]["param"], field);
-    assert_eq!(world.sim.seen().len(), 0);
+    for (members, field) in untranslatable() {
+        let answer = world.chat(with(chat_of(MODEL), &members)).await;
+        let expected = (400, "unsupported_parameter".to_owned());
+        assert_eq!(answer.refusal_of(field), expected, "{members}");
+        assert_eq!(answer.json()["error"]["param"], field, "{members}");
+        assert_eq!(world.sim.seen().len(), 0, "{members}");
+    }
     world.free_of_charge().await;
 }
 
@@ -177,45 +176,46 @@ fn of_call(arguments: &str) -> Value {
 
 const ARGUMENTS: &str = "messages[1].tool_calls[0].function.arguments";
 
-#[rstest]
-#[case::broken_arguments(of_call("{"), ARGUMENTS)]
-#[case::a_list_of_arguments(of_call("[1]"), ARGUMENTS)]
-#[case::arguments_with_a_duplicate(of_call(r#"{"a":1,"a":2}"#), ARGUMENTS)]
-#[case::two_objects(of_call("{}{}"), ARGUMENTS)]
-#[case::nothing_said(of_user(&json!(" \n")), "messages[0].content")]
-#[case::no_picture(image("data:text/plain;base64,aGk="), "messages[0].content[0]")]
-#[case::not_base64(image("data:image/png;base64,a*b"), "messages[0].content[0]")]
-#[case::a_local_file(image("file:///etc/passwd"), "messages[0].content[0]")]
-#[case::only_a_system_message(
-    json!({ "messages": [{ "role": "system", "content": "hi" }] }), "messages"
-)]
-#[case::begun_by_the_assistant(
-    json!({ "messages": [{ "role": "assistant", "content": "hi" }] }), "messages"
-)]
-#[case::effort(json!({ "reasoning_effort": "extreme" }), "reasoning_effort")]
-#[case::format(json!({ "response_format": { "type": "xml" } }), "response_format")]
-#[case::choice(json!({ "tool_choice": { "type": "allowed_tools" } }), "tool_choice")]
-#[case::nameless(
-    json!({ "tools": [{ "type": "function", "function": {} }] }), "tools[0].function.name"
-)]
-#[case::tool_without_function(json!({ "tools": [{ "type": "function" }] }), "tools[0].function")]
+/// What does not translate, the members that are such, and the field that is named.
+fn wrong_fields() -> Vec<(&'static str, Value, &'static str)> {
+    let said = |role: &str| json!({ "messages": [{ "role": role, "content": "hi" }] });
+    let nameless = json!({ "tools": [{ "type": "function", "function": {} }] });
+    vec![
+        ("broken arguments", of_call("{"), ARGUMENTS),
+        ("a list of arguments", of_call("[1]"), ARGUMENTS),
+        ("arguments with a duplicate", of_call(r#"{"a":1,"a":2}"#), ARGUMENTS),
+        ("two objects", of_call("{}{}"), ARGUMENTS),
+        ("nothing said", of_user(&json!(" \n")), "messages[0].content"),
+        ("no picture", image("data:text/plain;base64,aGk="), "messages[0].content[0]"),
+        ("not base64", image("data:image/png;base64,a*b"), "messages[0].content[0]"),
+        ("a local file", image("file:///etc/passwd"), "messages[0].content[0]"),
+        ("only a system message", said("system"), "messages"),
+        ("begun by the assistant", said("assistant"), "messages"),
+        ("effort", json!({ "reasoning_effort": "extreme" }), "reasoning_effort"),
+        ("format", json!({ "response_format": { "type": "xml" } }), "response_format"),
+        ("choice", json!({ "tool_choice": { "type": "allowed_tools" } }), "tool_choice"),
+        ("a nameless tool", nameless, "tools[0].function.name"),
+        ("no function", json!({ "tools": [{ "type": "function" }] }), "tools[0].function"),
+    ]
+}
+
 #[tokio::test]
-async fn what_does_not_translate_is_named_and_no_vendor_hears_of_it(
-    #[case] members: Value,
-    #[case] param: &str,
-) {
+async fn what_does_not_translate_is_named_and_no_vendor_hears_of_it() {
     let world = world_of("").await;
-    let call = with(chat_of(MODEL), &members);
-    let call = if members["tool_choice"].is_null() {
-        call
-    } else {
-        with(call, &json!({ "tools": tools(&["f"]) }))
-    };
-    let answer = world.chat(call).await;
-    assert_eq!(answer.refusal().0, 400, "{answer:?}");
-    let error = &answer.json()["error"];
-    assert_eq!(error["type"], "invalid_request_error", "{error}");
-    assert!(error["param"].as_str().is_some_and(|p| p.starts_with(param)), "{error}");
-    assert_eq!(world.sim.seen().len(), 0);
+    for (what, members, param) in wrong_fields() {
+        let call = with(chat_of(MODEL), &members);
+        let call = if members["tool_choice"].is_null() {
+            call
+        } else {
+            with(call, &json!({ "tools": tools(&["f"]) }))
+        };
+        let answer = world.chat(call).await;
+        assert_eq!(answer.refusal_of(what).0, 400, "{what}: {answer:?}");
+        let error = &answer.json()["error"];
+        assert_eq!(error["type"], "invalid_request_error", "{what}: {error}");
+        let is_named = error["param"].as_str().is_some_and(|p| p.starts_with(param));
+        assert!(is_named, "{what}: {error}");
+        assert_eq!(world.sim.seen().len(), 0, "{what}");
+    }
     world.free_of_charge().await;
 }

@@ -6,79 +6,84 @@ use serde_json::{Value, json};
 use super::{SHORT, proven, swift};
 use crate::world::{Answer, Form, Sent, Store, VIDEO, Video, World};
 
-/// What is wrong, the field that is named, and a part of the message.
-#[rstest]
-#[case::no_prompt(json!({ "prompt": null }), "missing_required_parameter", "prompt")]
-#[case::an_empty_prompt(json!({ "prompt": "" }), "", "prompt")]
-#[case::a_prompt_that_is_no_text(json!({ "prompt": ["a"] }), "invalid_value", "prompt")]
-#[case::a_prompt_that_is_too_long(json!({ "prompt": "é".repeat(32_001) }), "", "prompt")]
-#[case::no_time(json!({ "seconds": 0 }), "invalid_value", "seconds")]
-#[case::too_long(json!({ "seconds": 16 }), "invalid_value", "seconds")]
-#[case::too_long_in_text(json!({ "seconds": "16" }), "invalid_value", "seconds")]
-#[case::backwards(json!({ "seconds": -4 }), "invalid_value", "seconds")]
-#[case::a_fraction(json!({ "seconds": 4.5 }), "invalid_value", "seconds")]
-#[case::a_whole_fraction(json!({ "seconds": 4.0 }), "invalid_value", "seconds")]
-#[case::a_fraction_in_text(json!({ "seconds": "4.0" }), "invalid_value", "seconds")]
-#[case::an_exponent(json!({ "seconds": "4e0" }), "invalid_value", "seconds")]
-#[case::a_zero_in_front(json!({ "seconds": "04" }), "invalid_value", "seconds")]
-#[case::a_sign(json!({ "seconds": "+4" }), "invalid_value", "seconds")]
-#[case::a_space(json!({ "seconds": " 4" }), "invalid_value", "seconds")]
-#[case::no_number(json!({ "seconds": "four" }), "invalid_value", "seconds")]
-#[case::an_empty_number(json!({ "seconds": "" }), "invalid_value", "seconds")]
-#[case::a_boolean_number(json!({ "seconds": true }), "invalid_value", "seconds")]
-#[case::beyond_all_numbers(json!({ "seconds": u64::MAX }), "invalid_value", "seconds")]
-#[case::no_such_size(json!({ "size": "1024x1024" }), "invalid_value", "size")]
-#[case::a_size_of_text(json!({ "size": "large" }), "invalid_value", "size")]
-#[case::a_size_of_numbers(json!({ "size": 720 }), "invalid_value", "size")]
-#[case::a_size_not_sold(json!({ "size": "1920x1080" }), "invalid_value", "size")]
-#[case::no_such_resolution(json!({ "resolution": "720" }), "invalid_value", "resolution")]
-#[case::a_resolution_not_sold(json!({ "resolution": "1080p" }), "invalid_value", "resolution")]
-#[case::no_such_ratio(json!({ "aspect_ratio": "2:1" }), "invalid_value", "aspect_ratio")]
-#[case::a_bad_ratio_beside_a_size(
-    json!({ "size": "1280x720", "aspect_ratio": "2:1" }), "invalid_value", "aspect_ratio"
-)]
-#[case::a_bad_resolution_beside_a_size(
-    json!({ "size": "1280x720", "resolution": "4k" }), "invalid_value", "resolution"
-)]
-#[case::audio_in_text(json!({ "generate_audio": "no" }), "invalid_value", "generate_audio")]
-#[case::audio_in_numbers(json!({ "generate_audio": 0 }), "invalid_value", "generate_audio")]
-#[case::what_nobody_knows(json!({ "n": 2 }), "unknown_parameter", "n")]
-#[case::what_the_vendor_knows(json!({ "duration": 15 }), "unknown_parameter", "duration")]
-#[case::what_leads_elsewhere(
-    json!({ "output": { "upload_url": "https://a.test" } }), "unknown_parameter", "output"
-)]
-#[case::a_model_that_is_no_text(json!({ "model": 1 }), "", "model")]
+/// What is wrong, the members that make it so, in the place of those of a short call, the code if
+/// it is one and no other, and the field that is named.
+fn wrong_fields() -> Vec<(&'static str, Value, &'static str, &'static str)> {
+    let (value, unknown) = ("invalid_value", "unknown_parameter");
+    let long = "é".repeat(32_001);
+    let sized = |name: &str, told: &str| json!({ "size": "1280x720", name: told });
+    let elsewhere = json!({ "output": { "upload_url": "https://a.test" } });
+    vec![
+        ("no prompt", json!({ "prompt": null }), "missing_required_parameter", "prompt"),
+        ("an empty prompt", json!({ "prompt": "" }), "", "prompt"),
+        ("a prompt that is no text", json!({ "prompt": ["a"] }), value, "prompt"),
+        ("a prompt that is too long", json!({ "prompt": long }), "", "prompt"),
+        ("no time", json!({ "seconds": 0 }), value, "seconds"),
+        ("too long", json!({ "seconds": 16 }), value, "seconds"),
+        ("too long in text", json!({ "seconds": "16" }), value, "seconds"),
+        ("backwards", json!({ "seconds": -4 }), value, "seconds"),
+        ("a fraction", json!({ "seconds": 4.5 }), value, "seconds"),
+        ("a whole fraction", json!({ "seconds": 4.0 }), value, "seconds"),
+        ("a fraction in text", json!({ "seconds": "4.0" }), value, "seconds"),
+        ("an exponent", json!({ "seconds": "4e0" }), value, "seconds"),
+        ("a zero in front", json!({ "seconds": "04" }), value, "seconds"),
+        ("a sign", json!({ "seconds": "+4" }), value, "seconds"),
+        ("a space", json!({ "seconds": " 4" }), value, "seconds"),
+        ("no number", json!({ "seconds": "four" }), value, "seconds"),
+        ("an empty number", json!({ "seconds": "" }), value, "seconds"),
+        ("a boolean number", json!({ "seconds": true }), value, "seconds"),
+        ("beyond all numbers", json!({ "seconds": u64::MAX }), value, "seconds"),
+        ("no such size", json!({ "size": "1024x1024" }), value, "size"),
+        ("a size of text", json!({ "size": "large" }), value, "size"),
+        ("a size of numbers", json!({ "size": 720 }), value, "size"),
+        ("a size not sold", json!({ "size": "1920x1080" }), value, "size"),
+        ("no such resolution", json!({ "resolution": "720" }), value, "resolution"),
+        ("a resolution not sold", json!({ "resolution": "1080p" }), value, "resolution"),
+        ("no such ratio", json!({ "aspect_ratio": "2:1" }), value, "aspect_ratio"),
+        ("a bad ratio beside a size", sized("aspect_ratio", "2:1"), value, "aspect_ratio"),
+        ("a bad resolution beside a size", sized("resolution", "4k"), value, "resolution"),
+        ("audio in text", json!({ "generate_audio": "no" }), value, "generate_audio"),
+        ("audio in numbers", json!({ "generate_audio": 0 }), value, "generate_audio"),
+        ("what nobody knows", json!({ "n": 2 }), unknown, "n"),
+        ("what the vendor knows", json!({ "duration": 15 }), unknown, "duration"),
+        ("what leads elsewhere", elsewhere, unknown, "output"),
+        ("a model that is no text", json!({ "model": 1 }), "", "model"),
+    ]
+}
+
 #[tokio::test]
-async fn a_wrong_field_is_refused_by_its_name_and_costs_nothing(
-    #[case] members: Value,
-    #[case] code: &str,
-    #[case] param: &str,
-) {
+async fn a_wrong_field_is_refused_by_its_name_and_costs_nothing() {
     let world = swift(Store::Sqlite).run().await;
-    let answer = world.call(VIDEO, members).await;
-    let (status, told) = answer.refusal();
-    assert_eq!(status, 400, "{answer:?}");
-    assert!(code.is_empty() || told == code, "{answer:?}");
-    assert_eq!(answer.json()["error"]["param"], param, "{answer:?}");
-    assert!(answer.message().contains(param), "{answer:?}");
+    for (what, members, code, param) in wrong_fields() {
+        let answer = world.call(VIDEO, members).await;
+        let (status, told) = answer.refusal_of(what);
+        assert_eq!(status, 400, "{what}: {answer:?}");
+        assert!(code.is_empty() || told == code, "{what}: {answer:?}");
+        assert_eq!(answer.json()["error"]["param"], param, "{what}: {answer:?}");
+        assert!(answer.message().contains(param), "{what}: {answer:?}");
+        assert_eq!(world.sim.count("vendor_d"), 0, "{what}");
+    }
     world.free_of_charge().await;
     assert_eq!(world.sim.count("vendor_d"), 0);
 }
 
 /// What is refused says what would be right.
-#[rstest]
-#[case::resolutions(json!({ "size": "1080x1080" }), "480p")]
-#[case::more_resolutions(json!({ "resolution": "1080p" }), "720p")]
-#[case::sizes(json!({ "size": "640x480" }), "1280x720")]
-#[case::ratios(json!({ "aspect_ratio": "21:9" }), "16:9")]
-#[case::seconds(json!({ "seconds": 99 }), "15")]
-#[case::fields(json!({ "second": 4 }), "seconds")]
 #[tokio::test]
-async fn a_refusal_names_what_would_be_right(#[case] members: Value, #[case] right: &str) {
+async fn a_refusal_names_what_would_be_right() {
     let world = World::start(Store::Sqlite).run().await;
-    let answer = world.call(VIDEO, members).await;
-    assert_eq!(answer.status, 400, "{answer:?}");
-    assert!(answer.message().contains(right), "{answer:?}");
+    for (members, right) in [
+        (json!({ "size": "1080x1080" }), "480p"),
+        (json!({ "resolution": "1080p" }), "720p"),
+        (json!({ "size": "640x480" }), "1280x720"),
+        (json!({ "aspect_ratio": "21:9" }), "16:9"),
+        (json!({ "seconds": 99 }), "15"),
+        (json!({ "second": 4 }), "seconds"),
+    ] {
+        let what = members.to_string();
+        let answer = world.call(VIDEO, members).await;
+        assert_eq!(answer.status, 400, "{what}: {answer:?}");
+        assert!(answer.message().contains(right), "{what}: {answer:?}");
+    }
 }
 
 #[rstest]
@@ -171,42 +176,49 @@ async fn audio_is_spoken_of_only_where_it_is_off(
     assert_eq!(body.get("generate_audio"), told.map(Value::from).as_ref(), "{body}");
 }
 
-#[rstest]
-#[case::twice(Form::new().field("prompt", "a").field("prompt", "b"), "invalid_form")]
-#[case::model_twice(
-    Form::new().field("prompt", "a").field("model", "lmd-imagine-video-1.5"), "invalid_form"
-)]
-#[case::no_such_field(Form::new().field("prompt", "a").field("n", "1"), "unknown_parameter")]
-#[case::not_a_number(Form::new().field("prompt", "a").field("seconds", "4s"), "invalid_value")]
-#[case::not_a_boolean(
-    Form::new().field("prompt", "a").field("generate_audio", "False"), "invalid_value"
-)]
-#[case::another_file(
-    Form::new().field("prompt", "a").file("image", "image/png", b"\x89PNG\r\n\x1a\n"), ""
-)]
-#[case::a_file_for_a_text(Form::new().file("prompt", "text/plain", b"a"), "")]
+/// What is wrong with a form, all of it but the model, and the code if it is one and no other.
+fn wrong_forms() -> Vec<(&'static str, Form, &'static str)> {
+    let usual = || Form::new().field("prompt", "a");
+    let file = b"\x89PNG\r\n\x1a\n";
+    vec![
+        ("a field twice", usual().field("prompt", "b"), "invalid_form"),
+        ("the model twice", usual().field("model", "lmd-imagine-video-1.5"), "invalid_form"),
+        ("no such field", usual().field("n", "1"), "unknown_parameter"),
+        ("not a number", usual().field("seconds", "4s"), "invalid_value"),
+        ("not a boolean", usual().field("generate_audio", "False"), "invalid_value"),
+        ("another file", usual().file("image", "image/png", file), ""),
+        ("a file for a text", Form::new().file("prompt", "text/plain", b"a"), ""),
+    ]
+}
+
 #[tokio::test]
-async fn a_form_that_is_wrong_is_refused_and_costs_nothing(#[case] form: Form, #[case] code: &str) {
+async fn a_form_that_is_wrong_is_refused_and_costs_nothing() {
     let world = swift(Store::Sqlite).run().await;
-    let answer = world.send(VIDEO.path, &form.field("model", VIDEO.model).sent()).await;
-    let (status, told) = answer.refusal();
-    assert_eq!(status, 400, "{answer:?}");
-    assert!(code.is_empty() || told == code, "{answer:?}");
+    for (what, form, code) in wrong_forms() {
+        let answer = world.send(VIDEO.path, &form.field("model", VIDEO.model).sent()).await;
+        let (status, told) = answer.refusal_of(what);
+        assert_eq!(status, 400, "{what}: {answer:?}");
+        assert!(code.is_empty() || told == code, "{what}: {answer:?}");
+        assert_eq!(world.sim.count("vendor_d"), 0, "{what}");
+    }
     world.free_of_charge().await;
     assert_eq!(world.sim.count("vendor_d"), 0);
 }
 
-#[rstest]
-#[case::twice(r#"{"model":"lmd-imagine-video","prompt":"a","prompt":"b"}"#)]
-#[case::twice_escaped(r#"{"model":"lmd-imagine-video","prompt":"a","pro\u006dpt":"b"}"#)]
-#[case::two(r#"{"model":"lmd-imagine-video","prompt":"a"}{}"#)]
-#[case::a_list(r#"[{"model":"lmd-imagine-video","prompt":"a"}]"#)]
-#[case::nothing("")]
 #[tokio::test]
-async fn json_that_could_be_read_in_two_ways_is_refused(#[case] body: &str) {
+async fn json_that_could_be_read_in_two_ways_is_refused() {
     let world = swift(Store::Sqlite).run().await;
-    let answer = Answer::read(world.request(VIDEO.path).body(body.to_owned())).await;
-    assert_eq!(answer.refusal().0, 400, "{answer:?}");
+    for body in [
+        r#"{"model":"lmd-imagine-video","prompt":"a","prompt":"b"}"#,
+        r#"{"model":"lmd-imagine-video","prompt":"a","pro\u006dpt":"b"}"#,
+        r#"{"model":"lmd-imagine-video","prompt":"a"}{}"#,
+        r#"[{"model":"lmd-imagine-video","prompt":"a"}]"#,
+        "",
+    ] {
+        let answer = Answer::read(world.request(VIDEO.path).body(body)).await;
+        assert_eq!(answer.refusal_of(body).0, 400, "{body}: {answer:?}");
+        assert_eq!(world.sim.count("vendor_d"), 0, "{body}");
+    }
     world.free_of_charge().await;
     assert_eq!(world.sim.count("vendor_d"), 0);
 }

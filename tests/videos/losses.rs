@@ -201,7 +201,7 @@ async fn of_many_jobs_that_were_accepted_none_was_gone_or_sent_twice_after_power
     let (accepted, _server) = tokio::join!(many, cuts);
     let accepted: Vec<String> = accepted.into_iter().flatten().collect();
     complete(&world, &world.gateway).await;
-    let lines = world.log().matches("lost video jobs restored").count();
+    let lines = world.log().matches("video jobs replayed into the store").count();
     let charges = proven(&world, &accepted).await;
     println!("| {} accepted | {} completed | {lines} times |", accepted.len(), charges.len());
     assert!(charges.len() == accepted.len() && lines > 0, "{lines}");

@@ -138,64 +138,61 @@ async fn a_video_follows_its_image_unless_told_otherwise(
     assert_eq!(body["resolution"], resolution);
 }
 
-#[rstest]
-#[case::unsafe_address(json!({ "image_url": "http://a.test/b.png" }), "image_url")]
-#[case::another_scheme(json!({ "image_url": "file:///etc/passwd" }), "image_url")]
-#[case::no_address(json!({ "image_url": "b.png" }), "image_url")]
-#[case::empty(json!({ "image_url": "" }), "image_url")]
-#[case::no_text(json!({ "image_url": { "url": "https://a.test" } }), "image_url")]
-#[case::a_page(json!({ "image_url": "data:text/html;base64,QUJD" }), "image_url")]
-#[case::not_encoded(json!({ "image_url": "data:image/png,QUJD" }), "image_url")]
-#[case::too_long(
-    json!({ "image_url": format!("https://a.test/{}", "b".repeat(8_192)) }), "image_url"
-)]
-#[case::a_text_for_a_file(json!({ "input_reference": "QUJD" }), "input_reference")]
-#[case::a_file_of_the_vendors(
-    json!({ "input_reference": { "file_id": "file_1" } }), "input_reference"
-)]
-#[case::two(
-    json!({
+/// What is no image, the members that are such, and the field that is named.
+fn wrong_images() -> Vec<(&'static str, Value, &'static str)> {
+    let url = |url: &str| json!({ "image_url": url });
+    let long = format!("https://a.test/{}", "b".repeat(8_192));
+    let no_text = json!({ "image_url": { "url": "https://a.test" } });
+    let vendors = json!({ "input_reference": { "file_id": "file_1" } });
+    let two = json!({
         "image_url": "https://a.test/b.png",
         "input_reference": { "image_url": "https://a.test/c.png" },
-    }),
-    ""
-)]
+    });
+    vec![
+        ("an unsafe address", url("http://a.test/b.png"), "image_url"),
+        ("another scheme", url("file:///etc/passwd"), "image_url"),
+        ("no address", url("b.png"), "image_url"),
+        ("nothing", url(""), "image_url"),
+        ("no text", no_text, "image_url"),
+        ("a page", url("data:text/html;base64,QUJD"), "image_url"),
+        ("not encoded", url("data:image/png,QUJD"), "image_url"),
+        ("too long", url(&long), "image_url"),
+        ("a text for a file", json!({ "input_reference": "QUJD" }), "input_reference"),
+        ("a file of the vendor's", vendors, "input_reference"),
+        ("two", two, ""),
+    ]
+}
+
 #[tokio::test]
-async fn what_is_no_image_is_refused_and_costs_nothing(
-    #[case] members: Value,
-    #[case] param: &str,
-) {
+async fn what_is_no_image_is_refused_and_costs_nothing() {
     let world = world().await;
-    let answer = world.call(VIDEO, members).await;
-    assert_eq!(answer.refusal().0, 400, "{answer:?}");
-    let named = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
-    assert!(named.starts_with(param), "{answer:?}");
+    for (what, members, param) in wrong_images() {
+        let answer = world.call(VIDEO, members).await;
+        assert_eq!(answer.refusal_of(what).0, 400, "{what}: {answer:?}");
+        let named = answer.json()["error"]["param"].as_str().unwrap_or_default().to_owned();
+        assert!(named.starts_with(param), "{what}: {answer:?}");
+        assert_eq!(world.sim.count("vendor_d"), 0, "{what}");
+    }
     world.free_of_charge().await;
     assert_eq!(world.sim.count("vendor_d"), 0);
 }
 
-#[rstest]
-#[case::a_text(form().field("input_reference", "QUJD"), 400)]
-#[case::a_page(form().file("input_reference", "text/html", b"<html>"), 400)]
-#[case::an_address_too(
-    form().file("input_reference", "image/png", &picture(0)).field("image_url", "https://a.test"),
-    400
-)]
-#[case::two_files(
-    form()
-        .file("input_reference", "image/png", &picture(0))
-        .file("input_reference", "image/png", &picture(0)),
-    400
-)]
-#[case::empty(form().file("input_reference", "image/png", b""), 400)]
 #[tokio::test]
-async fn a_form_with_a_wrong_file_is_refused_and_costs_nothing(
-    #[case] form: Form,
-    #[case] status: u16,
-) {
+async fn a_form_with_a_wrong_file_is_refused_and_costs_nothing() {
     let world = world().await;
-    let answer = world.send(VIDEO.path, &form.sent()).await;
-    assert_eq!(answer.refusal().0, status, "{answer:?}");
+    let name = "input_reference";
+    let whole = form().file(name, "image/png", &picture(0));
+    for (what, form) in [
+        ("a text", form().field(name, "QUJD")),
+        ("a page", form().file(name, "text/html", b"<html>")),
+        ("an address too", whole.clone().field("image_url", "https://a.test")),
+        ("two files", whole.file(name, "image/png", &picture(0))),
+        ("an empty file", form().file(name, "image/png", b"")),
+    ] {
+        let answer = world.send(VIDEO.path, &form.sent()).await;
+        assert_eq!(answer.refusal_of(what).0, 400, "{what}: {answer:?}");
+        assert_eq!(world.sim.count("vendor_d"), 0, "{what}");
+    }
     world.free_of_charge().await;
     assert_eq!(world.sim.count("vendor_d"), 0);
 }

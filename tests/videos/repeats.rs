@@ -120,25 +120,33 @@ async fn the_key_of_a_deleted_job_leads_nowhere_and_makes_no_other(
     assert_eq!(world.submissions().len(), 1);
 }
 
-#[rstest]
-#[case::empty("", 400)]
-#[case::one("a", 200)]
-#[case::longest(&"k".repeat(255), 200)]
-#[case::too_long(&"k".repeat(256), 400)]
-#[case::a_space("a b", 400)]
-#[case::all_marks("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", 200)]
 #[tokio::test]
-async fn a_key_is_visible_characters_and_not_too_many(#[case] key: &str, #[case] status: u16) {
+async fn a_key_is_visible_characters_and_not_too_many() {
     let world = swift(Store::Sqlite).run().await;
-    let answer = keyed(&world, &world.gateway, key, "A red dot.").await;
-    assert_eq!(answer.status, status, "{answer:?}");
-    if status == 200 {
-        proven(&world, &[Video::of(&answer).id().to_owned()]).await;
-        return;
+    let (longest, too_long) = ("k".repeat(255), "k".repeat(256));
+    let cases = [
+        ("", 400),
+        ("a", 200),
+        (longest.as_str(), 200),
+        (too_long.as_str(), 400),
+        ("a b", 400),
+        ("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", 200),
+    ];
+    let mut ids = Vec::new();
+    for (number, (key, status)) in cases.into_iter().enumerate() {
+        let prompt = format!("number {number}");
+        let answer = keyed(&world, &world.gateway, key, &prompt).await;
+        assert_eq!(answer.status, status, "{key:?}: {answer:?}");
+        if status == 200 {
+            ids.push(Video::of(&answer).id().to_owned());
+        } else {
+            let param = answer.json()["error"]["param"].clone();
+            assert_eq!(param, "Idempotency-Key", "{key:?}: {answer:?}");
+        }
     }
-    assert_eq!(answer.json()["error"]["param"], "Idempotency-Key", "{answer:?}");
-    world.free_of_charge().await;
-    assert_eq!(world.submissions().len(), 0);
+    // Of the others the vendor has not heard, and they cost nothing.
+    proven(&world, &ids).await;
+    assert_eq!(world.submissions().len(), ids.len());
 }
 
 #[tokio::test]

@@ -55,10 +55,16 @@ impl Answer {
 
     /// The status and the code of an error, which has to be in the shape of chat errors.
     pub(crate) fn refusal(&self) -> (u16, String) {
+        self.refusal_of("the call")
+    }
+
+    /// The same of one case among many, which is named if it is no such error.
+    pub(crate) fn refusal_of(&self, case: &str) -> (u16, String) {
+        assert!(self.status >= 400, "{case} is not refused: {self:?}");
         let error = &self.json()["error"];
-        assert!(error["message"].is_string() && error["type"].is_string(), "{self:?}");
-        assert!(error["param"].is_string() || error["param"].is_null(), "{self:?}");
-        assert!(self.header("x-request-id").is_some(), "{self:?}");
+        assert!(error["message"].is_string() && error["type"].is_string(), "{case}: {self:?}");
+        assert!(error["param"].is_string() || error["param"].is_null(), "{case}: {self:?}");
+        assert!(self.header("x-request-id").is_some(), "{case}: {self:?}");
         (self.status, self.code())
     }
 }

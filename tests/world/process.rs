@@ -25,6 +25,12 @@ pub(crate) struct Process {
     log: PathBuf,
 }
 
+/// Where a gateway listens.
+pub(super) struct Addresses {
+    pub(super) http: String,
+    pub(super) admin: String,
+}
+
 impl Process {
     /// Starts the gateway of a folder's `tollgate.toml`, with these settings in the place of those
     /// that are there, and waits until it is ready.
@@ -45,7 +51,8 @@ impl Process {
             let address = || format!("127.0.0.1:{}", free_port());
             let mut started = command(folder);
             started.envs(env.iter().copied()).arg("serve");
-            let mut process = Process::spawn(started, &log, (address(), address()));
+            let addresses = Addresses { http: address(), admin: address() };
+            let mut process = Process::spawn(started, &log, addresses);
             if process.ready().await {
                 return process;
             }
@@ -59,13 +66,13 @@ impl Process {
         folder: &Path,
         name: &str,
         env: &[(&str, &str)],
-        place: (String, String),
+        addresses: Addresses,
     ) -> impl Future<Output = Process> + use<> {
         let log = folder.join(format!("{name}.log"));
         let mut started = command(folder);
         started.envs(env.iter().copied()).args(["serve", "--upgrade"]);
         async move {
-            let mut process = Process::spawn(started, &log, place);
+            let mut process = Process::spawn(started, &log, addresses);
             let end = Instant::now() + START_WAIT;
             while !process.log().contains("serving") {
                 assert!(process.is_running() && Instant::now() < end, "{}", process.log());
@@ -76,7 +83,8 @@ impl Process {
     }
 
     /// What is set in the environment of the command already wins over these addresses.
-    fn spawn(mut command: Command, log: &Path, (http, admin): (String, String)) -> Process {
+    fn spawn(mut command: Command, log: &Path, addresses: Addresses) -> Process {
+        let Addresses { http, admin } = addresses;
         let set: Vec<_> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
         for (name, address) in
             [("TOLLGATE__LISTEN__HTTP", &http), ("TOLLGATE__LISTEN__ADMIN", &admin)]

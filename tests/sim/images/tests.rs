@@ -2,15 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::super::asked::judge;
+use super::super::asked::{Target, judge};
 use super::super::endpoint::Endpoint;
 use super::super::record::Record;
 use super::super::said::Words;
 use super::*;
 
-const GENERATE_B: (Vendor, Endpoint) = (Vendor::B, Endpoint::Generations);
-const GENERATE_D: (Vendor, Endpoint) = (Vendor::D, Endpoint::Generations);
-const EDIT_D: (Vendor, Endpoint) = (Vendor::D, Endpoint::Edits);
+const GENERATE_B: Target = Target { vendor: Vendor::B, endpoint: Endpoint::Generations };
+const GENERATE_D: Target = Target { vendor: Vendor::D, endpoint: Endpoint::Generations };
+const EDIT_B: Target = Target { vendor: Vendor::B, endpoint: Endpoint::Edits };
+const EDIT_D: Target = Target { vendor: Vendor::D, endpoint: Endpoint::Edits };
 
 fn call(model: &str) -> Value {
     json!({"model": model, "prompt": "A red dot."})
@@ -23,7 +24,7 @@ fn edit(parts: &[(&str, &str, &str)]) -> Asked {
         format!("--xyz\r\n{head}\r\n\r\n{content}\r\n")
     };
     let body: String = parts.iter().map(part).collect();
-    let mut asked = Asked::for_test((Vendor::B, Endpoint::Edits), "", &Value::Null);
+    let mut asked = Asked::for_test(EDIT_B, "", &Value::Null);
     "multipart/form-data; boundary=xyz".clone_into(&mut asked.content_type);
     asked.body = (body + "--xyz--\r\n").into();
     asked
@@ -123,7 +124,7 @@ fn edits_of_vendor_b_come_as_a_form() {
         let fits = if expected.is_empty() { said.is_empty() } else { said.contains(expected) };
         assert!(fits, "{parts:?} is answered with {said:?}");
     }
-    let asked = Asked::for_test((Vendor::B, Endpoint::Edits), "", &call("lmb-image-1"));
+    let asked = Asked::for_test(EDIT_B, "", &call("lmb-image-1"));
     assert_eq!(asked.reply().err().map(|refusal| refusal.status), Some(400));
 }
 

@@ -44,7 +44,8 @@ fn read(request: &Value) -> Result<Call, Refusal> {
 
 /// The verdict on a changed request: empty if it is fine.
 fn verdict(request: &str, changes: &Value) -> String {
-    read(&changed(request, changes)).err().map(|(_, why)| why).unwrap_or_default()
+    let refusal = read(&changed(request, changes)).err();
+    refusal.and_then(|refusal| refusal.message).unwrap_or_default()
 }
 
 /// Every line: what is changed, and a part of what the vendor says to it; nothing if it is fine.
@@ -101,9 +102,9 @@ fn fields_are_checked() {
     let request = changed(CALL, &json!({"fallbacks": []})).to_string();
     assert!(Call::read(request.as_bytes(), &beta).is_ok());
     let broken = Call::read(b"{", &terms()).err().expect("no JSON");
-    assert_eq!(broken.0, 400);
+    assert_eq!(broken.status, 400);
     let unknown = read(&changed(CALL, &json!({"model": "lma-opus-6"}))).err();
-    assert_eq!(unknown, Some((404, "model: lma-opus-6".to_owned())));
+    assert_eq!(unknown, Some(Refusal::new(404, "model: lma-opus-6")));
 }
 
 #[test]
@@ -371,7 +372,7 @@ fn headers_are_checked() {
     for headers in fine {
         assert_eq!(read(headers), Ok(terms()), "{headers:?}");
     }
-    let status = |headers: &[_]| read(headers).err().map(|(status, _)| status);
+    let status = |headers: &[_]| read(headers).err().map(|refusal| refusal.status);
     let wrong: [(&[_], u16); 8] = [
         (&[version], 401),
         (&[version, ("x-api-key", "sk-1")], 401),
@@ -390,6 +391,7 @@ fn headers_are_checked() {
     for field in ["temperature", "top_p", "top_k"] {
         let request = changed(CALL, &json!({field: 1})).to_string();
         let said = Call::read(request.as_bytes(), &terms).err();
-        assert_eq!(said, Some((400, format!("{field}: Extra inputs are not permitted"))));
+        let expected = format!("{field}: Extra inputs are not permitted");
+        assert_eq!(said, Some(Refusal::new(400, expected)));
     }
 }

@@ -12,6 +12,8 @@ use super::item::Item;
 
 const BROKEN: &str =
     r#"{"input_tokens":-7,"output_tokens":3.75,"total_tokens":99999999999999999999}"#;
+const FAILED: &str =
+    r#"{"code":"server_error","message":"The model failed to generate a response."}"#;
 /// Tokens of an image that a tool of the vendor's own makes.
 const IMAGE_TOKENS: u64 = 1056;
 /// Members that come back as they were sent, and what stands there otherwise.
@@ -63,19 +65,26 @@ impl Outcome {
         }
     }
 
-    /// The members `error` and `incomplete_details`.
-    fn details(self) -> (&'static str, &'static str) {
+    fn details(self) -> Details {
+        let incomplete = |reason| Details { incomplete: reason, ..NO_DETAILS };
         match self {
-            Outcome::Completed => ("null", "null"),
-            Outcome::CutOff => ("null", r#"{"reason":"max_output_tokens"}"#),
-            Outcome::Filtered => ("null", r#"{"reason":"content_filter"}"#),
-            Outcome::Failed => (
-                r#"{"code":"server_error","message":"The model failed to generate a response."}"#,
-                "null",
-            ),
+            Outcome::Completed => NO_DETAILS,
+            Outcome::CutOff => incomplete(r#"{"reason":"max_output_tokens"}"#),
+            Outcome::Filtered => incomplete(r#"{"reason":"content_filter"}"#),
+            Outcome::Failed => Details { error: FAILED, ..NO_DETAILS },
         }
     }
 }
+
+/// Why a response is not as it should be, in JSON.
+struct Details {
+    /// The member `error`.
+    error: &'static str,
+    /// The member `incomplete_details`.
+    incomplete: &'static str,
+}
+
+const NO_DETAILS: Details = Details { error: "null", incomplete: "null" };
 
 /// What does not change from stage to stage.
 pub(super) struct Object<'a> {
@@ -120,7 +129,7 @@ impl<'a> Object<'a> {
 
     /// Without output so far.
     pub(super) fn unfinished(&self, status: &str) -> String {
-        self.text(status, ("null", "null"), "", r#","usage":null"#)
+        self.text(status, &NO_DETAILS, "", r#","usage":null"#)
     }
 
     /// With all that came of it.
@@ -132,21 +141,16 @@ impl<'a> Object<'a> {
         let items = if failed { String::new() } else { items.join(",") };
         let usage = if failed { r#","usage":null"#.to_owned() } else { self.usage() };
         let more = if failed { String::new() } else { self.tool_usage() };
-        self.text(status, outcome.details(), &items, &format!("{usage}{more}"))
+        self.text(status, &outcome.details(), &items, &format!("{usage}{more}"))
     }
 
-    fn text(
-        &self,
-        status: &str,
-        (error, details): (&str, &str),
-        output: &str,
-        end: &str,
-    ) -> String {
+    fn text(&self, status: &str, details: &Details, output: &str, end: &str) -> String {
         let Object { id, model, tier, echoed, asked, .. } = self;
+        let Details { error, incomplete } = details;
         let created = asked.created;
         format!(
             "{{\"id\":\"{id}\",\"object\":\"response\",\"created_at\":{created}.0,\
-             \"status\":\"{status}\",\"error\":{error},\"incomplete_details\":{details},\
+             \"status\":\"{status}\",\"error\":{error},\"incomplete_details\":{incomplete},\
              \"model\":{model},\"output\":[{output}],\"service_tier\":{tier}{echoed}{end}}}"
         )
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::asked::judge;
+use super::super::asked::{Target, judge};
 use super::super::delivery;
 use super::super::endpoint::Endpoint;
 use super::super::faults::Faults;
@@ -10,7 +10,7 @@ use super::super::said::Words;
 use super::super::script::Event;
 use super::*;
 
-const AT: (Vendor, Endpoint) = (Vendor::B, Endpoint::Responses);
+const AT: Target = Target { vendor: Vendor::B, endpoint: Endpoint::Responses };
 const TEXT: &str = "The answer is four and everybody in the room agrees.";
 
 fn call() -> Value {

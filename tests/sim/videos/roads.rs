@@ -25,7 +25,7 @@ impl Answer {
     }
 }
 
-async fn call(sim: &Sim, method: &str, url: &str, (headers, body): (&str, &str)) -> Answer {
+async fn call(sim: &Sim, method: &str, url: &str, headers: &str, body: &str) -> Answer {
     let (host, path) = url.strip_prefix("http://").and_then(|rest| rest.split_once('/')).expect("");
     let request = format!(
         "{method} /{path} HTTP/1.1\r\nhost: {host}\r\n{headers}connection: close\r\n\
@@ -47,17 +47,17 @@ async fn call(sim: &Sim, method: &str, url: &str, (headers, body): (&str, &str))
 
 async fn submit(sim: &Sim, faults: &str) -> Answer {
     let url = sim.base_url("vendor_d", faults) + "/videos/generations";
-    call(sim, "POST", &url, (KEY, ORDER)).await
+    call(sim, "POST", &url, KEY, ORDER).await
 }
 
 async fn poll(sim: &Sim, faults: &str, id: &str) -> Answer {
     let url = format!("{}/videos/{id}", sim.base_url("vendor_d", faults));
-    call(sim, "GET", &url, (KEY, "")).await
+    call(sim, "GET", &url, KEY, "").await
 }
 
 async fn fetch(sim: &Sim, faults: &str, id: &str) -> Answer {
     let url = format!("{}/files/{id}.mp4", sim.base_url("vendor_d", faults));
-    call(sim, "GET", &url, ("", "")).await
+    call(sim, "GET", &url, "", "").await
 }
 
 async fn ordered(sim: &Sim, faults: &str) -> String {
@@ -84,7 +84,7 @@ async fn a_video_is_ordered_asked_after_and_fetched() {
     assert!(start.elapsed() >= Duration::from_millis(400));
     assert!(!progress.is_empty() && progress.is_sorted(), "{progress:?}");
     let url = done["video"]["url"].as_str().expect("an address");
-    let file = call(&sim, "GET", url, ("", "")).await;
+    let file = call(&sim, "GET", url, "", "").await;
     assert!(file.head.contains("\r\ncontent-type: video/mp4\r\n"), "{}", file.head);
     assert!(file.head.ends_with("content-length: 102400"), "{}", file.head);
     assert!(file.body == film(&id, 1));
@@ -99,7 +99,7 @@ async fn a_video_is_ordered_asked_after_and_fetched() {
     let methods: Vec<_> = seen.iter().map(|seen| seen.method.as_str()).collect();
     assert!(methods.starts_with(&["POST", "POST", "GET"]));
     assert!(seen[2..].iter().all(|seen| seen.billed.is_none() && seen.completed));
-    let page = call(&sim, "GET", &format!("http://{}/_videos", sim.address()), ("", "")).await;
+    let page = call(&sim, "GET", &format!("http://{}/_videos", sim.address()), "", "").await;
     assert_eq!((&page.json()["submissions"], &page.json()["polls"]), (&json!(2), &json!(polls)));
     assert_eq!(page.json()["videos"][0]["billed"], 500_000_000);
 }
@@ -129,7 +129,7 @@ async fn keys_and_methods_are_checked() {
         ("GET", &file, "x-api-key: vk-1\r\n", 400),
     ] {
         let body = if method == "POST" { ORDER } else { "" };
-        let answer = call(&sim, method, url, (headers, body)).await;
+        let answer = call(&sim, method, url, headers, body).await;
         assert_eq!(answer.status, status, "{method} {url} {headers}");
     }
     assert_eq!(sim.videos().len(), 1);

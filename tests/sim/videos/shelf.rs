@@ -130,7 +130,8 @@ impl Shelf {
         &self,
         asked: &Asked,
         order: Order,
-        (end, takes_ms): (End, u64),
+        end: End,
+        takes_ms: u64,
         billed: Option<u64>,
     ) -> String {
         let [a, b, c, d, ..] = self.origin.hash_one(0).to_be_bytes();

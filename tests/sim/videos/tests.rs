@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::super::asked::judge;
+use super::super::asked::{Target, judge};
 use super::super::vendor::Vendor;
 use super::*;
 
-const SUBMIT: (Vendor, Endpoint) = (Vendor::D, Endpoint::Submit);
-const POLL: (Vendor, Endpoint) = (Vendor::D, Endpoint::Poll);
-const FILE: (Vendor, Endpoint) = (Vendor::D, Endpoint::File);
+const SUBMIT: Target = Target { vendor: Vendor::D, endpoint: Endpoint::Submit };
+const POLL: Target = Target { vendor: Vendor::D, endpoint: Endpoint::Poll };
+const FILE: Target = Target { vendor: Vendor::D, endpoint: Endpoint::File };
 const DOT: &str = "data:image/png;base64,ZG90";
 
 fn call() -> Value {
