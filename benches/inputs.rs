@@ -43,14 +43,14 @@ pub(super) fn reply() -> Bytes {
 
 /// How it is given to a client of the other format.
 pub(super) fn translated() -> RelayMode {
-    let stamp = ReplyMetadata {
+    let metadata = ReplyMetadata {
         model: "m".to_owned(),
         created: 1,
         input_tokens: 0,
         include_usage: true,
         save_thinking: false,
     };
-    RelayMode::Translated(stamp)
+    RelayMode::Translated(metadata)
 }
 
 /// A messages stream of 200 pieces of text.

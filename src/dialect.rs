@@ -1,7 +1,7 @@
 //! The wire formats: requests as clients send them, replies as vendors send them.
 //!
-//! Everything here is a pure function of bytes. The same parser reads what a request may cost and
-//! what a reply did cost, so the two cannot disagree.
+//! Every function here is a pure function of bytes. The same parser reads what a request may cost
+//! and what a reply did cost, so that the two cannot disagree.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 pub mod call;
@@ -24,14 +24,14 @@ pub mod translate;
 pub mod vendor_error;
 pub mod videos;
 
-/// An endpoint of the interface.
+/// An endpoint of the gateway's HTTP API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// Chat completions.
     Chat,
-    /// The responses format.
+    /// Text in the responses format.
     Responses,
-    /// The native messages format.
+    /// Text in the native messages format.
     Messages,
     /// Images from text.
     Images,
@@ -48,7 +48,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Its path.
+    /// Returns the path at the gateway.
     #[must_use]
     pub fn path(self) -> &'static str {
         match self {
@@ -64,13 +64,14 @@ impl Endpoint {
         }
     }
 
-    /// The path at a vendor, whose base address already ends in its version.
+    /// Returns the path at a vendor, without `/v1`: a vendor's base address already ends in its API
+    /// version.
     #[must_use]
     pub(crate) fn vendor_path(self) -> &'static str {
         &self.path()["/v1".len()..]
     }
 
-    /// Its short name in journals, metrics and rules.
+    /// Returns the short name that journals, metrics and rules use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -86,7 +87,7 @@ impl Endpoint {
         }
     }
 
-    /// All of them.
+    /// All endpoints.
     pub const ALL: [Endpoint; 9] = [
         Endpoint::Chat,
         Endpoint::Responses,
@@ -100,20 +101,21 @@ impl Endpoint {
     ];
 }
 
-/// What is wrong with a request; the client has to correct it.
+/// An error in a request that the client has to correct.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CallError {
-    /// The code that programs read.
+    /// The error code for programs.
     pub code: &'static str,
-    /// The field at fault, as a path.
+    /// The path of the invalid field, such as `messages[0].role`; `None` if the error is not about
+    /// one field.
     pub param: Option<String>,
-    /// What is wrong and what would be right.
+    /// The message for people: what is wrong and what is expected instead.
     pub message: String,
 }
 
 impl CallError {
-    /// A field that has to be there is not.
+    /// Returns the error for a required field that is missing.
     #[must_use]
     pub fn missing(field: &str, expected: &str) -> CallError {
         CallError {
@@ -123,7 +125,7 @@ impl CallError {
         }
     }
 
-    /// A field has a value that it can't have.
+    /// Returns the error for a field with an invalid value.
     #[must_use]
     pub fn invalid(field: &str, expected: &str) -> CallError {
         CallError {

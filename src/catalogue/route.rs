@@ -30,7 +30,7 @@ impl ModelPatterns {
             };
             match (model_id.strip_suffix('*'), vendor_name.strip_suffix('*')) {
                 (Some(model_id), Some(vendor_name)) => {
-                    names.patterns.push((model_id.into(), vendor_name.into()))
+                    names.patterns.push((model_id.into(), vendor_name.into()));
                 }
                 (None, None) => names.exact.push((model_id, vendor_name.clone())),
                 _ => faults.push(node.location.error("a pattern has a * at the end of both sides")),

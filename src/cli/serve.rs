@@ -58,17 +58,16 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     start_process(conf);
     let catalogue = Arc::new(ArcSwap::from_pointee(rules::load_catalogue(conf)?));
     let leases = Leases::default();
-    let ServingStore { requests, background: background_store, worker: worker_store, maintenance } =
-        open_stores(conf, &leases)?;
-    let OpenStore { ledger, account_cache, queue, reply_store, .. } = requests.clone();
-    let maintenance = Arc::new(maintenance);
+    let stores = open_stores(conf, &leases)?;
+    let OpenStore { ledger, account_cache, queue, reply_store, .. } = stores.requests.clone();
+    let maintenance = Arc::new(stores.maintenance);
     background::spawn_maintenance(&maintenance)?;
     let routes = build_routes(conf)?;
     let files = Arc::new(VideoFiles::open(&conf.files).context("cannot open files.url")?);
     let bodies = build_body_files(conf, &files);
     let videos = build_videos(conf, queue, &files)?;
     let worker =
-        build_worker(conf, &routes, &catalogue, worker_store, &videos, files, bodies.clone())?;
+        build_worker(conf, &routes, &catalogue, stores.worker, &videos, files, bodies.clone())?;
     let (clients_max, admin_max) = rlimit::connections_max(conf.limits.connections_max);
     let connection_limits =
         ConnectionLimits::new(clients_max, conf.limits.connections_per_address_max);
@@ -91,7 +90,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let credentials = ReloadableCredentials::load(conf, conf_file, routes.clone())?;
     let acceptor = credentials.certificate.as_ref().map(ServerCertificate::acceptor);
     let background = background::BackgroundTasks {
-        ledger: background_store.ledger.clone(),
+        ledger: stores.background.ledger.clone(),
         bodies,
         maintenance: maintenance.clone(),
         sweep_interval: background::SWEEP_INTERVAL.min(conf.timeouts.lease / 4),
@@ -108,10 +107,10 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         grace_s: conf.server.grace_s,
         force_stop: Arc::default(),
     };
-    let gateway_service =
+    let service =
         listener::build(conf, &server.configuration, gateway, connection_limits, acceptor);
-    let listener_service = listener::ListenerService { store: requests, service: gateway_service };
-    let admin = admin::build(conf, background_store.ledger, routes.clone(), catalogue, admin_max)?;
+    let listener_service = listener::ListenerService { store: stores.requests, service };
+    let admin = admin::build(conf, stores.background.ledger, routes.clone(), catalogue, admin_max)?;
     resolve_vendors(&routes)?;
     let (startup_gate, signals) =
         prepare(conf, upgrade, maintenance, background.force_stop.clone())?;

@@ -20,15 +20,15 @@ pub use request_kind::RequestKind;
 pub use text_request::InputSize;
 pub use text_request::TextRequest;
 
-/// A valid body that names a model. Whether the model is on offer is checked before the other
-/// fields.
+/// A valid body that names a model. The caller checks whether the model is on sale before
+/// [`ModelCall::parse`] reads the other fields.
 #[derive(Debug, Clone)]
 pub struct ParsedBody {
-    /// The body, or the fields of a form.
+    /// The JSON body, or the fields of a form as a JSON object.
     pub document: JsonDocument,
-    /// The model asked for.
+    /// The model that the body names, or the default model.
     pub model: String,
-    /// The file of a form.
+    /// The file that a form uploaded; `None` for a JSON body or a form without a file.
     pub file: Option<SourceImage>,
 }
 
@@ -36,7 +36,7 @@ impl ParsedBody {
     /// Parses a body in one strict pass. `default_model` is used if the body names no model.
     ///
     /// # Errors
-    /// [`CallError`] tells what is unsound, or that no model is named.
+    /// [`CallError`] if the body is not valid JSON, or names no model and there is no default.
     pub fn parse(body: Bytes, default_model: Option<&str>) -> Result<ParsedBody, CallError> {
         let document = JsonDocument::parse(body)?;
         let model = requested_model(&document, default_model)?;
@@ -58,13 +58,13 @@ impl ParsedBody {
     }
 }
 
-/// The model that the body names, or else the default model.
+/// Returns the model that the body names, or else the default model.
 fn requested_model(
     document: &JsonDocument,
     default_model: Option<&str>,
 ) -> Result<String, CallError> {
     match (non_null_member(document, "model"), default_model) {
-        (None, Some(unnamed)) => Ok(unnamed.to_owned()),
+        (None, Some(default_model)) => Ok(default_model.to_owned()),
         (named, _) => parse_model_name(named),
     }
 }
@@ -76,24 +76,24 @@ fn parse_model_name(value: Option<JsonValue<'_>>) -> Result<String, CallError> {
     if model.is_empty() { Err(missing()) } else { Ok(model.into_owned()) }
 }
 
-/// A call whose fields are of the right shape.
+/// A call whose fields have passed the checks of its endpoint.
 #[derive(Debug, Clone)]
 pub struct ModelCall {
-    /// The body, or the fields of a form.
+    /// The JSON body, or the fields of a form as a JSON object.
     pub document: JsonDocument,
-    /// The model asked for.
+    /// The model that the body names, or the default model.
     pub model: String,
-    /// Whether the reply is to come in events.
+    /// Whether the client asked for a stream of events instead of one body.
     pub stream: bool,
-    /// What is asked for.
+    /// What the client asks for, by endpoint.
     pub kind: RequestKind,
 }
 
 impl ModelCall {
-    /// Reads the fields that matter out of an opened body.
+    /// Reads and checks the fields that routing, pricing and the relay need.
     ///
     /// # Errors
-    /// [`CallError`] names the field and what would be right.
+    /// [`CallError`] names the invalid field and what is expected of it.
     pub fn parse(opened: ParsedBody, endpoint: Endpoint) -> Result<ModelCall, CallError> {
         let ParsedBody { document, model, file } = opened;
         let streams = matches!(endpoint, Endpoint::Chat | Endpoint::Messages | Endpoint::Responses);
@@ -122,7 +122,8 @@ impl ModelCall {
         Ok(ModelCall { document, model, stream, kind })
     }
 
-    /// The estimated input tokens, used if the vendor reports none.
+    /// Returns the estimated input tokens, used if the vendor reports none. They are 0 for speech,
+    /// images, videos and moderations.
     #[must_use]
     pub(crate) fn estimated_input_tokens(&self) -> u64 {
         match &self.kind {
@@ -138,7 +139,8 @@ impl ModelCall {
         }
     }
 
-    /// What a chat call may come to.
+    /// Returns the values that bound the tokens of a chat call, so that they can be changed; `None`
+    /// for any other call.
     pub(crate) fn chat_text_mut(&mut self) -> Option<&mut TextRequest> {
         match &mut self.kind {
             RequestKind::Chat { text, .. } => Some(text),

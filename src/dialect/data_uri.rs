@@ -1,4 +1,4 @@
-//! Data URIs, by the media that they hold.
+//! Recognises data URIs by their media type.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::json::JsonValue;
@@ -10,7 +10,8 @@ pub(super) const TEXT_MEDIA_TYPES: [&str; 3] = ["text/", "application/json", "ap
 /// At most this many bytes of a string are inspected for its media type; it may be megabytes long.
 const DATA_URI_PREFIX_BYTES: usize = 256;
 
-/// Whether a string holds data, and of which media.
+/// Whether a JSON string is a data URI whose media type begins with one of `media`; case is
+/// ignored.
 pub(super) fn is_data_uri(value: JsonValue<'_>, media: &[&str]) -> bool {
     let beginning = &value.raw()[..value.raw().len().min(DATA_URI_PREFIX_BYTES)];
     let Some(text) = JsonValue::from_validated(beginning).text() else { return false };

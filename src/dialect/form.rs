@@ -1,8 +1,8 @@
-//! Forms as clients upload them (multipart/form-data), read while they arrive.
+//! Reads the forms that clients upload (multipart/form-data), while they arrive.
 //!
-//! A file's content stays slices of the received chunks and is not copied. Whatever two parsers
-//! could read as two different forms is rejected: a boundary after a lone line feed, folded
-//! headers, duplicate parameters, and the like.
+//! A file's content stays slices of the received chunks and is not copied. A form that two parsers
+//! could read differently is rejected: a boundary after a lone line feed, folded headers, duplicate
+//! parameters, and the like.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::{Buf, Bytes};
@@ -25,14 +25,14 @@ pub use part::PartContent;
 pub use part::UploadedFile;
 use violation::{FormViolation, excerpt, violation_at};
 
-/// How much one form may be.
+/// The size limits of one form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FormLimits {
-    /// Parts.
+    /// At most this many parts.
     pub parts_max: usize,
-    /// Bytes of all text fields together.
+    /// At most this many bytes of all text fields together.
     pub text_bytes_max: usize,
-    /// Bytes of one file.
+    /// At most this many bytes of one file.
     pub file_bytes_max: usize,
 }
 
@@ -43,29 +43,29 @@ pub struct Form {
     pub parts: Vec<FormPart>,
 }
 
-/// Why a form is not taken.
+/// Why a form is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormError {
-    /// The content-type promises no form, or none that could be read.
+    /// The content-type does not describe a form that can be read.
     #[error("the content-type must be multipart/form-data with a boundary: {0}")]
     NotForm(String),
     /// The form is malformed, or can be read in more than one way.
     #[error("the form is not sound: {what}, at byte {offset}")]
     Malformed {
-        /// Where, from 0.
+        /// The byte offset of the error, from 0.
         offset: usize,
-        /// What is wrong there.
+        /// What is violation there.
         what: String,
     },
-    /// A file is larger than one may be.
+    /// A file exceeds its size limit.
     #[error("the file '{name}' is larger than {most} bytes")]
     FileTooLarge {
-        /// The field's name.
+        /// The name of the form field.
         name: String,
-        /// The most bytes that one may have.
+        /// The limit in bytes.
         most: usize,
     },
-    /// The text fields are larger than all of them together may be.
+    /// The text fields together exceed this limit in bytes.
     #[error("the text fields together are larger than {0} bytes")]
     TextTooLarge(usize),
 }
@@ -81,7 +81,7 @@ impl From<FormError> for CallError {
     }
 }
 
-/// Reads a form from pieces of any size.
+/// An incremental reader of a form, which takes pieces of any size.
 #[derive(Debug)]
 pub struct FormReader {
     boundary: BoundaryMatcher,
@@ -93,15 +93,16 @@ pub struct FormReader {
     text_bytes: usize,
     /// How many bytes have been read.
     offset: usize,
-    /// What was wrong; nothing is read after it.
+    /// The first error; nothing is read after it.
     error: Option<FormError>,
 }
 
 #[derive(Debug)]
 enum FormState {
-    /// Before the first boundary; how many bytes of it have arrived, its line break included.
+    /// Before or inside the first boundary; how many bytes of it have matched, those of its line
+    /// break included.
     FirstBoundary(usize),
-    /// After a boundary, with the byte that came after it.
+    /// After a boundary; the byte that follows the boundary, once it has arrived.
     AfterBoundary(Option<u8>),
     Head(PartHeadReader),
     Content(PartBody),
@@ -110,10 +111,10 @@ enum FormState {
 }
 
 impl FormReader {
-    /// A reader for a form with this content-type.
+    /// Returns a reader for a form with this content-type.
     ///
     /// # Errors
-    /// [`FormError::NotForm`] if it is not exactly one sound description of a form.
+    /// [`FormError::NotForm`] if the content-type is not a single valid description of a form.
     pub fn new(content_type: &str, limits: FormLimits) -> Result<FormReader, FormError> {
         let (boundary, ascii) = parse_content_type(content_type).map_err(FormError::NotForm)?;
         Ok(FormReader {
@@ -128,10 +129,11 @@ impl FormReader {
         })
     }
 
-    /// Takes the next piece.
+    /// Reads the next piece of the body.
     ///
     /// # Errors
-    /// [`FormError`] as soon as the form can't become a sound one any more, and ever after.
+    /// [`FormError`] as soon as the form is certainly invalid; every later call returns the same
+    /// error.
     pub fn push(&mut self, mut piece: Bytes) -> Result<(), FormError> {
         while !piece.is_empty() && self.error.is_none() {
             match self.step(&piece) {
@@ -139,16 +141,17 @@ impl FormReader {
                     self.offset += used;
                     piece.advance(used);
                 }
-                Err(wrong) => self.fail(wrong),
+                Err(violation) => self.fail(violation),
             }
         }
         self.error.clone().map_or(Ok(()), Err)
     }
 
-    /// The form, after its last piece.
+    /// Returns the form, after its last piece.
     ///
     /// # Errors
-    /// [`FormError`] as before, or since the form ended before its last boundary.
+    /// [`FormError`] as in [`FormReader::push`], or because the form ended before its last
+    /// boundary.
     pub fn finish(self) -> Result<Form, FormError> {
         match (self.error, self.state) {
             (Some(fault), _) => Err(fault),
@@ -160,8 +163,8 @@ impl FormReader {
         }
     }
 
-    fn fail(&mut self, wrong: FormViolation) {
-        self.error = Some(match wrong {
+    fn fail(&mut self, violation: FormViolation) {
+        self.error = Some(match violation {
             FormViolation::Malformed(at, what) => {
                 FormError::Malformed { offset: self.offset + at, what }
             }
@@ -174,7 +177,7 @@ impl FormReader {
         self.state = FormState::Epilogue;
     }
 
-    /// Reads a piece as far as the state does not change; gives how far that was.
+    /// Reads a piece up to the next change of state; returns how many bytes were read.
     fn step(&mut self, piece: &Bytes) -> Result<usize, FormViolation> {
         match &mut self.state {
             FormState::FirstBoundary(matched) => {
@@ -206,8 +209,8 @@ impl FormReader {
                 Ok(used)
             }
             FormState::Content(content) => {
-                let (used, is_whole) = content.push(&self.boundary, piece)?;
-                if is_whole {
+                let (used, is_complete) = content.push(&self.boundary, piece)?;
+                if is_complete {
                     let part = content.finish(used - 1, self.is_ascii_only)?;
                     if let PartContent::Text(text) = &part.content {
                         self.text_bytes += text.len();
@@ -225,7 +228,8 @@ impl FormReader {
     }
 }
 
-/// The state after a boundary and one or two more bytes.
+/// Returns the state after the first or second byte that follows a boundary. `before` is the first
+/// of them when `byte` is the second.
 fn state_after_boundary(before: Option<u8>, byte: u8) -> Result<FormState, FormViolation> {
     match (before, byte) {
         (None, b'\r' | b'-') => Ok(FormState::AfterBoundary(Some(byte))),
@@ -235,7 +239,8 @@ fn state_after_boundary(before: Option<u8>, byte: u8) -> Result<FormState, FormV
     }
 }
 
-/// The boundary that a content-type names, and whether the charset it names is another than UTF-8.
+/// Returns the boundary that a content-type names, and whether its charset equals UTF-8 only for
+/// ASCII text.
 fn parse_content_type(content_type: &str) -> Result<(String, bool), String> {
     let read = HeaderParameters::parse(content_type)?;
     if !read.main_value.eq_ignore_ascii_case("multipart/form-data") {

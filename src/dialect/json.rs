@@ -1,8 +1,9 @@
 //! A strict zero-copy JSON reader: one scan validates the body, members are byte ranges in it, and
 //! edits are splices of the original.
 //!
-//! Vendors read bodies with parsers that disagree on duplicate members, lone surrogates or numbers
-//! out of range. What one of them bills must be what we held for, so such bodies are refused.
+//! Vendors' JSON parsers disagree on duplicate members, lone surrogates and numbers out of range.
+//! The vendor must bill the same request that the gateway priced for the hold, so such bodies are
+//! rejected.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 pub mod compact;

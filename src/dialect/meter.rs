@@ -1,4 +1,5 @@
-//! What a call used, read from what vendors report; counted where they report nothing.
+//! Determines the usage of a call: reads what the vendor reports, and counts where the vendor
+//! reports nothing.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::json::JsonValue;
@@ -10,31 +11,30 @@ pub mod bounds;
 /// A report of more tokens in one call is treated as a vendor error.
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
 
-/// A cost of more ticks, which are ten dollars, is no report but an error of the vendor's; and so
-/// is one of none.
+/// A reported cost of more than this many ticks (10 USD), or of 0, is a vendor error and no report.
 const TICKS_MAX: u64 = 100_000_000_000;
 
-/// Bytes of text that stand for one token where nobody counted. English text averages near four.
+/// Bytes of text per token in estimates. English text averages near four.
 const BYTES_PER_TOKEN: u64 = 4;
 
 /// How complete a usage report is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum ReportQuality {
-    /// It was made before the output was there, and says nothing of it.
+pub(crate) enum ReportQuality {
+    /// The report was made before the output was generated, and does not cover the output.
     Early,
-    /// The vendor reports as it goes, and may have more to report.
+    /// The vendor reports while it generates, and may report more later.
     #[default]
     Partial,
-    /// It is for all of the reply.
+    /// The report covers the whole reply.
     Final,
 }
 
-/// The tokens of a reply, and who says so.
+/// The tokens of a reply, and the basis of their number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MeteredTokens {
-    /// As billed.
+    /// The tokens, as they are billed.
     pub tokens: TokenUsage,
-    /// Who says so.
+    /// Whether the vendor reported the tokens or the gateway counted them.
     pub basis: UsageBasis,
 }
 
@@ -50,63 +50,65 @@ pub(crate) fn estimate_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-/// The cost that a `usage` reports, in ticks (ten to a nano-USD), if it does and it is sound.
+/// Returns the cost that a `usage` object reports, in ticks (10 ticks are 1 nano-USD); `None` if
+/// there is none, or an implausible one.
 pub(super) fn read_cost_ticks(usage: JsonValue<'_>) -> Option<u64> {
     let ticks_reported = usage.get("cost_in_usd_ticks").and_then(JsonValue::integer);
     ticks_reported.filter(|ticks| (1..=TICKS_MAX).contains(ticks))
 }
 
-/// Collects what is known of a call's usage.
+/// Collects a call's usage: what the vendor reports, and what the gateway counts.
 #[derive(Debug, Clone, Default)]
 pub struct UsageMeter {
     reported: Option<TokenUsage>,
     quality: ReportQuality,
     /// Bytes of text that the vendor generated.
     text_bytes: u64,
-    /// Pieces in which the text came; most vendors send about a token in each.
+    /// The number of pieces in which the text arrived; most vendors send about one token in each.
     text_chunks: u64,
-    /// What is above them is no report.
+    /// A report above these bounds is rejected.
     bounds: UsageBounds,
 }
 
 impl UsageMeter {
-    /// From now on a report above these bounds is none.
+    /// Sets the bounds above which a report is rejected.
     pub(crate) fn set_bounds(&mut self, bounds: UsageBounds) {
         self.bounds = bounds;
     }
 
-    /// The vendor's report, if it is rejected because it exceeds the bounds.
+    /// Returns the vendor's report, if it is rejected because it exceeds the bounds.
     #[must_use]
     pub(crate) fn rejected_report(&self) -> Option<TokenUsage> {
         self.reported.filter(|tokens| !self.bounds.admits_tokens(*tokens, self.estimated_output()))
     }
 
-    /// What the vendor reported, if it is within the bounds.
+    /// Returns the vendor's report, if it is within the bounds.
     fn accepted_report(&self) -> Option<TokenUsage> {
         self.reported.filter(|tokens| self.bounds.admits_tokens(*tokens, self.estimated_output()))
     }
 
-    /// Takes the `usage` of a chat reply or chunk. A later one replaces an earlier one, since
-    /// vendors that repeat it count up.
+    /// Records the `usage` of a chat reply or chunk. A later report replaces an earlier one, since
+    /// vendors that report repeatedly send running totals.
     pub(crate) fn record_chat_usage(&mut self, usage: JsonValue<'_>) {
         if let Some(tokens) = read_tokens(usage, CHAT_FIELDS) {
             self.reported = Some(tokens);
         }
     }
 
-    /// Takes tokens that the vendor reported, `early` or for all of the reply.
-    pub(crate) fn record_tokens(&mut self, tokens: TokenUsage, early: bool) {
+    /// Records tokens that the vendor reported.
+    pub(crate) fn record_tokens(&mut self, tokens: TokenUsage, quality: ReportQuality) {
         self.reported = Some(tokens);
-        self.quality = if early { ReportQuality::Early } else { ReportQuality::Final };
+        self.quality = quality;
     }
 
-    /// Takes the choices of a chat reply (`message`) or chunk (`delta`), to count them.
-    /// Tells how many of them ended in it.
-    pub(crate) fn count_choices(&mut self, choices: JsonValue<'_>, part: &str) -> u64 {
+    /// Counts the text in the choices of a chat reply or chunk. `text_member` is the member that
+    /// holds the text: `message` in a reply, `delta` in a chunk. Returns how many choices have a
+    /// finish reason.
+    pub(crate) fn count_choices(&mut self, choices: JsonValue<'_>, text_member: &str) -> u64 {
         let mut finished = 0;
         for choice in choices.elements() {
             for (name, value) in choice.raw_members() {
-                if *name == *part.as_bytes() {
+                if *name == *text_member.as_bytes() {
                     self.count_message(value);
                 } else if *name == *b"finish_reason" && !value.is_null() {
                     finished += 1;
@@ -116,8 +118,9 @@ impl UsageMeter {
         finished
     }
 
-    /// The usage of an answer that was cut: a vendor that reports as it goes may have reported
-    /// less than it had sent.
+    /// Returns the usage of a reply that was cut off. A vendor that reports while it generates may
+    /// have reported less output than it had sent; then the counted output is used. `input` is the
+    /// number of input tokens if the vendor reports none.
     #[must_use]
     pub(crate) fn usage_so_far(&self, input: u64) -> MeteredTokens {
         let usage = self.usage(input);
@@ -128,20 +131,21 @@ impl UsageMeter {
         MeteredTokens { tokens, basis: UsageBasis::Counted }
     }
 
-    /// Whether the vendor has reported usage that is believed, whatever was not counted yet.
+    /// Whether the vendor has reported usage that is within the bounds, given the output that was
+    /// counted so far.
     #[must_use]
     pub(crate) fn is_reported(&self) -> bool {
         self.accepted_report().is_some()
     }
 
-    /// Whether the vendor generated anything.
+    /// Whether the vendor generated any output.
     #[must_use]
     pub(crate) fn has_output(&self) -> bool {
         let reported = self.accepted_report().is_some_and(|t| t.output > 0);
         self.text_bytes > 0 || (reported && self.quality != ReportQuality::Early)
     }
 
-    /// The usage: as reported, else counted from what passed, with `input_tokens` of input.
+    /// Returns the usage: as reported, or else the counted output with `input` input tokens.
     #[must_use]
     pub fn usage(&self, input: u64) -> MeteredTokens {
         let output = self.estimated_output();
@@ -158,7 +162,7 @@ impl UsageMeter {
         }
     }
 
-    /// What was counted of the output so far, whatever is reported.
+    /// Returns the output tokens estimated from the text so far, whatever the vendor reports.
     fn estimated_output(&self) -> u64 {
         estimate_tokens(self.text_bytes).max(self.text_chunks)
     }
@@ -174,7 +178,7 @@ impl UsageMeter {
                         self.count_tool_call(call.get("function").or_else(|| call.get("custom")));
                     }
                 }
-                // The older form of a call.
+                // The older form of a tool call.
                 b"function_call" => self.count_tool_call(Some(value)),
                 _ => {}
             }
@@ -187,12 +191,13 @@ impl UsageMeter {
             .for_each(|(_, value)| self.count_text(value));
     }
 
-    /// Takes a string that the vendor generated, to count it.
+    /// Counts a string that the vendor generated.
     pub(crate) fn count_text(&mut self, value: JsonValue<'_>) {
         self.count_bytes(value.string_bytes().map_or(0, <[u8]>::len));
     }
 
-    /// Takes the length of something that the vendor generated, to count it.
+    /// Counts `bytes` bytes that the vendor generated, as one piece. A final report that was
+    /// recorded before them is no longer final.
     pub(crate) fn count_bytes(&mut self, bytes: usize) {
         if bytes > 0 {
             if self.quality == ReportQuality::Final {
@@ -204,20 +209,22 @@ impl UsageMeter {
     }
 }
 
-/// The names of what a `usage` tells: input, output, both, and the parts of the input.
+/// The member names of a `usage` object: of the input, of the output, of the total, and of the
+/// details of the input.
 pub(super) type UsageFieldNames = [&'static str; 4];
-/// In the chat format.
+/// The member names in the chat format.
 const CHAT_FIELDS: UsageFieldNames =
     ["prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"];
-/// In the formats of responses and of images.
+/// The member names in the formats of responses and of images.
 pub(super) const RESPONSES_FIELDS: UsageFieldNames =
     ["input_tokens", "output_tokens", "total_tokens", "input_tokens_details"];
 
-/// Reads a `usage` under the names of its format. A null counts as absent.
+/// Reads a `usage` object with the member names of its format. A null counts as absent. `None` if
+/// the object is not a valid report.
 ///
 /// Some vendors leave reasoning out of the output but not out of the total, so the billable output
-/// is the larger of the output and the total − the input. Numbers that are negative, fractional or
-/// absurd are no report.
+/// is the larger of the output and the total − the input. A report with a number that is negative,
+/// fractional or above [`TOKENS_MAX`] is invalid.
 pub(super) fn read_tokens(usage: JsonValue<'_>, names: UsageFieldNames) -> Option<TokenUsage> {
     let sane = |value: JsonValue<'_>| value.integer().filter(|n| *n <= TOKENS_MAX);
     let (mut input, mut output, mut total) = (None, None, None);

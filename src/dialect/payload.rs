@@ -1,4 +1,4 @@
-//! Request bodies for vendors, in pieces; base64 content is encoded only while it is sent.
+//! Request bodies for vendors, kept in pieces; base64 content is encoded only while it is sent.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::fmt;
@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 /// Largest chunk: at most 256 KiB of base64 text of one body are in memory at a time.
 const CHUNK_BYTES_MAX: usize = 256 * 1_024;
 
-/// A body for a vendor.
+/// A request body for a vendor, as pieces that are not joined.
 #[derive(Clone, Default)]
 pub struct RequestPayload {
     pieces: Vec<PayloadPiece>,
@@ -20,32 +20,32 @@ pub struct RequestPayload {
 #[derive(Clone)]
 enum PayloadPiece {
     Plain(Bytes),
-    /// What is to be base64, as one.
+    /// The slices of one content, which is sent as base64.
     Base64(Vec<Bytes>),
 }
 
 impl RequestPayload {
-    /// Adds bytes as they are.
+    /// Appends bytes that are sent unchanged.
     pub(crate) fn push_bytes(&mut self, bytes: Bytes) {
         self.length += bytes.len();
         self.pieces.push(PayloadPiece::Plain(bytes));
     }
 
-    /// Adds the base64 of bytes, which are one content in pieces.
+    /// Appends one content, given in slices, that is sent as base64.
     pub(crate) fn push_base64(&mut self, content: Vec<Bytes>) {
         let length: usize = content.iter().map(Bytes::len).sum();
         self.length += length.div_ceil(3) * 4;
         self.pieces.push(PayloadPiece::Base64(content));
     }
 
-    /// How many bytes the body has.
+    /// Returns the length of the body in bytes, with its base64 encoded.
     #[must_use]
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The body from its beginning, in chunks of at most 256 KiB, none of them empty. Plain bytes
-    /// are slices of what was added.
+    /// Returns the body from its beginning, in chunks of at most 256 KiB, none of them empty. Plain
+    /// bytes are not copied.
     pub fn chunks(&self) -> impl Iterator<Item = Bytes> + '_ {
         PayloadChunks { pieces: self.pieces.iter(), current: OpenPiece::Plain(Bytes::new()) }
     }
@@ -69,7 +69,7 @@ struct PayloadChunks<'a> {
     current: OpenPiece<'a>,
 }
 
-/// The piece that is being given out.
+/// The piece whose chunks are being returned.
 enum OpenPiece<'a> {
     Plain(Bytes),
     Base64(UnencodedContent<'a>),
@@ -95,7 +95,7 @@ impl Iterator for PayloadChunks<'_> {
     }
 }
 
-/// Content that has not been encoded yet.
+/// The part of a content that has not been encoded yet.
 struct UnencodedContent<'a> {
     slice: Bytes,
     remaining: std::slice::Iter<'a, Bytes>,
@@ -108,13 +108,13 @@ impl UnencodedContent<'_> {
         UnencodedContent { slice: Bytes::new(), remaining: content.iter(), bytes_left }
     }
 
-    /// The base64 of as much as goes into one chunk; empty after the end.
+    /// Encodes as much of the content as fits into one chunk; returns no bytes after the end.
     fn encode_chunk(&mut self) -> Bytes {
         let mut out = String::with_capacity(CHUNK_BYTES_MAX.min(self.bytes_left.div_ceil(3) * 4));
         while self.bytes_left > 0 && out.len() < CHUNK_BYTES_MAX {
             self.refill();
-            // Whole groups of three as they lie; a group that lies in two slices, or the last one,
-            // by itself.
+            // Base64 encodes groups of three bytes. The whole groups of this slice are encoded at
+            // once; a group that spans two slices, and the last group, are encoded one by one.
             let groups = (self.slice.len() / 3).min((CHUNK_BYTES_MAX - out.len()) / 4);
             if groups > 0 {
                 self.encode_bytes(groups * 3, &mut out);
@@ -141,7 +141,7 @@ impl UnencodedContent<'_> {
         STANDARD.encode_string(&group[..length], out);
     }
 
-    /// Goes to the next slice that has a byte.
+    /// Moves to the next non-empty slice if the current one is used up.
     fn refill(&mut self) {
         while self.slice.is_empty() {
             let Some(next) = self.remaining.next() else { return };

@@ -1,9 +1,9 @@
-//! What vendors say to people, without what belongs to the operator: keys, ids of accounts,
-//! addresses. Vendors write errors for the owner of the account, and a client is not the owner.
+//! Removes what belongs to the operator from vendors' messages: keys, ids of accounts, addresses.
+//! Vendors write errors for the owner of the account, and a client is not the owner.
 //!
-//! The rules are shapes, not lists of secrets: what has the shape of a key, of an address or of an
-//! account's id goes, and its place is kept by `[...]`. Ids of what a client itself was given,
-//! names of models and paths of fields stay, since errors are no use without them.
+//! The rules match shapes, not lists of secrets: a text with the shape of a key, of an address or
+//! of an account's id is replaced by `[...]`. Ids that the client received itself, names of models
+//! and paths of fields stay, since errors are of no use without them.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
@@ -12,23 +12,23 @@ use std::net::{IpAddr, SocketAddr};
 use super::json::patch::json_string;
 use super::json::{JsonKind, JsonValue};
 
-/// What stands in the place of what was taken out.
+/// The text that replaces each removed part.
 const PLACEHOLDER: &str = "[...]";
-/// A run of letters and digits longer than this may be a key.
+/// A run of letters, digits and `-_+*` with more bytes than this may be a key.
 const RUN_BYTES_MAX: usize = 20;
-/// A piece of such a run with letters and digits is random from this length on, one of digits alone
-/// from the other.
+/// Such a run is split at `-` and `_`. A piece counts as random from this many bytes on if it has
+/// letters and digits, or from `DIGITS_MIN` on if it has digits only.
 const MIXED_BYTES_MIN: usize = 10;
 const DIGITS_MIN: usize = 9;
-/// The fewest bytes of a secret behind a known prefix.
+/// A secret has at least this many bytes after a known prefix.
 const SECRET_BYTES_MIN: usize = 6;
 
-/// How keys begin, and ids of accounts.
+/// Prefixes of keys and of account ids; case is ignored.
 const SECRET_PREFIXES: [&str; 19] = [
     "sk-", "sk_", "pk-", "pk_", "rk_", "aiza", "gsk_", "ya29", "hf_", "ghp_", "akia", "org-",
     "org_", "proj_", "proj-", "acct_", "team-", "team_", "wrkspc_",
 ];
-/// How ids begin of what clients are given, or give themselves.
+/// Prefixes of ids that clients received, or chose themselves.
 const CLIENT_ID_PREFIXES: [&str; 14] = [
     "call_",
     "toolu_",
@@ -45,7 +45,7 @@ const CLIENT_ID_PREFIXES: [&str; 14] = [
     "conv_",
     "req_",
 ];
-/// After these an account is named.
+/// Words that are followed by the name of an account.
 const ACCOUNT_WORDS: [&str; 14] = [
     "project",
     "projects",
@@ -62,9 +62,9 @@ const ACCOUNT_WORDS: [&str; 14] = [
     "consumer",
     "project_number",
 ];
-/// These may stand between.
+/// Words that may stand between an account word and the name.
 const LINKING_WORDS: [&str; 5] = ["id", "number", "named", "name", "ids"];
-/// The last parts of names of hosts.
+/// The last labels by which host names are recognised.
 const TOP_LEVEL_DOMAINS: [&str; 20] = [
     "com",
     "net",
@@ -88,40 +88,45 @@ const TOP_LEVEL_DOMAINS: [&str; 20] = [
     "co",
 ];
 
-/// A text without what belongs to the operator. It never grows, and twice is as good as once.
+/// Returns a text without what belongs to the operator. The result is never longer than the text,
+/// and redacting the result again changes nothing.
 #[must_use]
 pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     redact_in_passes(text).0
 }
 
-/// The same, with the number of passes over the text.
+/// Like [`redact`], but also returns the number of passes over the text.
 fn redact_in_passes(text: &str) -> (Cow<'_, str>, usize) {
     let mut passes = 1;
     let Some(mut clean) = redact_once(text) else { return (Cow::Borrowed(text), passes) };
     loop {
         passes += 1;
-        // What was taken out divides words anew. A pass takes all that a word shows, so that what
-        // shows only then is rare, and nothing is left behind it.
+        // Where a part was replaced, the words are split differently, so another secret may show.
+        // This is rare, since a pass removes all that a word shows. The passes end when one finds
+        // nothing.
         let Some(cleaner) = redact_once(&clean) else { return (Cow::Owned(clean), passes) };
         clean = cleaner;
     }
 }
 
-/// `None` if there is nothing to be taken out.
+/// Redacts a text in one pass; `None` if there is nothing to remove.
 fn redact_once(text: &str) -> Option<String> {
     let mut clean = String::new();
     let (mut copied, mut context) = (0, WordContext::None);
     for (start, word) in split_words(text) {
-        let is_bound = text[..start].ends_with(['\'', '"', '`']);
-        let (core, ends) = trim_punctuation(word);
-        let is_known = context == WordContext::Owner && (is_bound || looks_like_name(core));
-        let taken = if is_secret(core) || (is_known && !core.is_empty()) {
-            vec![(0, core.len())]
+        let is_quoted = text[..start].ends_with(['\'', '"', '`']);
+        let (trimmed, ends_sentence) = trim_punctuation(word);
+        let is_account_name =
+            context == WordContext::AfterAccountWord && (is_quoted || looks_like_name(trimmed));
+        let secret_ranges = if is_secret(trimmed) || (is_account_name && !trimmed.is_empty()) {
+            vec![(0, trimmed.len())]
         } else {
-            account_name_ranges(core)
+            account_name_ranges(trimmed)
         };
-        context = context.after_word(core, ends);
-        for (from, to) in taken.into_iter().filter(|(from, to)| to - from >= PLACEHOLDER.len()) {
+        context = context.after_word(trimmed, ends_sentence);
+        for (from, to) in
+            secret_ranges.into_iter().filter(|(from, to)| to - from >= PLACEHOLDER.len())
+        {
             clean.push_str(&text[copied..start + from]);
             clean.push_str(PLACEHOLDER);
             copied = start + to;
@@ -132,7 +137,7 @@ fn redact_once(text: &str) -> Option<String> {
     (copied > 0).then_some(clean)
 }
 
-/// The same of all texts in a JSON value, written on one line.
+/// Redacts all strings and member names in a JSON value, and writes the value on one line.
 #[must_use]
 pub(crate) fn redact_json(value: JsonValue<'_>) -> String {
     match value.kind() {
@@ -154,24 +159,29 @@ pub(crate) fn redact_json(value: JsonValue<'_>) -> String {
     }
 }
 
-/// Whether the word before names somebody's account.
+/// Whether the preceding word announces the name of an account.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WordContext {
     None,
-    Owner,
+    AfterAccountWord,
 }
 
 impl WordContext {
-    fn after_word(self, core: &str, ends: bool) -> WordContext {
-        let lower = core.to_ascii_lowercase();
-        let is_owner = ACCOUNT_WORDS.contains(&lower.as_str());
-        let goes_on = self == WordContext::Owner && LINKING_WORDS.contains(&lower.as_str());
-        if (is_owner || goes_on) && !ends { WordContext::Owner } else { WordContext::None }
+    fn after_word(self, word: &str, ends_sentence: bool) -> WordContext {
+        let lower = word.to_ascii_lowercase();
+        let is_account_word = ACCOUNT_WORDS.contains(&lower.as_str());
+        let continues_account_phrase =
+            self == WordContext::AfterAccountWord && LINKING_WORDS.contains(&lower.as_str());
+        if (is_account_word || continues_account_phrase) && !ends_sentence {
+            WordContext::AfterAccountWord
+        } else {
+            WordContext::None
+        }
     }
 }
 
-/// The words of a text and where they begin. What quotes, brackets and lists divide are words of
-/// their own; an address is one.
+/// Returns the words of a text, each with its byte offset. Spaces, quotes, brackets and commas
+/// separate words; an address is one word.
 fn split_words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_between = |c: char| {
         c.is_whitespace() || c.is_control() || "\"'`()[]{}<>,;|\\\u{201c}\u{201d}".contains(c)
@@ -181,13 +191,14 @@ fn split_words(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .filter(|(_, word)| !word.is_empty())
 }
 
-/// A word without the marks at its end, and whether these end a sentence or a part of it.
+/// Returns a word without the punctuation at its end, and whether that punctuation ends a sentence,
+/// which a colon does not.
 fn trim_punctuation(word: &str) -> (&str, bool) {
-    let core = word.trim_end_matches(['.', ':', '!', '?']);
-    (core, word[core.len()..].contains(['.', '!', '?']))
+    let trimmed = word.trim_end_matches(['.', ':', '!', '?']);
+    (trimmed, word[trimmed.len()..].contains(['.', '!', '?']))
 }
 
-/// Whether a word as a whole is nobody's but the operator's.
+/// Whether a word belongs to the operator as a whole: it is an address or contains a key.
 fn is_secret(word: &str) -> bool {
     is_address(word) || contains_key(word)
 }
@@ -201,7 +212,7 @@ fn is_address(word: &str) -> bool {
         || begins_with_host(word)
 }
 
-/// Whether a word is a host and what there is on it.
+/// Whether a word begins with a host name or an IP address; a port and a path may follow.
 fn begins_with_host(word: &str) -> bool {
     let bare = word.trim_start_matches('/');
     let host = bare.split(['/', '?']).next().unwrap_or_default();
@@ -227,7 +238,7 @@ fn starts_with_ignore_case(word: &str, start: &str) -> bool {
     word.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start))
 }
 
-/// Whether a word holds what has the shape of a key or of an account's id.
+/// Whether a word contains a run with the shape of a key or of an account's id.
 fn contains_key(word: &str) -> bool {
     let is_of_run = |c: char| c.is_ascii_alphanumeric() || "_-+*".contains(c);
     let mut runs = word.split(|c| !is_of_run(c));
@@ -251,35 +262,35 @@ fn is_uuid(run: &str) -> bool {
 }
 
 fn is_random(run: &str) -> bool {
-    let of_client = CLIENT_ID_PREFIXES.iter().any(|start| run.starts_with(start));
+    let is_client_id = CLIENT_ID_PREFIXES.iter().any(|start| run.starts_with(start));
     let is_piece = |piece: &str| {
         let digits = piece.bytes().filter(u8::is_ascii_digit).count();
         let is_mixed = digits > 0 && digits < piece.len() && piece.len() >= MIXED_BYTES_MIN;
         is_mixed || (digits == piece.len() && digits >= DIGITS_MIN)
     };
-    !of_client && run.len() > RUN_BYTES_MAX && run.split(['-', '_']).any(is_piece)
+    !is_client_id && run.len() > RUN_BYTES_MAX && run.split(['-', '_']).any(is_piece)
 }
 
-/// Whether a word after that of an owner may be a name.
+/// Whether a word that follows an account word may be a name.
 fn looks_like_name(word: &str) -> bool {
     word.bytes().any(|b| b.is_ascii_digit() || b == b'-' || b == b'_')
 }
 
-/// The owners' names in a path such as `projects/NAME/places`, and its end if that is an address
-/// behind a name.
+/// Returns the byte ranges of the account names in a path such as `projects/NAME/places`, and of
+/// the end of the path if it is an address that follows such a name.
 fn account_name_ranges(word: &str) -> Vec<(usize, usize)> {
-    let mut taken = Vec::new();
+    let mut ranges = Vec::new();
     let mut at = 0;
     let mut is_owner = false;
     for part in word.split(['/', ':', '=']) {
         let end = at + part.len();
         if is_owner && part.len() >= PLACEHOLDER.len() {
-            taken.push((at, end));
-            // What is taken out names nothing.
+            ranges.push((at, end));
+            // A part that is removed does not announce another name.
             is_owner = false;
-            // Only up to the next slash is looked at, so that a word is read once in all.
+            // The check looks only up to the next slash, so that a word is read once in all.
             if word[end..].starts_with('/') && begins_with_host(&word[end..]) {
-                taken.push((end, word.len()));
+                ranges.push((end, word.len()));
                 break;
             }
         } else {
@@ -287,7 +298,7 @@ fn account_name_ranges(word: &str) -> Vec<(usize, usize)> {
         }
         at = end + 1;
     }
-    taken
+    ranges
 }
 
 #[cfg(test)]

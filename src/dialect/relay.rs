@@ -1,9 +1,10 @@
-//! A vendor's reply on its way to the client: metered, checked, and passed on as it came or in the
-//! other format.
+//! Relays a vendor's reply to the client: meters it, checks it, and passes it on as received or
+//! translated into the other format.
 //!
-//! A reply in one body is buffered until it is complete, so that a client never takes half of one
-//! for a success. A long one whose parts can be validated one by one is passed on piecewise (see
-//! `piecewise`). A stream is passed on event by event; one that fails ends with an error event.
+//! A reply in one body is buffered until it is complete, so that a client never mistakes half a
+//! reply for a success. A long reply whose parts can be validated one by one is passed on piecewise
+//! (see `piecewise`). A stream is passed on event by event; a stream that fails ends with an error
+//! event.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;
@@ -28,21 +29,21 @@ pub(crate) use buffered::BUFFERED_BYTES_MAX;
 pub use mode::RelayMode;
 pub use progress::{RelayError, RelayProgress, RetainedData};
 
-/// A reply being passed on.
+/// The relay of one reply.
 #[derive(Debug)]
 pub enum Relay {
-    /// One body.
+    /// A reply in one body, which is buffered until it is complete.
     Buffered(BufferedRelay),
-    /// One body, part by part.
+    /// A reply in one body, which is passed on part by part.
     Piecewise(PiecewiseRelay),
-    /// Events.
+    /// A stream of events.
     Stream(StreamRelay),
-    /// Bytes as they come.
+    /// Bytes that are passed on without being parsed.
     Passthrough(PassthroughRelay),
 }
 
 impl Relay {
-    /// A relay for a reply in one body, or in events.
+    /// Returns a relay for a reply in one body or, if `stream` is true, in events.
     #[must_use]
     pub fn new(mode: RelayMode, stream: bool) -> Relay {
         match mode {
@@ -59,19 +60,19 @@ impl Relay {
     #[must_use]
     pub(crate) fn with_bounds(mut self, bounds: UsageBounds) -> Relay {
         match &mut self {
-            Relay::Buffered(whole) => {
-                whole.meter.set_bounds(bounds);
-                whole.bounds = bounds;
+            Relay::Buffered(buffered) => {
+                buffered.meter.set_bounds(bounds);
+                buffered.bounds = bounds;
             }
-            Relay::Piecewise(pieces) => pieces.meter.set_bounds(bounds),
+            Relay::Piecewise(piecewise) => piecewise.meter.set_bounds(bounds),
             Relay::Stream(stream) => stream.meter.set_bounds(bounds),
             Relay::Passthrough(_) => {}
         }
         self
     }
 
-    /// The usage report that was rejected as implausible, if any. [`Relay::billable_usage`] is then
-    /// counted by the gateway.
+    /// Returns the usage report that was rejected as implausible, if any. [`Relay::billable_usage`]
+    /// is then counted by the gateway.
     #[must_use]
     pub fn rejected_usage(&self) -> Option<BilledUnits> {
         match self {
@@ -82,89 +83,91 @@ impl Relay {
         }
     }
 
-    /// Takes bytes of the vendor's, gives bytes for the client.
+    /// Takes bytes from the vendor and returns the bytes for the client, if there are any.
     pub fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
         match self {
-            Relay::Buffered(whole) => {
-                whole.push(bytes);
+            Relay::Buffered(buffered) => {
+                buffered.push(bytes);
                 None
             }
-            Relay::Piecewise(pieces) => pieces.push(&bytes),
+            Relay::Piecewise(piecewise) => piecewise.push(&bytes),
             Relay::Stream(stream) => stream.push(bytes),
-            Relay::Passthrough(raw) => raw.push(bytes),
+            Relay::Passthrough(passthrough) => passthrough.push(bytes),
         }
     }
 
-    /// The vendor's bytes have ended; gives what is still due to the client.
+    /// Ends the reply after the vendor's last bytes; returns the rest of the bytes for the client.
     pub fn finish(&mut self) -> Option<Bytes> {
         match self {
-            Relay::Buffered(whole) => whole.finish(),
-            Relay::Piecewise(pieces) => pieces.finish(),
+            Relay::Buffered(buffered) => buffered.finish(),
+            Relay::Piecewise(piecewise) => piecewise.finish(),
             Relay::Stream(stream) => stream.finish(),
-            Relay::Passthrough(raw) => {
-                raw.finish();
+            Relay::Passthrough(passthrough) => {
+                passthrough.finish();
                 None
             }
         }
     }
 
-    /// The vendor's bytes will not go on; gives what tells the client so, inside a stream.
+    /// Ends the reply because the vendor's bytes will not continue; returns an error event for the
+    /// client if the reply is a stream.
     pub fn fail(&mut self, why: RelayError) -> Option<Bytes> {
         match self {
-            Relay::Buffered(whole) => {
-                whole.fail(why);
+            Relay::Buffered(buffered) => {
+                buffered.fail(why);
                 None
             }
-            Relay::Piecewise(pieces) => {
-                pieces.fail(why);
+            Relay::Piecewise(piecewise) => {
+                piecewise.fail(why);
                 None
             }
             Relay::Stream(stream) => stream.fail(why),
-            Relay::Passthrough(raw) => {
-                raw.progress = RelayProgress::Failed(why);
+            Relay::Passthrough(passthrough) => {
+                passthrough.progress = RelayProgress::Failed(why);
                 None
             }
         }
     }
 
-    /// How far it has come.
+    /// Returns how far the reply has come.
     #[must_use]
     pub fn progress(&self) -> &RelayProgress {
         match self {
-            Relay::Buffered(whole) => &whole.progress,
-            Relay::Piecewise(pieces) => &pieces.progress,
+            Relay::Buffered(buffered) => &buffered.progress,
+            Relay::Piecewise(piecewise) => &piecewise.progress,
             Relay::Stream(stream) => &stream.progress,
-            Relay::Passthrough(raw) => &raw.progress,
+            Relay::Passthrough(passthrough) => &passthrough.progress,
         }
     }
 
-    /// How many bytes of it are held: what came and was not given out.
+    /// Returns how many bytes are buffered: received, but not yet returned for the client.
     #[must_use]
     pub(crate) fn buffered_bytes(&self) -> usize {
         match self {
-            Relay::Buffered(whole) => whole.buffered_bytes(),
-            Relay::Piecewise(pieces) => pieces.buffered_bytes(),
+            Relay::Buffered(buffered) => buffered.buffered_bytes(),
+            Relay::Piecewise(piecewise) => piecewise.buffered_bytes(),
             Relay::Stream(stream) => stream.buffered_bytes(),
             Relay::Passthrough(_) => 0,
         }
     }
 
-    /// Whether a failure is reported inside the reply. Audio and a half-sent JSON body have no
-    /// place for it.
+    /// Whether a failure can be reported inside the reply. Audio and a half-sent JSON body have no
+    /// place for an error.
     #[must_use]
     pub(crate) fn reports_errors_inline(&self) -> bool {
         !matches!(self, Relay::Passthrough(_) | Relay::Piecewise(_))
     }
 
-    /// The usage to charge for so far, or `None`. `input` is the number of input tokens to assume
-    /// if the vendor reports none.
+    /// Returns the usage to charge for so far, or `None` if nothing is charged. `input` is the
+    /// number of input tokens to assume if the vendor reports none.
     #[must_use]
     pub fn billable_usage(&self, input: u64) -> Option<Usage> {
         let complete = *self.progress() == RelayProgress::Complete;
-        // What the gateway stopped waiting for on account of the client is billed all the same.
+        // A reply that the gateway stopped waiting for because of the client is charged all the
+        // same.
         let ended = complete || self.is_abandoned();
         let (meter, is_unbilled) = match self {
-            Relay::Passthrough(raw) => return ended.then(|| raw.usage()),
+            Relay::Passthrough(passthrough) => return ended.then(|| passthrough.usage()),
             Relay::Buffered(BufferedRelay { mode: RelayMode::Moderation, .. }) => return None,
             Relay::Buffered(BufferedRelay {
                 mode: RelayMode::Image { .. },
@@ -174,8 +177,8 @@ impl Relay {
             }) => {
                 return ended.then(|| image.unwrap_or(fallback_image_usage(*image_rejected)));
             }
-            Relay::Buffered(whole) => (&whole.meter, whole.response_state.is_unbilled()),
-            Relay::Piecewise(pieces) => (&pieces.meter, false),
+            Relay::Buffered(buffered) => (&buffered.meter, buffered.response_state.is_unbilled()),
+            Relay::Piecewise(piecewise) => (&piecewise.meter, false),
             Relay::Stream(stream) => (&stream.meter, stream.is_unbilled()),
         };
         if is_unbilled || (!ended && !meter.has_output()) {
@@ -185,14 +188,15 @@ impl Relay {
         Some(usage.into())
     }
 
-    /// Sets the length that the vendor announced. The reply may end before it.
+    /// Sets the length in bytes that the vendor announced. The reply may still end earlier.
     pub(crate) fn set_expected_length(&mut self, bytes: usize) {
-        if let Relay::Buffered(whole) = self {
-            whole.set_expected_length(bytes);
+        if let Relay::Buffered(buffered) = self {
+            buffered.set_expected_length(bytes);
         }
     }
 
-    /// Whether it was given up on account of the client: it had gone, or does not read.
+    /// Whether the reply was given up because of the client, which had disconnected or does not
+    /// read.
     #[must_use]
     pub(crate) fn is_abandoned(&self) -> bool {
         matches!(
@@ -201,28 +205,28 @@ impl Relay {
         )
     }
 
-    /// What is known of the tokens of a text.
+    /// Returns the meter of the reply's tokens; `None` for bytes that are not parsed.
     #[must_use]
     pub fn meter(&self) -> Option<&UsageMeter> {
         match self {
-            Relay::Buffered(whole) => Some(&whole.meter),
-            Relay::Piecewise(pieces) => Some(&pieces.meter),
+            Relay::Buffered(buffered) => Some(&buffered.meter),
+            Relay::Piecewise(piecewise) => Some(&piecewise.meter),
             Relay::Stream(stream) => Some(&stream.meter),
             Relay::Passthrough(_) => None,
         }
     }
 
-    /// What is to be remembered of a complete answer, if anything.
+    /// Takes the data of a complete reply that the gateway stores for later calls, if there is any.
     pub fn take_retained(&mut self) -> Option<RetainedData> {
         match self {
-            Relay::Buffered(whole) => whole.take_retained(),
+            Relay::Buffered(buffered) => buffered.take_retained(),
             Relay::Stream(stream) => stream.take_retained(),
             Relay::Piecewise(_) | Relay::Passthrough(_) => None,
         }
     }
 }
 
-/// The usage of an image whose report is missing or was rejected.
+/// Returns the usage of an image whose report is missing or was rejected.
 fn fallback_image_usage(rejected: Option<BilledUnits>) -> Usage {
     let basis = if rejected.is_some() { UsageBasis::Counted } else { UsageBasis::Fixed };
     Usage { units: BilledUnits::Images { images: 1 }, basis }

@@ -62,7 +62,7 @@ pub fn parse_request(document: &JsonDocument) -> Result<ResponsesRequest, CallEr
             }
             ("input", _) => return Err(invalid_value("input", expected, value)),
             ("tools", JsonKind::Array) => {
-                input_size.vendor_tool_prompt_count = count_tool_prompts(value)
+                input_size.vendor_tool_prompt_count = count_tool_prompts(value);
             }
             ("tools", _) => return Err(invalid_value("tools", "an array", value)),
             // A prompt that the vendor stores; its text is not in the body.

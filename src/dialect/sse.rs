@@ -1,24 +1,27 @@
-//! Server-sent events out of bytes, however they were cut, without copying whole ones.
+//! Splits a byte stream into server-sent events, however it was cut into chunks. An event that lies
+//! in one chunk is not copied.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 
-/// The most bytes of an event. Images inside events are larger than text ever is.
+/// An event may have at most this many bytes. Events with images are larger than any event with
+/// text.
 pub(crate) const EVENT_BYTES_MAX: usize = 32 << 20;
 
-/// The bytes of an event never ended.
+/// The error for an event that exceeds the size limit before it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an event of more than {EVENT_BYTES_MAX} bytes")]
 pub struct EventTooLong;
 
-/// One event with the blank line that ends it, as it came.
+/// The bytes of one event as received, with the blank line that ends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SseEvent(pub Bytes);
 
 impl SseEvent {
-    /// Its data: the `data:` lines without their names, joined by line feeds; `None` without any.
+    /// Returns the data: the values of the `data:` lines, joined by line feeds; `None` if there is
+    /// no such line.
     #[must_use]
     pub fn data(&self) -> Option<Cow<'_, [u8]>> {
         let mut found: Option<Cow<'_, [u8]>> = None;
@@ -38,7 +41,8 @@ impl SseEvent {
         found
     }
 
-    /// Whether it is text of comments and known fields only, as an event without data should be.
+    /// Whether the event is UTF-8 and has only comments and the known fields `event`, `id` and
+    /// `retry`, as an event without data should.
     #[must_use]
     pub(crate) fn is_well_formed(&self) -> bool {
         const FIELDS: [&[u8]; 4] = [b":", b"event:", b"id:", b"retry:"];
@@ -46,7 +50,8 @@ impl SseEvent {
         std::str::from_utf8(&self.0).is_ok() && split_lines(&self.0).all(known)
     }
 
-    /// Where a single line of data stands in the event's bytes, so that it can be sliced.
+    /// Returns the data as [`Bytes`]: a single line is a slice of the event's bytes, several lines
+    /// are copied.
     #[must_use]
     pub(crate) fn data_slice(&self) -> Option<Bytes> {
         match self.data()? {
@@ -73,14 +78,14 @@ fn split_lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Cuts a byte stream into events.
 #[derive(Debug, Default)]
 pub struct SseSplitter {
-    /// What came and has not been given out.
+    /// Received bytes that belong to an unfinished event.
     pending: BytesMut,
-    /// How much of `pending` holds no end of an event for certain.
+    /// The first bytes of `pending`, this many, certainly contain no end of an event.
     searched: usize,
 }
 
 impl SseSplitter {
-    /// Takes bytes and gives the events that they complete.
+    /// Takes the next bytes and returns the events that they complete.
     ///
     /// # Errors
     /// [`EventTooLong`] once an unfinished event outgrows [`EVENT_BYTES_MAX`].
@@ -104,13 +109,13 @@ impl SseSplitter {
         self.check_size(events)
     }
 
-    /// How many bytes there are of an event that has not ended.
+    /// Returns how many bytes of an unfinished event are buffered.
     #[must_use]
     pub(crate) fn buffered_bytes(&self) -> usize {
         self.pending.len()
     }
 
-    /// What remains when the stream has ended: an event that nothing finished.
+    /// Returns the bytes that remain when the stream has ended: an event without its blank line.
     #[must_use]
     pub fn take_rest(&mut self) -> Bytes {
         self.searched = 0;
@@ -122,14 +127,15 @@ impl SseSplitter {
     }
 }
 
-/// The byte after the blank line that ends the first event, looking from `from` on.
+/// Returns the offset after the blank line that ends the first event; the search begins at `from`.
 fn find_event_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
         at += memchr::memchr2(b'\n', b'\r', bytes.get(at..)?)?;
         let first = line_break_length(&bytes[at..]);
         let second = line_break_length(&bytes[at + first..]);
-        // A carriage return at the very end may be half of a pair: wait for what follows.
+        // A carriage return as the last byte may be half of CR LF, so the search waits for the next
+        // byte.
         if second > 0 && !(bytes[at + first..].len() == 1 && bytes[at + first] == b'\r') {
             return Some(at + first + second);
         }
@@ -137,7 +143,7 @@ fn find_event_end(bytes: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// The length of the line break that the bytes begin with, 0 if they begin with none.
+/// Returns the length of the line break at the start of `bytes`, 0 if there is none.
 fn line_break_length(bytes: &[u8]) -> usize {
     match bytes {
         [b'\r', b'\n', ..] => 2,

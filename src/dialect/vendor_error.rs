@@ -1,4 +1,5 @@
-//! Errors as the vendors write them, read into one shape.
+//! Parses the vendors' error bodies into one type, without the operator's secrets, and writes error
+//! bodies for clients.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
@@ -6,32 +7,34 @@ use std::borrow::Cow;
 use super::json::{JsonDocument, JsonKind, JsonValue, patch::json_string, scan};
 use super::redaction::{redact, redact_json};
 
-/// Longer messages are cut: they are for people.
+/// Messages are cut to this many characters, since they are for people. Longer codes and details
+/// are left out.
 const MESSAGE_CHARS_MAX: usize = 2_000;
 
-/// Keys of vendors are longer than this.
+/// An API key has at least this many bytes; a shorter one is a placeholder.
 const KEY_BYTES_MIN: usize = 8;
 
-/// What a vendor said went wrong, without what belongs to the operator.
+/// An error that a vendor reported, without what belongs to the operator: keys, ids of accounts,
+/// addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VendorError {
-    /// For people.
+    /// The message for people.
     pub message: Option<String>,
-    /// The vendor's code, if it is a word.
+    /// The vendor's error code, if it is a string.
     pub code: Option<String>,
-    /// The field at fault.
+    /// The request field that the vendor rejected.
     pub param: Option<String>,
     /// The vendor's type of error.
     pub kind: Option<String>,
-    /// What the vendor tells programs, as JSON on one line.
+    /// The vendor's `details` object for programs, as JSON on one line.
     pub details: Option<String>,
 }
 
 impl VendorError {
-    /// Reads the body of an error reply. Anything that is no known shape reads as no message.
+    /// Reads the body of an error reply. A body of unknown shape gives an error without a message.
     ///
-    /// Known are `{"error":{"message",…}}`, the same in a list, `{"code","error":"text"}`,
-    /// `{"error":"text"}`, `{"message"}` and `{"detail"}`.
+    /// The known shapes are `{"error":{"message",…}}`, the same in an array,
+    /// `{"code","error":"text"}`, `{"error":"text"}`, `{"message"}` and `{"detail"}`.
     #[must_use]
     pub(crate) fn parse(body: &[u8]) -> VendorError {
         if scan::validate_value(body).is_err() {
@@ -48,7 +51,8 @@ impl VendorError {
         }
     }
 
-    /// Reads an `error` member out of a reply or a stream's event, if it has one.
+    /// Reads the error of a reply or of a stream event; `None` if its `error` member is absent or
+    /// null.
     #[must_use]
     pub(crate) fn from_event(event: &JsonDocument) -> Option<VendorError> {
         event.get("error").filter(|e| !e.is_null())?;
@@ -82,10 +86,11 @@ impl VendorError {
     }
 }
 
-/// What a vendor said, without our key: some repeat the head of the request that they refuse.
+/// Removes the gateway's API key from a vendor's answer, since some vendors repeat the headers of a
+/// request that they refuse.
 #[must_use]
 pub(crate) fn redact_key<'a>(text: &'a [u8], key: &str) -> Cow<'a, [u8]> {
-    // A shorter one is a placeholder, and may be a word of the answer.
+    // A shorter key is a placeholder, and may be an ordinary word of the answer.
     if key.len() < KEY_BYTES_MIN || memchr::memmem::find(text, key.as_bytes()).is_none() {
         return Cow::Borrowed(text);
     }
@@ -104,15 +109,17 @@ fn clean_details(value: JsonValue<'_>) -> Option<String> {
     (is_short(value) && value.kind() == JsonKind::Object).then(|| redact_json(value))
 }
 
-/// Whether a value is no longer than a message may be.
+/// Whether a value has at most `MESSAGE_CHARS_MAX` bytes of JSON.
 pub(super) fn is_short(value: JsonValue<'_>) -> bool {
     value.raw().len() <= MESSAGE_CHARS_MAX
 }
 
-/// Words for people, without what is the operator's.
+/// Returns a redacted message for people, of at most `MESSAGE_CHARS_MAX` characters; `None` if the
+/// value is not a string or is empty.
 pub(super) fn clean_message(value: JsonValue<'_>) -> Option<String> {
     let text = value.text().filter(|text| !text.is_empty())?;
-    // A secret that is cut in the middle would not be recognised.
+    // A long text is cut at white space before it is redacted, since half a secret would not be
+    // recognised.
     let shown = match text.char_indices().nth(2 * MESSAGE_CHARS_MAX) {
         Some((end, _)) => text[..end].rsplit_once(char::is_whitespace).map_or("", |(rest, _)| rest),
         None => &text,
@@ -120,14 +127,15 @@ pub(super) fn clean_message(value: JsonValue<'_>) -> Option<String> {
     Some(redact(shown).chars().take(MESSAGE_CHARS_MAX).collect())
 }
 
-/// A word for programs. One that has anything of the operator's in it is none.
+/// Returns a code or a name for programs; `None` if the value is not a string, is empty or too
+/// long, or contains anything that belongs to the operator.
 pub(super) fn clean_identifier(value: JsonValue<'_>) -> Option<String> {
     let text = value.text().filter(|text| !text.is_empty())?;
     let is_clean = text.len() <= MESSAGE_CHARS_MAX && matches!(redact(&text), Cow::Borrowed(_));
     is_clean.then(|| text.into_owned())
 }
 
-/// An error body in the chat dialect.
+/// Returns an error body in the chat dialect.
 #[must_use]
 pub(crate) fn chat_error_body(
     kind: &str,
@@ -144,7 +152,7 @@ pub(crate) fn chat_error_body(
     )
 }
 
-/// An error body in the messages dialect; `details` are JSON.
+/// Returns an error body in the messages dialect. `details` is JSON text.
 #[must_use]
 pub(crate) fn messages_error_body(
     kind: &str,

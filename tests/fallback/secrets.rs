@@ -10,7 +10,8 @@ const SAID: &str = "Key sk-live0123456789 of ops@acme.example in organization or
     db01.prod.internal has no more";
 const SHOWN: &str = "Key [...] of [...] in organization [...] (project [...]) failed at [...], see \
     [...]; [...] has no more";
-const SECRETS: [&str; 7] = ["sk-live", "acme", "org-Zy", "proj_", "10.1.2", "console", "db01"];
+const SECRETS: [&str; 7] =
+    ["sk-live", "acme", "org-Zy", "proj_", "10.1.2", "console.vendor", "db01.prod"];
 
 fn clean(said: &str) {
     for secret in SECRETS {

@@ -36,7 +36,10 @@ async fn charges_that_it_lost_are_made_again_before_anybody_is_let_in(
         let word = told.split(' ').find_map(|word| word.strip_prefix(name));
         word.and_then(|number| number.parse::<u32>().ok()).expect("a number")
     };
-    assert!(number("told=") < number("entries="), "what it still has is not told again: {told}");
+    assert!(
+        number("delivered=") < number("entries="),
+        "what it still has is not told again: {told}"
+    );
     let log = world.log();
     let told = log.rfind("outbox replay finished").expect("it was logged");
     assert!(told < log.rfind("store recovery finished").expect("it was"), "too early:\n{log}");

@@ -1,18 +1,19 @@
-//! Readers of the fields that the calls of several endpoints have.
+//! Readers of the request fields that several endpoints share.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::CallError;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
 
-/// Messages of one call, at most: what one costs here is far more than its bytes. (The limit of
-/// `vendor_a`.)
+/// A call may have at most this many messages: the gateway's work for a message is far more than
+/// its bytes suggest. (`vendor_a` has the same limit.)
 const MESSAGES_MAX: usize = 100_000;
 
-/// Checks the shape of the messages, and shows the content of each to `see`.
+/// Checks that `messages` is a non-empty array of objects with a role, and passes the content of
+/// each message to `visit_content`. `roles` names the valid roles in the error message.
 pub(in crate::dialect) fn visit_messages<'a>(
     document: &'a JsonDocument,
     roles: &str,
-    mut see: impl FnMut(JsonValue<'a>),
+    mut visit_content: impl FnMut(JsonValue<'a>),
 ) -> Result<(), CallError> {
     let expected = "a non-empty array of {role, content}";
     let Some(messages) = non_null_member(document, "messages") else {
@@ -32,7 +33,7 @@ pub(in crate::dialect) fn visit_messages<'a>(
         for (name, value) in message.members() {
             match &*name {
                 "role" => role = value.text(),
-                "content" => see(value),
+                "content" => visit_content(value),
                 _ => {}
             }
         }
@@ -41,7 +42,7 @@ pub(in crate::dialect) fn visit_messages<'a>(
         }
     }
     if count == 0 {
-        // Anything but a list yields no elements.
+        // A value that is not an array has no elements, so it is rejected here too.
         return Err(invalid_value("messages", expected, messages));
     }
     if count > MESSAGES_MAX {
@@ -50,9 +51,10 @@ pub(in crate::dialect) fn visit_messages<'a>(
     Ok(())
 }
 
-/// Counts the tool prompts, see
+/// Counts the tool prompts that the vendor adds, see
 /// [`InputSize::vendor_tool_prompt_count`](super::InputSize::vendor_tool_prompt_count). `custom` is
-/// the type of the tools for which the vendor adds no prompt.
+/// the type of the client's own tools, for which the vendor adds only the one prompt that any tools
+/// cause. A tool without a type counts as the client's own.
 pub(in crate::dialect) fn count_tool_prompts(document: &JsonDocument, custom: &str) -> u64 {
     let mut count = 0;
     for tool in non_null_member(document, "tools").into_iter().flat_map(JsonValue::elements) {
@@ -62,7 +64,7 @@ pub(in crate::dialect) fn count_tool_prompts(document: &JsonDocument, custom: &s
     count
 }
 
-/// A member that is there and not null.
+/// Returns a member of the body; `None` if it is absent or null.
 pub(in crate::dialect) fn non_null_member<'a>(
     document: &'a JsonDocument,
     field: &str,
@@ -78,7 +80,7 @@ pub(in crate::dialect) fn read_bool(
     value.bool().ok_or_else(|| invalid_value(field, "true or false", value))
 }
 
-/// A whole number of at least `least`.
+/// Reads a whole number from `least` to 2^53 - 1; `None` if the field is absent or null.
 pub(in crate::dialect) fn read_integer(
     document: &JsonDocument,
     field: &str,
@@ -90,7 +92,7 @@ pub(in crate::dialect) fn read_integer(
     read.map(Some).ok_or_else(|| invalid_value(field, &expected(), value))
 }
 
-/// What is wrong with a value, with its beginning.
+/// Returns the error for an invalid value. The message quotes the first 40 characters of the value.
 pub(in crate::dialect) fn invalid_value(
     field: &str,
     expected: &str,

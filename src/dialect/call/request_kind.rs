@@ -1,4 +1,4 @@
-//! What calls ask for, of any endpoint.
+//! What a call asks for, for each endpoint.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::text_request::TextRequest;
@@ -12,9 +12,9 @@ use crate::dialect::videos::VideoRequest;
 pub enum RequestKind {
     /// Text, in the chat format.
     Chat {
-        /// Whether the client wants to see usage in a stream.
+        /// Whether the client asked for the usage report in a stream.
         include_usage: bool,
-        /// What bounds its token usage.
+        /// The values that bound the call's token usage.
         text: TextRequest,
     },
     /// Text, in the messages format.
@@ -30,16 +30,16 @@ pub enum RequestKind {
     },
     /// One image.
     Image {
-        /// The image to be edited.
+        /// The image to be edited; `None` if the image is made from text only.
         file: Option<SourceImage>,
     },
     /// One video.
     Video {
-        /// What it is to be like.
+        /// The properties of the video that the client asked for.
         request: VideoRequest,
-        /// The image that it begins with.
+        /// The uploaded image with which the video begins, if there is one.
         file: Option<SourceImage>,
     },
-    /// A verdict on the input.
+    /// A moderation of the input.
     Moderation,
 }

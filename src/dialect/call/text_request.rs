@@ -1,26 +1,26 @@
-//! What bounds the tokens of a text call.
+//! The values of a text call that bound its tokens.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-/// What decides how many tokens a text call may come to.
+/// The values that decide how many tokens a text call may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextRequest {
     /// The most output tokens of one choice, if the client set a limit.
     pub output_max: Option<u64>,
-    /// How many choices.
+    /// How many choices (alternative answers) the client asked for.
     pub choices: u64,
-    /// Output tokens of one choice that the vendor may bill beyond that limit without returning
-    /// them.
+    /// Output tokens of one choice that the vendor may bill in addition to `output_max` without
+    /// returning them.
     pub hidden_output_max: u64,
-    /// What the messages hold.
+    /// The amount of input, by kind.
     pub input_size: InputSize,
 }
 
-/// What of a call's messages decides how many tokens they may be.
+/// The amounts of input that decide how many tokens the input of a call may be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InputSize {
-    /// Images.
+    /// The number of images.
     pub images: u64,
-    /// Paged documents, whose token count cannot be derived from their bytes.
+    /// The number of documents with pages, whose token count cannot be derived from their bytes.
     pub documents: u64,
     /// How many tool prompts the vendor adds: one for each tool that it hosts itself, and one more
     /// if there are any tools at all.
@@ -39,7 +39,8 @@ impl InputSize {
         images == 0 && documents == 0 && !reads_elsewhere && !self.has_hosted_tools()
     }
 
-    /// Whether a tool is the vendor's own. (Tools that are not count as one.)
+    /// Whether the vendor hosts one of the tools itself. (All tools of the client together add 1 to
+    /// the count of tool prompts.)
     #[must_use]
     pub(crate) fn has_hosted_tools(&self) -> bool {
         self.vendor_tool_prompt_count > 1

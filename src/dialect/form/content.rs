@@ -1,4 +1,4 @@
-//! The content of a part, up to the next boundary.
+//! Reads the content of a part, up to the next boundary.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::fmt;
@@ -10,17 +10,17 @@ use super::head::{PartHead, PartKind};
 use super::part::{FormPart, PartContent, UploadedFile};
 use super::violation::{FormViolation, excerpt, violation_at};
 
-/// Slices smaller than this are copied together, since each costs some bytes of its own.
+/// Slices of a file with fewer bytes are copied together, since each slice has a memory overhead.
 const SLICE_BYTES_MIN: usize = 4 * 1_024;
-/// Up to so much is copied together.
+/// Small slices are copied together until there are this many bytes.
 const COPY_BUFFER_BYTES_MAX: usize = 64 * 1_024;
 
-/// What separates parts: a line break, two dashes and the boundary.
+/// Matches the delimiter between parts: a line break, two dashes and the boundary.
 #[derive(Debug)]
 pub(super) struct BoundaryMatcher {
     delimiter: Bytes,
-    /// Finds the delimiter without its line break. The rest has no line break, so a failed match
-    /// cannot contain the start of another one.
+    /// Finds the delimiter without its line break. These bytes contain no line break, so a failed
+    /// match cannot contain the start of another delimiter.
     dash_boundary: Finder<'static>,
 }
 
@@ -30,12 +30,13 @@ impl BoundaryMatcher {
         BoundaryMatcher { dash_boundary: Finder::new(&delimiter[2..]).into_owned(), delimiter }
     }
 
-    /// Whether this is all of it.
+    /// Whether `matched` bytes are the whole delimiter.
     pub(super) fn is_complete(&self, matched: usize) -> bool {
         matched == self.delimiter.len()
     }
 
-    /// Goes on matching the first one, whose line break may be left out.
+    /// Continues to match the first delimiter, whose line break may be left out. `matched` counts
+    /// the bytes matched so far. Returns how many bytes of the piece matched.
     pub(super) fn match_first(
         &self,
         matched: &mut usize,
@@ -54,7 +55,7 @@ impl BoundaryMatcher {
     }
 }
 
-/// The content of a part, as far as it has come.
+/// The content of a part, as far as it has arrived.
 #[derive(Debug)]
 pub(super) struct PartBody {
     head: PartHead,
@@ -68,7 +69,7 @@ pub(super) struct PartBody {
 struct PartialBoundary {
     cr: bool,
     lf: bool,
-    /// How many of the dashes and the boundary.
+    /// How many bytes of the dashes and the boundary have matched.
     matched: usize,
 }
 
@@ -87,36 +88,40 @@ impl PartBody {
         PartBody { head, storage, bytes_max, partial: PartialBoundary::default() }
     }
 
-    /// Reads at most up to the end of the next delimiter; returns the bytes used, and whether the
-    /// part is complete.
+    /// Reads at most up to the end of the next delimiter; returns the number of bytes used, and
+    /// whether the part is complete.
     pub(super) fn push(
         &mut self,
         boundary: &BoundaryMatcher,
         piece: &Bytes,
     ) -> Result<(usize, bool), FormViolation> {
-        let (from, is_whole) = self.resume_match(boundary, piece)?;
-        if is_whole || from == piece.len() {
-            return Ok((from, is_whole));
+        let (from, is_complete) = self.resume_match(boundary, piece)?;
+        if is_complete || from == piece.len() {
+            return Ok((from, is_complete));
         }
-        // The bytes before `from` are not a delimiter, and none begins in them.
-        let fresh = piece.slice(from..);
-        for hit in boundary.dash_boundary.find_iter(&fresh) {
-            let before = &fresh[..hit];
+        // The bytes before `from` are not a delimiter, and no delimiter begins in them.
+        let unmatched = piece.slice(from..);
+        for match_start in boundary.dash_boundary.find_iter(&unmatched) {
+            let before = &unmatched[..match_start];
             if let Some(content) = before.strip_suffix(b"\r\n") {
-                self.add(fresh.slice(..content.len()))?;
-                return Ok((from + hit + boundary.delimiter.len() - 2, true));
+                self.add(unmatched.slice(..content.len()))?;
+                return Ok((from + match_start + boundary.delimiter.len() - 2, true));
             }
             if before.ends_with(b"\n") || before.ends_with(b"\r") {
-                self.add(fresh.slice(..hit - 1))?;
-                return Err(half_line_break(from + hit + boundary.delimiter.len() - 3));
+                self.add(unmatched.slice(..match_start - 1))?;
+                return Err(lone_line_break_error(
+                    from + match_start + boundary.delimiter.len() - 3,
+                ));
             }
         }
-        self.partial = PartialBoundary::at_end_of(boundary, &fresh);
-        self.add(fresh.slice(..fresh.len() - self.partial.length()))?;
+        self.partial = PartialBoundary::at_end_of(boundary, &unmatched);
+        self.add(unmatched.slice(..unmatched.len() - self.partial.length()))?;
         Ok((piece.len(), false))
     }
 
-    /// Goes on with what is held, until it is a seam or is not.
+    /// Continues a partial match of the last piece until the delimiter is complete or the match
+    /// fails; then the partial match becomes content. Returns how many bytes of the piece were
+    /// used, and whether the delimiter is complete.
     fn resume_match(
         &mut self,
         boundary: &BoundaryMatcher,
@@ -127,33 +132,33 @@ impl PartBody {
             return Ok((0, false));
         }
         for (at, byte) in piece.iter().enumerate() {
-            let held = &mut self.partial;
-            if held.matched == 0 && !held.lf && *byte == b'\n' {
-                held.lf = true;
-            } else if *byte == dashes[held.matched] {
-                held.matched += 1;
+            let partial = &mut self.partial;
+            if partial.matched == 0 && !partial.lf && *byte == b'\n' {
+                partial.lf = true;
+            } else if *byte == dashes[partial.matched] {
+                partial.matched += 1;
             } else {
                 self.release_partial(boundary)?;
                 return Ok((at, false));
             }
-            if held.matched == dashes.len() {
-                return if held.cr && held.lf {
+            if partial.matched == dashes.len() {
+                return if partial.cr && partial.lf {
                     Ok((at + 1, true))
                 } else {
-                    Err(half_line_break(at))
+                    Err(lone_line_break_error(at))
                 };
             }
         }
         Ok((piece.len(), false))
     }
 
-    /// What was held is content.
+    /// Adds the bytes of a failed partial match to the content.
     fn release_partial(&mut self, boundary: &BoundaryMatcher) -> Result<(), FormViolation> {
-        let held = std::mem::take(&mut self.partial);
-        let begin = usize::from(!held.cr);
-        let end = if held.lf { 2 } else { 1 };
+        let partial = std::mem::take(&mut self.partial);
+        let begin = usize::from(!partial.cr);
+        let end = if partial.lf { 2 } else { 1 };
         self.add(boundary.delimiter.slice(begin..end))?;
-        self.add(boundary.delimiter.slice(2..2 + held.matched))
+        self.add(boundary.delimiter.slice(2..2 + partial.matched))
     }
 
     fn add(&mut self, slice: Bytes) -> Result<(), FormViolation> {
@@ -174,15 +179,20 @@ impl PartBody {
         Ok(())
     }
 
-    /// The part, after its seam, which ended at a byte.
-    pub(super) fn finish(&mut self, at: usize, ascii: bool) -> Result<FormPart, FormViolation> {
+    /// Returns the part after its delimiter. `at` is the offset of the delimiter's last byte, for
+    /// errors.
+    pub(super) fn finish(
+        &mut self,
+        at: usize,
+        form_is_ascii_only: bool,
+    ) -> Result<FormPart, FormViolation> {
         let name = std::mem::take(&mut self.head.name);
         let kind = std::mem::replace(&mut self.head.kind, PartKind::Text);
         let content = match &mut self.storage {
             PartStorage::Text(text) => {
-                let ascii = ascii || self.head.is_ascii_only;
+                let is_ascii_only = form_is_ascii_only || self.head.is_ascii_only;
                 let text = String::from_utf8(std::mem::take(&mut text.0)).ok();
-                let text = text.filter(|text| !ascii || text.is_ascii());
+                let text = text.filter(|text| !is_ascii_only || text.is_ascii());
                 let what = || format!("the text of '{}' is not UTF-8", excerpt(&name));
                 PartContent::Text(text.ok_or_else(|| violation_at(at, what()))?)
             }
@@ -200,12 +210,13 @@ impl PartBody {
     }
 }
 
-fn half_line_break(at: usize) -> FormViolation {
+fn lone_line_break_error(at: usize) -> FormViolation {
     violation_at(at, "a boundary must stand after CR and LF, not after one of them")
 }
 
 impl PartialBoundary {
-    /// What at the end of these bytes may belong to a seam. No whole one is in them.
+    /// Returns which bytes at the end of `bytes` may belong to a delimiter. No whole delimiter is
+    /// in them.
     fn at_end_of(boundary: &BoundaryMatcher, bytes: &[u8]) -> PartialBoundary {
         let dashes = &boundary.delimiter[2..];
         let last = bytes.len().saturating_sub(dashes.len());
@@ -225,7 +236,7 @@ impl PartialBoundary {
     }
 }
 
-/// Bytes that are copied together. They are not shown.
+/// Bytes that are copied together. `Debug` shows only how many there are.
 #[derive(Default)]
 struct TextBuffer(Vec<u8>);
 
@@ -235,7 +246,7 @@ impl fmt::Debug for TextBuffer {
     }
 }
 
-/// A file as slices of what came in.
+/// The content of a file, as slices of the received chunks.
 #[derive(Default)]
 struct FileSlices {
     slices: Vec<Bytes>,

@@ -1,4 +1,4 @@
-//! The text fields of a form, as the members of an object.
+//! Converts the text fields of a form into the members of a JSON object.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::BTreeSet;
@@ -17,7 +17,8 @@ pub(in crate::dialect) struct FormFields {
 }
 
 impl FormFields {
-    /// Adds a field with its value, which is JSON. Its name must be one, and stand once.
+    /// Adds a field, whose value is given as JSON. The name must be valid, and no field may have
+    /// been added under it before.
     pub(in crate::dialect) fn add(&mut self, name: &str, json: &str) -> Result<(), CallError> {
         check_field_name(name)?;
         if !self.names.insert(name.to_owned()) {
@@ -27,18 +28,19 @@ impl FormFields {
         Ok(())
     }
 
-    /// The object, with its members in the order of the fields.
+    /// Returns the JSON object, with its members in the order of the fields.
     pub(in crate::dialect) fn into_document(self) -> Result<JsonDocument, CallError> {
         Ok(JsonDocument::parse(Bytes::from(format!("{{{}}}", self.members.join(","))))?)
     }
 }
 
-/// No field of a vendor's has a longer name.
+/// A field name may have at most this many bytes; no vendor has a field with a longer name.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A field's name must be one, so that nobody can read another in it.
+/// Checks that the name of a field is plain, so that no parser can read it as another name.
 pub(in crate::dialect) fn check_field_name(name: &str) -> Result<(), CallError> {
-    // Brackets mean a list to some readers, and a first underscore a setting of the form itself.
+    // Some parsers read brackets as a list, and a leading underscore as a setting of the form
+    // itself.
     let is_of_name = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
     let plain = name.bytes().all(is_of_name) && !name.starts_with('_');
     if plain && name.len() <= NAME_BYTES_MAX {

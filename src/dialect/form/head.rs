@@ -1,4 +1,4 @@
-//! The headers of a part.
+//! Parses the headers of a part.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::parameters::{
@@ -6,32 +6,32 @@ use super::parameters::{
 };
 use super::violation::{FormViolation, excerpt, violation_at};
 
-/// Bytes of one part's headers, at most.
+/// The headers of one part may have at most this many bytes.
 const HEAD_BYTES_MAX: usize = 8 * 1_024;
-/// Headers of one part, at most.
+/// A part may have at most this many headers.
 const HEADERS_MAX: usize = 16;
 
-/// What the headers of a part say.
+/// The parsed headers of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PartHead {
     pub(super) name: String,
     pub(super) kind: PartKind,
     pub(super) content_type: Option<String>,
-    /// Whether the content's charset reads as UTF-8 only if all of it is ASCII.
+    /// Whether the content's charset equals UTF-8 only for ASCII text.
     pub(super) is_ascii_only: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PartKind {
     Text,
-    /// With its name as far as it could be read.
+    /// A file, with its name; `None` if the name is in a charset that is not read.
     File(Option<String>),
 }
 
-/// The headers of a part, as far as they have come.
+/// The reader of a part's headers, with those that have arrived.
 #[derive(Debug, Default)]
 pub(super) struct PartHeadReader {
-    /// The line that has not ended yet.
+    /// The bytes of the line that has not ended yet.
     line: Vec<u8>,
     bytes_read: usize,
     is_complete: bool,
@@ -40,7 +40,7 @@ pub(super) struct PartHeadReader {
 }
 
 impl PartHeadReader {
-    /// Takes bytes up to the end of a line at most; gives how many.
+    /// Reads at most up to the end of a line; returns how many bytes were read.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<usize, FormViolation> {
         let used = memchr::memchr(b'\n', piece).map_or(piece.len(), |at| at + 1);
         let room = HEAD_BYTES_MAX - self.bytes_read;
@@ -56,7 +56,8 @@ impl PartHeadReader {
         Ok(used)
     }
 
-    /// What the headers say, once all have come.
+    /// Returns the parsed headers; `None` while some have not arrived. `at` is the offset of an
+    /// error.
     pub(super) fn finish(&self, at: usize) -> Result<Option<PartHead>, FormViolation> {
         if !self.is_complete {
             return Ok(None);
@@ -107,7 +108,7 @@ impl PartHeadReader {
                 return Err(format!("the content-transfer-encoding is '{}'", excerpt(encoding)));
             }
         }
-        // Some clients send an empty one for a file of a type that they don't know.
+        // Some clients send an empty content-type for a file of a type that they do not know.
         let content_type = self.header("content-type").filter(|v| !v.is_empty());
         let mut ascii = false;
         if let Some(content_type) = content_type {
@@ -128,7 +129,7 @@ impl PartHeadReader {
     }
 }
 
-/// The name of a part, and what part it is.
+/// Returns the name of a part, and whether it is a text or a file.
 fn parse_disposition(disposition: &str) -> Result<(String, PartKind), String> {
     let read = HeaderParameters::parse(disposition)?;
     if !read.main_value.eq_ignore_ascii_case("form-data") {
@@ -137,7 +138,7 @@ fn parse_disposition(disposition: &str) -> Result<(String, PartKind), String> {
             excerpt(read.main_value)
         ));
     }
-    // Some read these as the parameter without what follows the star, and some don't.
+    // Some parsers read a parameter such as `name*0` as `name`, and some do not.
     if let Some(name) = read.names().find(|name| name.contains('*') && *name != "filename*") {
         return Err(format!("the content-disposition has the parameter '{}'", excerpt(name)));
     }
@@ -146,7 +147,7 @@ fn parse_disposition(disposition: &str) -> Result<(String, PartKind), String> {
     if text.is_empty() {
         return Err("a part has an empty name".to_owned());
     }
-    // Before anything else a backslash may stand for itself, or for nothing.
+    // Before any other character some parsers keep a backslash, and some drop it.
     if name.raw().matches('\\').count() != count_escape_backslashes(name.raw()) {
         return Err(format!("the name '{}' has a lone backslash", excerpt(&text)));
     }
@@ -162,7 +163,7 @@ fn parse_disposition(disposition: &str) -> Result<(String, PartKind), String> {
     Ok((text, kind))
 }
 
-/// How many backslashes escape something or are escaped.
+/// Returns how many backslashes escape a quote or a backslash, or are escaped themselves.
 fn count_escape_backslashes(raw: &str) -> usize {
     let (mut count, mut rest) = (0, raw);
     while let Some(at) = rest.find('\\') {

@@ -1,28 +1,28 @@
-//! Header values with parameters; ambiguous ones are rejected.
+//! Parses header values with parameters; ambiguous values are rejected.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
 
 use super::violation::excerpt;
 
-/// A value as it stands in a parameter.
+/// The value of a parameter, as it is written in the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ParameterValue<'a> {
     Token(&'a str),
-    /// What is between the quotes, escapes as they stand.
+    /// The text between the quotes, with its escapes not decoded.
     Quoted(&'a str),
 }
 
 impl<'a> ParameterValue<'a> {
-    /// The value, escapes as they stand.
+    /// Returns the value with its escapes not decoded.
     pub(super) fn raw(self) -> &'a str {
         match self {
             ParameterValue::Token(raw) | ParameterValue::Quoted(raw) => raw,
         }
     }
 
-    /// The value without its escapes: those of browsers (`%22`, `%0D`, `%0A`), and a backslash
-    /// before a quote or another. All else stands for itself.
+    /// Returns the value with its escapes decoded: those of browsers (`%22`, `%0D`, `%0A`), and a
+    /// backslash before a quote or another backslash. All other characters stand for themselves.
     pub(super) fn text(self) -> Cow<'a, str> {
         let ParameterValue::Quoted(mut rest) = self else { return Cow::Borrowed(self.raw()) };
         if !rest.contains(['\\', '%']) {
@@ -48,20 +48,20 @@ impl<'a> ParameterValue<'a> {
 const ESCAPES: [(&str, &str); 5] =
     [("\\\"", "\""), ("\\\\", "\\"), ("%22", "\""), ("%0d", "\r"), ("%0a", "\n")];
 
-/// A value and its parameters, each of which stands once.
+/// A header value and its parameters, whose names are unique.
 #[derive(Debug)]
 pub(super) struct HeaderParameters<'a> {
-    /// What stands before the first parameter.
+    /// The text before the first parameter.
     pub(super) main_value: &'a str,
-    /// In lower case.
+    /// The parameters' names in lower case, and their values.
     parameters: Vec<(String, ParameterValue<'a>)>,
 }
 
-/// No header that means well has more.
+/// A header may have at most this many parameters; no legitimate header has more.
 const PARAMETERS_MAX: usize = 16;
 
 impl<'a> HeaderParameters<'a> {
-    /// Reads the value of a header.
+    /// Parses the value of a header.
     pub(super) fn parse(value: &'a str) -> Result<HeaderParameters<'a>, String> {
         let (first, mut rest) = value.split_at(value.find(';').unwrap_or(value.len()));
         let mut read =
@@ -93,18 +93,18 @@ impl<'a> HeaderParameters<'a> {
         Ok(read)
     }
 
-    /// A parameter, by its name in lower case.
+    /// Returns a parameter by its name, which is given in lower case.
     pub(super) fn get(&self, name: &str) -> Option<ParameterValue<'a>> {
         self.parameters.iter().find(|(n, _)| n == name).map(|(_, written)| *written)
     }
 
-    /// The names of the parameters, in lower case.
+    /// Returns the names of the parameters, in lower case.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.parameters.iter().map(|(name, _)| &**name)
     }
 
-    /// Whether the charset, if one is named, is one that reads as UTF-8 only if all of it is ASCII.
-    /// (Some clients name theirs whatever they send.)
+    /// Whether the charset equals UTF-8 only for ASCII text; false if none is named. (Some clients
+    /// name their charset whatever they send.)
     pub(super) fn is_ascii_only(&self) -> Result<bool, String> {
         let Some(charset) = self.get("charset") else { return Ok(false) };
         match &*charset.raw().to_ascii_lowercase() {
@@ -117,13 +117,14 @@ impl<'a> HeaderParameters<'a> {
 
 pub(super) const WHITESPACE: [char; 2] = [' ', '\t'];
 
-/// How many characters of a token (RFC 9110) a text begins with.
+/// Returns the length of the token (RFC 9110) at the start of a text, 0 if there is none.
 pub(super) fn token_length(text: &str) -> usize {
     let is_of_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     text.bytes().position(|b| !is_of_token(b)).unwrap_or(text.len())
 }
 
-/// The value that a text begins with, and what is after it.
+/// Returns the parameter value at the start of a text, and the text after it; `None` if there is no
+/// valid value.
 fn parse_value(text: &str) -> Option<(ParameterValue<'_>, &str)> {
     let Some(inside) = text.strip_prefix('"') else {
         let (token, rest) = text.split_at(token_length(text));
@@ -141,7 +142,7 @@ fn parse_value(text: &str) -> Option<(ParameterValue<'_>, &str)> {
     }
 }
 
-/// The text of a value with its charset before it (RFC 5987); `None` if that is not UTF-8.
+/// Decodes a value that begins with its charset (RFC 5987); `None` if the charset is not UTF-8.
 pub(super) fn decode_extended(value: &str) -> Result<Option<String>, String> {
     let wrong = || format!("'{}' is no value with a charset", excerpt(value));
     let (charset, rest) = value.split_once('\'').ok_or_else(wrong)?;

@@ -1,4 +1,4 @@
-//! The parts of a form, as they were read.
+//! The parts of a form, after they have been read.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::fmt;
@@ -10,29 +10,29 @@ use bytes::Bytes;
 pub struct FormPart {
     /// The field's name, never empty.
     pub name: String,
-    /// What it holds.
+    /// The content of the field.
     pub content: PartContent,
 }
 
-/// What a part of a form holds.
+/// The content of a form's part.
 #[derive(Debug, Clone)]
 pub enum PartContent {
     /// A text.
     Text(String),
-    /// A file: the part had a file name, be it an empty one.
+    /// A file: the part had a file name, even if it was empty.
     File(UploadedFile),
 }
 
 /// A file as it was uploaded.
 #[derive(Clone)]
 pub struct UploadedFile {
-    /// The file's name, as far as it could be read.
+    /// The file's name; `None` if it is in a charset that is not read.
     pub name: Option<String>,
-    /// The type that the client declared.
+    /// The content-type that the client declared, if any.
     pub content_type: Option<String>,
-    /// The bytes, mostly slices of what came in.
+    /// The bytes, mostly slices of the received chunks.
     pub content: Vec<Bytes>,
-    /// How many bytes these are.
+    /// The number of bytes in `content`.
     pub length: usize,
 }
 

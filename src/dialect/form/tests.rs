@@ -16,7 +16,7 @@ fn read_in(content_type: &str, body: &[u8], size: usize) -> Result<Form, FormErr
     reader.finish()
 }
 
-/// The parts in words that can be compared, however the content is sliced.
+/// Describes the parts as strings that can be compared, however the content is sliced.
 fn describe_parts(form: &Form) -> Vec<String> {
     let describe_part = |part: &FormPart| match &part.content {
         PartContent::Text(text) => format!("{}={text}", part.name),
@@ -152,7 +152,7 @@ fn a_boundary_may_be_as_long_as_the_standard_says() {
     assert!(read_in(&content_type, format!("--{boundary}--").as_bytes(), 9).is_ok());
 }
 
-/// A form of one part whose headers are these, up to the line that they end with.
+/// Returns a form of one empty part with these headers.
 fn headed(headers: &str) -> String {
     format!("--XX\r\n{headers}\r\n\r\n\r\n--XX--")
 }
@@ -357,14 +357,14 @@ fn a_large_file_is_slices_of_its_pieces_and_tiny_pieces_are_gathered() {
     }
 }
 
-/// Bytes of which boundaries and what looks like them are made.
+/// Generates content that contains parts of boundaries and bytes that look like them.
 fn near_boundaries() -> impl Strategy<Value = Vec<u8>> {
     let pieces = ["\r\n", "\r", "\n", "-", "--", "X", "--XX", "\r\n--X", "é"];
     let piece = proptest::sample::select(pieces.map(str::as_bytes).to_vec());
     proptest::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
 }
 
-/// Whether a boundary or half of one stands in a content.
+/// Whether the content contains a boundary after CR LF, or after only one of them.
 fn is_torn(content: &[u8]) -> bool {
     let content = [b"\r\n", content, b"\r\n"].concat();
     content.windows(5).any(|w| matches!(w[0], b'\r' | b'\n') && &w[1..] == b"--XX")

@@ -1,7 +1,7 @@
-//! What makes a form unsound, and how it is told.
+//! The errors inside the form reader, and how much of a client's text their messages quote.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-/// What is wrong, and at which byte of those that were looked at.
+/// Why a form is rejected. The offset is in bytes, from the start of the piece that is being read.
 #[derive(Debug)]
 pub(super) enum FormViolation {
     Malformed(usize, String),
@@ -9,7 +9,7 @@ pub(super) enum FormViolation {
     TextTooLarge,
 }
 
-/// Names and values of clients are shown only so far.
+/// Error messages quote at most this many characters of a client's names and values.
 const SHOWN_CHARS_MAX: usize = 40;
 
 pub(super) fn violation_at(at: usize, what: impl Into<String>) -> FormViolation {

@@ -1,4 +1,4 @@
-//! JSON without the space between its tokens.
+//! Removes insignificant white space from JSON.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;

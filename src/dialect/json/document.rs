@@ -1,4 +1,4 @@
-//! A scanned body, whose members are read in place.
+//! A validated JSON body, whose members are read in place.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
@@ -8,12 +8,12 @@ use bytes::Bytes;
 use super::scan::{JsonError, JsonMember, ScanStrictness, ScannedObject, scan_object};
 use super::value::{JsonValue, LongValue};
 
-/// A sound JSON object: the bytes as they came, and its members.
+/// A valid JSON object: its bytes as received, and its members.
 #[derive(Debug, Clone)]
 pub struct JsonDocument {
     pub(super) body: Bytes,
     pub(super) members: Vec<JsonMember>,
-    /// The byte after the opening brace.
+    /// The offset of the byte after the opening brace.
     pub(super) content_start: usize,
     /// The ranges of long values, so that iterating over the body can skip them.
     long_values: Vec<LongValue>,
@@ -23,9 +23,9 @@ impl JsonDocument {
     /// Scans a body once, from its first to its last byte.
     ///
     /// # Errors
-    /// [`JsonError`] if it isn't exactly one JSON object: invalid UTF-8 or grammar, a member name
-    /// that stands twice at any level, more than [`DEPTH_MAX`] levels or [`MEMBERS_MAX`] members, a
-    /// number no double can hold, half a surrogate pair, or anything after the end.
+    /// [`JsonError`] if the body is not exactly one JSON object: invalid UTF-8 or grammar, a
+    /// duplicate member name at any level, more than [`DEPTH_MAX`] levels or [`MEMBERS_MAX`]
+    /// members, a number that no double can hold, half a surrogate pair, or anything after the end.
     ///
     /// [`DEPTH_MAX`]: super::scan::DEPTH_MAX
     /// [`MEMBERS_MAX`]: super::scan::MEMBERS_MAX
@@ -65,19 +65,19 @@ impl JsonDocument {
         Ok(JsonDocument { body, members, content_start, long_values })
     }
 
-    /// The bytes as they came.
+    /// Returns the bytes as received.
     #[must_use]
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// The value of a member.
+    /// Returns the value of a member; `None` if there is no such member.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<JsonValue<'_>> {
         self.members.iter().find(|m| self.is_named(m, name)).map(|m| self.value(m))
     }
 
-    /// The names of the members and their values, in order.
+    /// Returns the names of the members and their values, in order.
     pub fn members(&self) -> impl Iterator<Item = (Cow<'_, str>, JsonValue<'_>)> {
         self.members.iter().map(|member| {
             let name = match member.name.decode(&self.body) {
@@ -89,7 +89,7 @@ impl JsonDocument {
     }
 
     pub(super) fn is_named(&self, member: &JsonMember, name: &str) -> bool {
-        // An escape only makes a name longer.
+        // A name with escapes is longer than the name that it stands for.
         let range = &member.name.range;
         let raw = &self.body[range.clone()];
         if member.name.escaped {

@@ -1,4 +1,4 @@
-//! Edits of an object's members, made as splices: what is not touched keeps its bytes.
+//! Edits an object's members by splices: the bytes that are not edited stay as they are.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;
@@ -7,19 +7,19 @@ use super::document::JsonDocument;
 use super::scan::JsonMember;
 use super::value::JsonValue;
 
-/// What has become of a member.
+/// The edit of one member.
 #[derive(Debug, Clone)]
 enum MemberPatch {
     Unchanged,
     Removed,
-    /// Another name, or another value, or both.
+    /// The member has another name, or another value, or both. A value of `None` keeps the old one.
     Changed {
         name: String,
         value: Option<String>,
     },
 }
 
-/// A document with changes.
+/// A document with edits that have not been applied yet.
 #[derive(Debug)]
 pub struct JsonPatch<'a> {
     document: &'a JsonDocument,
@@ -28,7 +28,7 @@ pub struct JsonPatch<'a> {
 }
 
 impl<'a> JsonPatch<'a> {
-    /// Begins with no change.
+    /// Returns a patch without edits.
     #[must_use]
     pub fn new(document: &'a JsonDocument) -> JsonPatch<'a> {
         JsonPatch {
@@ -38,7 +38,7 @@ impl<'a> JsonPatch<'a> {
         }
     }
 
-    /// The value of a member as it now is.
+    /// Returns the value of a member after the edits so far; `None` if there is no such member.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<JsonValue<'_>> {
         if let Some((_, json)) = self.added.iter().find(|(n, _)| n == name) {
@@ -53,7 +53,7 @@ impl<'a> JsonPatch<'a> {
         }
     }
 
-    /// Gives a member a value (JSON text), adding it if it is not there.
+    /// Sets the value of a member (JSON text); adds the member if it is absent.
     pub fn set(&mut self, name: &str, json: String) {
         if let Some(added) = self.added.iter_mut().find(|(n, _)| n == name) {
             added.1 = json;
@@ -64,7 +64,7 @@ impl<'a> JsonPatch<'a> {
         }
     }
 
-    /// Takes a member away, if it is there.
+    /// Removes a member, if it is present.
     pub fn remove(&mut self, name: &str) {
         self.added.retain(|(n, _)| n != name);
         if let Some(at) = self.position(name) {
@@ -72,7 +72,7 @@ impl<'a> JsonPatch<'a> {
         }
     }
 
-    /// Gives a member another name; a member that had that name goes.
+    /// Renames a member. A member that already has the new name is removed.
     pub fn rename(&mut self, old: &str, new: &str) {
         if self.get(old).is_none() || old == new {
             return;
@@ -89,7 +89,7 @@ impl<'a> JsonPatch<'a> {
         }
     }
 
-    /// The changed body, as pieces that mostly are slices of the original.
+    /// Returns the edited body, as pieces that are mostly slices of the original.
     #[must_use]
     pub fn finish(self) -> Vec<Bytes> {
         let body = &self.document.body;
@@ -109,14 +109,14 @@ impl<'a> JsonPatch<'a> {
             pieces.out.push(Bytes::from(members.join(",")));
         }
         let mut end_of_previous = self.document.content_start;
-        for (member, slot) in self.document.members.iter().zip(&self.patches) {
-            if matches!(slot, MemberPatch::Removed) {
-                // A member goes with the comma before it.
+        for (member, patch) in self.document.members.iter().zip(&self.patches) {
+            if matches!(patch, MemberPatch::Removed) {
+                // A member is removed together with the comma before it.
                 pieces.skip(end_of_previous, member.value.end);
             } else {
-                // The comma before a member stays only if something stands before the comma.
-                let comma_stands = end_of_previous != self.document.content_start;
-                if comma_stands != any_before {
+                // The comma before a member stays only if another member remains before the comma.
+                let had_comma_before = end_of_previous != self.document.content_start;
+                if had_comma_before != any_before {
                     pieces.skip(end_of_previous, member.name.range.start - 1);
                     if any_before {
                         pieces.out.push(Bytes::from_static(b","));
@@ -124,7 +124,7 @@ impl<'a> JsonPatch<'a> {
                 }
                 any_before = true;
             }
-            if let MemberPatch::Changed { name, value } = slot {
+            if let MemberPatch::Changed { name, value } = patch {
                 pieces.skip(member.name.range.start - 1, member.value.start);
                 pieces.out.push(Bytes::from(format!("{}:", json_string(name))));
                 if let Some(json) = value {
@@ -139,7 +139,7 @@ impl<'a> JsonPatch<'a> {
     }
 
     fn position(&self, name: &str) -> Option<usize> {
-        let named = |(member, slot): (&JsonMember, &MemberPatch)| match slot {
+        let named = |(member, patch): (&JsonMember, &MemberPatch)| match patch {
             MemberPatch::Unchanged => self.document.is_named(member, name),
             MemberPatch::Removed => false,
             MemberPatch::Changed { name: new_name, .. } => new_name == name,

@@ -1,4 +1,5 @@
-//! The one strict pass, what it finds and what it refuses.
+//! The single strict scan of a JSON body: it finds the members and rejects invalid or ambiguous
+//! JSON.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
@@ -11,10 +12,11 @@ use super::value::{self, LongValue};
 pub(crate) const MEMBERS_MAX: usize = 4_096;
 /// The maximum nesting depth of objects and arrays.
 pub(crate) const DEPTH_MAX: usize = 64;
-/// The maximum of the digits before the decimal point plus the exponent: such a number always fits
-/// an `f64`.
+/// The digits before the decimal point plus the exponent may be at most this: such a number always
+/// fits an `f64`.
 const MAGNITUDE_MAX: i64 = 308;
-/// Up to this many names are compared pairwise; more are sorted.
+/// Up to this many member names of an object are compared pairwise to find duplicates; more are
+/// sorted.
 const PAIRWISE_MAX: usize = 16;
 /// An error message quotes at most this many characters of a member name.
 const SHOWN_CHARS_MAX: usize = 40;
@@ -53,29 +55,30 @@ impl MemberName {
 /// A member of the outermost object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JsonMember {
-    /// Its name, between the quotes.
+    /// The name, without its quotes.
     pub(super) name: MemberName,
     /// The bytes of the value.
     pub(super) value: Range<usize>,
 }
 
-/// What a scan finds out about an object.
+/// The result of the scan of an object.
 pub(super) struct ScannedObject {
-    /// The byte after its brace.
+    /// The offset of the byte after the opening brace.
     pub(super) content_start: usize,
     pub(super) members: Vec<JsonMember>,
-    /// Where long values inside of it end, by where they begin.
+    /// The ranges of long values inside the object, sorted by their start.
     pub(super) long_values: Vec<LongValue>,
 }
 
-/// Scans bytes that must be one object, which stands inside `outer` others.
+/// Scans bytes that must be one object. `outer_depth` is the number of objects and arrays around
+/// it, which count towards the depth limit.
 ///
 /// # Errors
 /// See [`super::JsonDocument::parse`].
 pub(super) fn scan_object(
     bytes: &[u8],
     strictness: ScanStrictness,
-    outer: usize,
+    outer_depth: usize,
 ) -> Result<ScannedObject, JsonError> {
     let mut scan = start_scan(bytes, strictness)?;
     if scan.peek() != Some(b'{') {
@@ -83,7 +86,7 @@ pub(super) fn scan_object(
     }
     let content_start = scan.at + 1;
     let mut members = Vec::with_capacity(12);
-    scan.parse_object(1 + outer, Some(&mut members))?;
+    scan.parse_object(1 + outer_depth, Some(&mut members))?;
     scan.expect_end()?;
     let mut long = scan.long_values;
     long.sort_unstable_by_key(|long| long.start);
@@ -100,12 +103,13 @@ pub(crate) fn validate_value(bytes: &[u8]) -> Result<(), JsonError> {
     scan.expect_end()
 }
 
-/// How strict a scan is beyond UTF-8, grammar, depth and names that stand twice.
+/// How strict a scan is about numbers. UTF-8, grammar, depth and duplicate names are always
+/// checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ScanStrictness {
-    /// A client sent it: a double can hold each number.
+    /// The bytes are from a client: a double must be able to hold each number.
     FromClient,
-    /// A vendor sent it: numbers may be of any size.
+    /// The bytes are from a vendor: numbers may be of any size.
     FromVendor,
 }
 
@@ -124,9 +128,9 @@ fn start_scan(bytes: &[u8], strictness: ScanStrictness) -> Result<JsonScanner<'_
 struct JsonScanner<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Names of the objects that are open, innermost last.
+    /// Member names of the objects that have not ended, those of the innermost object last.
     names: Vec<MemberName>,
-    /// Long values, those that ended first before the others.
+    /// Long values in the order of their ends.
     long_values: Vec<LongValue>,
     strictness: ScanStrictness,
 }
@@ -271,7 +275,7 @@ impl JsonScanner<'_> {
         Ok(())
     }
 
-    /// Passes a string; tells whether it has escapes.
+    /// Scans a string; returns whether it has escapes.
     fn parse_string(&mut self) -> Result<bool, JsonError> {
         self.at += 1;
         let mut escaped = false;
@@ -304,12 +308,13 @@ impl JsonScanner<'_> {
     }
 
     fn parse_unicode_escape(&mut self) -> Result<(), JsonError> {
-        let half = |at| value::parse_hex4(self.bytes, at);
-        let first = half(self.at + 2).ok_or_else(|| self.error_here("expected four hex digits"))?;
+        let parse_code_unit = |at| value::parse_hex4(self.bytes, at);
+        let first = parse_code_unit(self.at + 2)
+            .ok_or_else(|| self.error_here("expected four hex digits"))?;
         let length = match first {
             0xD800..=0xDBFF => {
                 let marked = self.bytes[self.at + 6..].starts_with(b"\\u");
-                let second = if marked { half(self.at + 8) } else { None };
+                let second = if marked { parse_code_unit(self.at + 8) } else { None };
                 if !matches!(second, Some(0xDC00..=0xDFFF)) {
                     return Err(self.error_here("half a surrogate pair"));
                 }
@@ -358,7 +363,7 @@ impl JsonScanner<'_> {
         Ok(())
     }
 
-    /// Passes at least one digit; tells how many.
+    /// Scans at least one digit; returns the number of digits.
     fn parse_digits(&mut self) -> Result<usize, JsonError> {
         let from = self.at;
         while let Some(b'0'..=b'9') = self.peek() {
@@ -392,7 +397,7 @@ impl JsonScanner<'_> {
     }
 }
 
-/// A member name as an error message quotes it: shortened, and on one line.
+/// Returns a member name for an error message: shortened, and on one line.
 fn shorten_for_error(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     let mut chars = text.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c });

@@ -1,4 +1,4 @@
-//! Reading inside bytes that the scan has already proved sound.
+//! Reads values inside JSON bytes that the scan has already validated.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
@@ -21,7 +21,7 @@ pub enum JsonKind {
 }
 
 impl JsonKind {
-    /// The kind in words, for messages to clients.
+    /// Returns the kind in words, for messages to clients.
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
@@ -35,11 +35,11 @@ impl JsonKind {
     }
 }
 
-/// A value as its bytes.
+/// A JSON value, as its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct JsonValue<'a> {
     raw: &'a [u8],
-    /// What is known of the bytes around it, and where it stands in them.
+    /// The long values of the body in which this value stands; `offset` is where it begins there.
     long_values: &'a [LongValue],
     offset: usize,
 }
@@ -52,7 +52,7 @@ impl PartialEq for JsonValue<'_> {
 
 impl Eq for JsonValue<'_> {}
 
-/// A long value, which is not read again to find its end.
+/// The range of a long value, recorded so that the value is not read again to find its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LongValue {
     pub(super) start: usize,
@@ -71,7 +71,8 @@ impl<'a> JsonValue<'a> {
         JsonValue::at_offset(raw, &[], 0)
     }
 
-    /// The same, for a value at an offset of a body whose long values are indexed.
+    /// Like [`Self::from_validated`], for a value at an offset of a body whose long values are
+    /// indexed.
     pub(super) fn at_offset(
         raw: &'a [u8],
         long_values: &'a [LongValue],
@@ -80,13 +81,13 @@ impl<'a> JsonValue<'a> {
         JsonValue { raw, long_values, offset }
     }
 
-    /// The bytes of the value.
+    /// Returns the bytes of the value.
     #[must_use]
     pub fn raw(self) -> &'a [u8] {
         self.raw
     }
 
-    /// What kind of value it is.
+    /// Returns the kind of the value.
     #[must_use]
     pub fn kind(self) -> JsonKind {
         match self.raw.first() {
@@ -99,13 +100,13 @@ impl<'a> JsonValue<'a> {
         }
     }
 
-    /// Whether it is `null`.
+    /// Whether the value is `null`.
     #[must_use]
     pub fn is_null(self) -> bool {
         self.kind() == JsonKind::Null
     }
 
-    /// The text of a string.
+    /// Returns the text of a string, with its escapes decoded; `None` if the value is not a string.
     #[must_use]
     pub fn text(self) -> Option<Cow<'a, str>> {
         let inside = self.string_bytes()?;
@@ -115,20 +116,21 @@ impl<'a> JsonValue<'a> {
         })
     }
 
-    /// The bytes between the quotes of a string, escapes as they stand.
+    /// Returns the bytes between the quotes of a string, with its escapes not decoded; `None` if
+    /// the value is not a string.
     #[must_use]
     pub(crate) fn string_bytes(self) -> Option<&'a [u8]> {
         (self.kind() == JsonKind::String).then(|| &self.raw[1..self.raw.len().max(2) - 1])
     }
 
-    /// `true` or `false`.
+    /// Returns a boolean; `None` if the value is not a boolean.
     #[must_use]
     pub fn bool(self) -> Option<bool> {
         (self.kind() == JsonKind::Bool).then(|| self.raw == b"true")
     }
 
-    /// A whole number from 0 to 2^53 - 1 that is written as one, without sign, point or exponent.
-    /// Larger ones are not the same number to every reader of JSON.
+    /// Returns a whole number from 0 to 2^53 - 1 that is written without sign, point or exponent;
+    /// `None` for any other value. JSON parsers disagree about larger numbers.
     #[must_use]
     pub fn integer(self) -> Option<u64> {
         let starts_with_digit = self.raw.first().is_some_and(u8::is_ascii_digit);
@@ -136,11 +138,12 @@ impl<'a> JsonValue<'a> {
         read.filter(|n| starts_with_digit && *n < 1 << 53)
     }
 
-    /// The members of an object, in order; of anything else, none.
+    /// Returns the members of an object, in order; none if the value is not an object.
     pub fn members(self) -> impl Iterator<Item = (Cow<'a, str>, JsonValue<'a>)> {
         self.raw_members().map(|(name, value)| {
             let name = match name {
-                // The second is for bytes that are no document of ours; it takes longer.
+                // The lossy conversion takes longer. It is needed only for bytes that no scan has
+                // validated.
                 Cow::Borrowed(raw) => std::str::from_utf8(raw)
                     .map_or_else(|_| String::from_utf8_lossy(raw), Cow::Borrowed),
                 Cow::Owned(read) => Cow::Owned(into_utf8_lossy(read)),
@@ -164,22 +167,23 @@ impl<'a> JsonValue<'a> {
         })
     }
 
-    /// A member of an object.
+    /// Returns a member of an object; `None` if there is no such member.
     #[must_use]
     pub fn get(self, name: &str) -> Option<JsonValue<'a>> {
         self.raw_members().find(|(n, _)| **n == *name.as_bytes()).map(|(_, v)| v)
     }
 
-    /// The elements of a list, in order; of anything else, none.
+    /// Returns the elements of an array, in order; none if the value is not an array.
     pub fn elements(self) -> impl Iterator<Item = JsonValue<'a>> {
         let mut walk = ValueWalk::new(self, b'[');
         std::iter::from_fn(move || walk.next())
     }
 }
 
-/// Goes over the values directly inside an object or list.
+/// Iterates over the values directly inside an object or array. In an object, the member names are
+/// returned as values too.
 struct ValueWalk<'a> {
-    /// The object or list.
+    /// The object or array.
     container: JsonValue<'a>,
     at: usize,
 }
@@ -207,7 +211,7 @@ impl<'a> ValueWalk<'a> {
         Some(JsonValue { raw, long_values: long, offset: base_offset + start })
     }
 
-    /// Where the value ends that begins there, if it is known to be long.
+    /// Returns the end of the value that begins at `start`, if it is recorded as a long value.
     fn known_end(&self, start: usize) -> Option<usize> {
         let JsonValue { raw, long_values: long, offset: at } = self.container;
         if long.is_empty() || raw.len() - start < LongValue::BYTES_MIN {
@@ -226,7 +230,7 @@ fn scalar_end(bytes: &[u8], start: usize) -> usize {
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     loop {
-        // Sound strings have no control characters.
+        // Valid strings have no control characters, so a quote or a backslash is found.
         at = find_special(bytes, at);
         match bytes.get(at) {
             Some(b'"') => return at + 1,
@@ -237,7 +241,8 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
     }
 }
 
-/// The end of an object or list. In sound bytes brackets match, so only its own kind is counted.
+/// Returns the end of an object or array. In valid JSON brackets match, so only brackets of its own
+/// kind are counted.
 fn nested_end(bytes: &[u8], start: usize) -> usize {
     let (open, close) = if bytes[start] == b'{' { (b'{', b'}') } else { (b'[', b']') };
     let mut depth = 0usize;
@@ -260,24 +265,26 @@ fn nested_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// The first bytes of a string are searched eight at a time, which is all of most strings; the
-/// rest is searched in blocks.
+/// The first bytes of a string, this many, are searched eight at a time; most strings are not
+/// longer. The rest is searched in blocks.
 const SHORT_STRING_BYTES: usize = 64;
-/// The size of a block, whose check the compiler vectorizes.
+/// The size of a block in bytes. The compiler vectorizes the check of a block.
 const BLOCK_BYTES: usize = 64;
 
-/// The position of the first quote, backslash or control character from `at` on.
+/// Returns the position of the first quote, backslash or control character from `at` on, or the
+/// length of `bytes` if there is none.
 #[must_use]
 pub(super) fn find_special(bytes: &[u8], mut at: usize) -> usize {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const HIGH: u64 = u64::from_le_bytes([0x80; 8]);
-    // Marks the lowest zero byte for certain; marks above it may be false, and are not looked at.
-    let zero = |w: u64| w.wrapping_sub(ONES) & !w;
+    // Marks zero bytes. The lowest mark is always right; marks above it may be false, and are not
+    // used.
+    let zero_byte_marks = |w: u64| w.wrapping_sub(ONES) & !w;
     let mut short_until = at + SHORT_STRING_BYTES;
     while let Some(Ok(eight)) = bytes.get(at..at + 8).map(<[u8; 8]>::try_from) {
         let word = u64::from_le_bytes(eight);
-        let quote = zero(word ^ u64::from_le_bytes([b'"'; 8]));
-        let backslash = zero(word ^ u64::from_le_bytes([b'\\'; 8]));
+        let quote = zero_byte_marks(word ^ u64::from_le_bytes([b'"'; 8]));
+        let backslash = zero_byte_marks(word ^ u64::from_le_bytes([b'\\'; 8]));
         let control = word.wrapping_sub(u64::from_le_bytes([0x20; 8])) & !word;
         let marks = (quote | backslash | control) & HIGH;
         if marks != 0 {
@@ -286,7 +293,7 @@ pub(super) fn find_special(bytes: &[u8], mut at: usize) -> usize {
         at += 8;
         if at >= short_until {
             at = skip_plain_blocks(bytes, at);
-            // What is special stands in the next block, or there is none.
+            // The next block contains a special byte, or there is no whole block left.
             short_until = at + BLOCK_BYTES;
         }
     }
@@ -294,7 +301,7 @@ pub(super) fn find_special(bytes: &[u8], mut at: usize) -> usize {
     bytes[at.min(bytes.len())..].iter().position(is_special).map_or(bytes.len(), |n| at + n)
 }
 
-/// The start of the first block from `at` on that has a special byte or is incomplete.
+/// Returns the start of the first block from `at` on that has a special byte or is incomplete.
 fn skip_plain_blocks(bytes: &[u8], mut at: usize) -> usize {
     while let Some(Ok(block)) = bytes.get(at..at + BLOCK_BYTES).map(<&[u8; BLOCK_BYTES]>::try_from)
     {
@@ -306,20 +313,20 @@ fn skip_plain_blocks(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Not 0 for a quote, backslash or control character. It has no branch, so that the check of a
-/// block can be vectorized.
+/// Returns a value other than 0 for a quote, backslash or control character. The function has no
+/// branch, so that the check of a block can be vectorized.
 fn special_mask(byte: u8) -> u8 {
     u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < 0x20)
 }
 
-/// Four hex digits from `at`.
+/// Parses the four hex digits from `at`; `None` if there are not four.
 #[must_use]
 pub(super) fn parse_hex4(bytes: &[u8], at: usize) -> Option<u32> {
     let digits = bytes.get(at..at + 4)?;
     digits.iter().try_fold(0, |n, b| Some(n * 16 + char::from(*b).to_digit(16)?))
 }
 
-/// The text that escaped bytes stand for.
+/// Decodes the escapes in the bytes of a string.
 #[must_use]
 pub(super) fn unescape(raw: &[u8]) -> String {
     let mut text: Vec<u8> = Vec::with_capacity(raw.len());
@@ -368,7 +375,7 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
 
-    /// A string of so many bytes inside, with something in it that only looks like an end.
+    /// Returns a JSON string of at least `bytes` bytes, whose content looks like the end of values.
     fn text(bytes: usize) -> String {
         format!("\"{}\"", r#"a]}[{,:\"\\"#.repeat(bytes.div_ceil(11)))
     }
@@ -391,7 +398,7 @@ mod tests {
         })
     }
 
-    /// All values inside a value, in order, as their bytes.
+    /// Collects the bytes of a value and of all values inside it, in order.
     fn collect_values<'a>(value: JsonValue<'a>, seen: &mut Vec<&'a [u8]>) {
         seen.push(value.raw());
         value.elements().for_each(|element| collect_values(element, seen));

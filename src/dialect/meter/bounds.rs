@@ -3,32 +3,34 @@
 
 use crate::money::{BilledUnits, TokenUsage};
 
-/// Where tokens can be counted, a report may be so many times as much, and so many tokens more. A
-/// count is a quarter of the bytes; no token is less than a byte, and a vendor's own words beside
-/// them (for tools, for a role, for the end of a turn) are hundreds of tokens.
+/// Where the gateway can count tokens, a vendor may report at most this many times the count, plus
+/// `ESTIMATE_EXTRA_MAX` tokens. The count is a quarter of the bytes; no token is shorter than a
+/// byte, and the text that a vendor adds (for tools, for a role, for the end of a turn) is hundreds
+/// of tokens.
 const ESTIMATE_FACTOR_MAX: u64 = 16;
 const ESTIMATE_EXTRA_MAX: u64 = 4_096;
 
-/// The most that is believed of a count, where the body alone feeds it.
+/// Returns the largest report that is plausible for a count of `counted` tokens, if the vendor
+/// tokenizes only text that the gateway counted.
 #[must_use]
 pub(crate) fn plausible_max(counted: u64) -> u64 {
     counted.saturating_mul(ESTIMATE_FACTOR_MAX).saturating_add(ESTIMATE_EXTRA_MAX)
 }
 
-/// The most that a vendor can honestly report for a call.
+/// The most that a vendor can plausibly report for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UsageBounds {
-    /// Input tokens.
+    /// The most input tokens.
     pub input_max: u64,
-    /// Output tokens, of all choices, those of hidden reasoning among them.
+    /// The most output tokens of all choices together, hidden reasoning included.
     pub output_max: u64,
-    /// Whether all output passes here and can be counted.
+    /// Whether all output passes through the gateway, so that it can be counted.
     pub output_is_visible: bool,
-    /// A bill, in ticks of 10⁻¹⁰ USD.
+    /// The largest cost that a vendor may report, in ticks of 10⁻¹⁰ USD.
     pub ticks_max: u64,
 }
 
-/// No bounds.
+/// The default has no bounds: every report is plausible.
 impl Default for UsageBounds {
     fn default() -> UsageBounds {
         let most = u64::MAX;
@@ -37,14 +39,14 @@ impl Default for UsageBounds {
 }
 
 impl UsageBounds {
-    /// Whether a report can be honest, if so much was counted of its output.
+    /// Whether a report is plausible if the gateway counted `output_counted` tokens of its output.
     #[must_use]
     pub(crate) fn admits_tokens(&self, reported: TokenUsage, output_counted: u64) -> bool {
         let counts = !self.output_is_visible || reported.output <= plausible_max(output_counted);
         reported.input <= self.input_max && reported.output <= self.output_max && counts
     }
 
-    /// Whether the units that a vendor reports for an image can be honest.
+    /// Whether the units that a vendor reports for an image are plausible.
     #[must_use]
     pub(crate) fn admits_image(&self, reported: BilledUnits) -> bool {
         match reported {

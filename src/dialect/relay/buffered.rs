@@ -1,5 +1,5 @@
-//! A reply in one body: kept until it is complete and proved sound, then passed on, byte for byte
-//! where the client speaks what the vendor speaks.
+//! Relays a reply in one body: buffers it until it is complete and validated, then passes it on,
+//! byte for byte where the client and the vendor speak the same format.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::{Bytes, BytesMut};
@@ -9,8 +9,8 @@ use super::progress::{RelayError, RelayProgress, RetainedData};
 use crate::dialect::images::{self, WithheldImage};
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::messages::ReportedUsage;
-use crate::dialect::meter::UsageMeter;
 use crate::dialect::meter::bounds::UsageBounds;
+use crate::dialect::meter::{ReportQuality, UsageMeter};
 use crate::dialect::moderations;
 use crate::dialect::responses::{self, ResponseState};
 use crate::dialect::translate::reply;
@@ -18,25 +18,25 @@ use crate::dialect::translate::thinking::SavedThinking;
 use crate::dialect::vendor_error::VendorError;
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
-/// The most bytes of a reply that is kept until it is complete.
+/// A buffered reply may have at most this many bytes.
 pub(crate) const BUFFERED_BYTES_MAX: usize = 64 << 20;
 
-/// See the module.
+/// The relay of a reply in one body, which is buffered until it is complete.
 #[derive(Debug)]
 pub struct BufferedRelay {
     pub(super) mode: RelayMode,
     chunks: Vec<Bytes>,
     received_bytes: usize,
-    /// What it has in all, if its vendor told.
+    /// The length of the whole reply in bytes, if the vendor announced it.
     expected_length: Option<usize>,
     pub(super) meter: UsageMeter,
     pub(super) bounds: UsageBounds,
     pub(super) progress: RelayProgress,
-    /// What the vendor says that an image comes to.
+    /// The usage that the vendor reported for an image, if it is within the bounds.
     pub(super) image_usage: Option<Usage>,
-    /// The same, if that cannot be.
+    /// The units that the vendor reported for an image, if they exceed the bounds.
     pub(super) rejected_image_units: Option<BilledUnits>,
-    /// What a response says of itself.
+    /// The ids and the billing state of a reply in the responses format.
     pub(super) response_state: ResponseState,
     saved_thinking: Option<SavedThinking>,
 }
@@ -93,9 +93,9 @@ impl BufferedRelay {
         self.expected_length = Some(bytes);
     }
 
-    /// Ends it. If the account's slow reading is the cause, the usage report was never read, so the
-    /// received or announced bytes are counted, and the charge is capped at the hold. Other
-    /// failures count nothing here.
+    /// Ends the reply with an error. If the cause is that the account's clients read too slowly,
+    /// the gateway has never read the usage report, so it counts the received or the announced
+    /// bytes, and the charge is capped at the hold. Other failures count nothing here.
     pub(super) fn fail(&mut self, why: RelayError) {
         if why == RelayError::SlowReader {
             self.meter.count_bytes(self.expected_length.unwrap_or(0).max(self.received_bytes));
@@ -113,12 +113,12 @@ impl BufferedRelay {
         }
     }
 
-    /// Meters a body, and gives what the client is to have of it.
+    /// Meters a complete body, and returns the body for the client.
     fn process_body(&mut self, body: Bytes) -> Result<Bytes, RelayError> {
         let document =
             JsonDocument::parse_from_vendor(body.clone()).map_err(|_| RelayError::Malformed)?;
         if let RelayMode::Responses = self.mode {
-            // One that failed says why, and is a response all the same.
+            // A failed response contains its error, and is passed on as a response all the same.
             if self.response_state.read_reply(&document, &mut self.meter).is_some() {
                 return Ok(responses::redact_error(&document).map_or(body, Bytes::from));
             }
@@ -136,27 +136,28 @@ impl BufferedRelay {
                 meter_messages(&document, &mut self.meter);
                 Ok(body)
             }
-            RelayMode::Translated(stamp) => {
-                let reply = reply::translate_reply(&document, stamp, &mut self.meter);
+            RelayMode::Translated(metadata) => {
+                let reply = reply::translate_reply(&document, metadata, &mut self.meter);
                 let reply = reply.ok_or(RelayError::Malformed)?;
                 self.saved_thinking = reply.saved_thinking;
                 Ok(reply.body)
             }
-            RelayMode::Image { created, uses_vendor_cost: billed } => {
+            RelayMode::Image { created, uses_vendor_cost } => {
                 let reply =
                     images::convert_reply(&document, *created).map_err(|why| match why {
                         WithheldImage::Moderated => RelayError::ContentFiltered,
                         WithheldImage::Unreadable => RelayError::Malformed,
                     })?;
-                let reported = reported_image_usage(&reply, *billed);
-                let is_believed = |usage: &Usage| self.bounds.admits_image(usage.units);
-                self.image_usage = reported.filter(is_believed);
+                let reported = reported_image_usage(&reply, *uses_vendor_cost);
+                let is_within_bounds = |usage: &Usage| self.bounds.admits_image(usage.units);
+                self.image_usage = reported.filter(is_within_bounds);
                 self.rejected_image_units =
-                    reported.filter(|t| !is_believed(t)).map(|usage| usage.units);
+                    reported.filter(|t| !is_within_bounds(t)).map(|usage| usage.units);
                 Ok(concat_chunks(reply.body))
             }
             RelayMode::Moderation if moderations::is_moderation_result(&document) => Ok(body),
-            // What is not given whole has a relay of its own.
+            // A moderation or a response gets here only if it does not follow its format. Speech
+            // and embeddings have relays of their own.
             RelayMode::Moderation
             | RelayMode::Responses
             | RelayMode::Speech { .. }
@@ -165,8 +166,8 @@ impl BufferedRelay {
     }
 }
 
-/// Concatenates chunks; a single one is not copied. Each is freed once it is copied, since an image
-/// has many.
+/// Concatenates chunks; a single chunk is not copied. Each chunk is freed once it is copied, since
+/// an image has many.
 fn concat_chunks(mut pieces: Vec<Bytes>) -> Bytes {
     if pieces.len() == 1 {
         return pieces.remove(0);
@@ -176,12 +177,13 @@ fn concat_chunks(mut pieces: Vec<Bytes>) -> Bytes {
     joined.freeze()
 }
 
-/// What an image comes to, if the vendor says so in the units of its price.
-fn reported_image_usage(reply: &images::ImagesReply, billed: bool) -> Option<Usage> {
-    let units = if billed {
+/// Returns the usage that the vendor reported for an image, in the units of the image's price;
+/// `None` if the vendor reported none.
+fn reported_image_usage(reply: &images::ImagesReply, uses_vendor_cost: bool) -> Option<Usage> {
+    let units = if uses_vendor_cost {
         BilledUnits::BilledImages { images: 1, ticks: reply.ticks? }
     } else {
-        // No image is made of nothing.
+        // A report of no output tokens cannot be right for an image.
         BilledUnits::Tokens(reply.tokens.filter(|tokens| tokens.output > 0)?)
     };
     Some(Usage { units, basis: UsageBasis::Reported })
@@ -200,9 +202,9 @@ fn meter_chat(document: &JsonDocument, meter: &mut UsageMeter) {
 
 fn meter_messages(document: &JsonDocument, meter: &mut UsageMeter) {
     let mut usage = ReportedUsage::default();
-    let counts = document.get("usage").is_some_and(|reported| usage.merge(reported));
-    if let (true, Some(tokens)) = (counts, usage.tokens()) {
-        meter.record_tokens(tokens, false);
+    let has_usage = document.get("usage").is_some_and(|reported| usage.merge(reported));
+    if let (true, Some(tokens)) = (has_usage, usage.tokens()) {
+        meter.record_tokens(tokens, ReportQuality::Final);
     }
     if meter.is_reported() {
         return;

@@ -1,4 +1,4 @@
-//! Which formats a reply is passed on between.
+//! The formats of a reply: the vendor's, and the client's.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::embeddings::EmbeddingInputs;
@@ -9,14 +9,14 @@ use crate::dialect::translate::reply::ReplyMetadata;
 pub enum RelayMode {
     /// Chat on both sides.
     Chat {
-        /// Whether the client wants to see usage in a stream.
+        /// Whether the client asked for the usage report in a stream.
         include_usage: bool,
-        /// How many choices there will be.
+        /// How many choices the client asked for.
         choices: u64,
     },
     /// Messages on both sides.
     Messages {
-        /// The id that an error names.
+        /// The request id that an error body names.
         request_id: String,
     },
     /// Messages from the vendor, chat for the client.
@@ -29,14 +29,14 @@ pub enum RelayMode {
     Image {
         /// When the call arrived, in unix seconds.
         created: i64,
-        /// Whether the vendor's bill is the price, and not the tokens.
+        /// Whether the price is the cost that the vendor reports, instead of a price for tokens.
         uses_vendor_cost: bool,
     },
     /// The result of a moderation, which is free.
     Moderation,
     /// Audio: bytes that are passed on without being parsed.
     Speech {
-        /// Unicode code points of the text that is spoken.
+        /// Unicode code points of the text that is spoken, which are what is billed.
         characters: u64,
     },
 }

@@ -1,4 +1,5 @@
-//! A reply that nobody here reads: its bytes go on as they come. What it costs was fixed before.
+//! Relays a reply that the gateway does not parse: its bytes are passed on as received. Its cost
+//! was fixed before.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::Bytes;
@@ -6,10 +7,10 @@ use bytes::Bytes;
 use super::progress::{RelayError, RelayProgress};
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
-/// The most bytes of a reply: twenty minutes of sound that is not compressed.
+/// A reply may have at most this many bytes: twenty minutes of uncompressed sound.
 const REPLY_BYTES_MAX: u64 = 64 << 20;
 
-/// See the module.
+/// The relay of a reply that is passed on without being parsed.
 #[derive(Debug)]
 pub struct PassthroughRelay {
     characters: u64,
@@ -36,7 +37,7 @@ impl PassthroughRelay {
 
     pub(super) fn finish(&mut self) {
         if self.progress == RelayProgress::Open {
-            // Silence has bytes too.
+            // Even silent audio has bytes, so an empty reply is malformed.
             let any_bytes = self.received_bytes > 0;
             self.progress = if any_bytes {
                 RelayProgress::Complete

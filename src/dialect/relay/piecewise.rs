@@ -1,9 +1,10 @@
-//! A reply in one body whose parts are validated and passed on one by one, so that little of it is
-//! buffered, however long it is.
+//! Relays a reply in one body whose parts are validated and passed on one by one, so that little of
+//! it is buffered, however long it is.
 //!
-//! Its first bytes are held back for a while, so that one which is not long, or breaks early, is
-//! passed on as a whole or not at all. Once they are out, a break can only be told by cutting the
-//! connection. Its last bytes wait for its end, when all of it is proved and its cost known.
+//! The first bytes are held back for a while, so that a reply which is short, or fails early, is
+//! passed on as a whole or not at all. Once they have been sent, the gateway can report a failure
+//! only by cutting the connection. The last bytes are held back until the reply ends, when all of
+//! it has been validated and its cost is known.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::{Bytes, BytesMut};
@@ -12,13 +13,13 @@ use super::progress::{RelayError, RelayProgress};
 use crate::dialect::embeddings::{
     EmbeddingInputs, EmbeddingsReader, EmbeddingsReplyError, REPLY_BYTES_MAX,
 };
-use crate::dialect::meter::UsageMeter;
+use crate::dialect::meter::{ReportQuality, UsageMeter};
 use crate::money::TokenUsage;
 
-/// So many bytes are held back at first.
+/// At first this many bytes for the client are held back.
 const INITIAL_BUFFER_BYTES: usize = 256 << 10;
 
-/// See the module.
+/// The relay of a reply in one body that is passed on part by part.
 #[derive(Debug)]
 pub struct PiecewiseRelay {
     reader: EmbeddingsReader,
@@ -68,7 +69,8 @@ impl PiecewiseRelay {
         match self.reader.finish(&mut self.out) {
             Ok(tokens) => {
                 if let Some(input) = tokens {
-                    self.meter.record_tokens(TokenUsage { input, ..TokenUsage::default() }, false);
+                    let tokens = TokenUsage { input, ..TokenUsage::default() };
+                    self.meter.record_tokens(tokens, ReportQuality::Final);
                 }
                 self.progress = RelayProgress::Complete;
                 Some(self.out.split().freeze())

@@ -1,4 +1,5 @@
-//! How far a reply has come, why it is not complete, and what of it is to be remembered.
+//! The progress of a reply, the errors that make it incomplete, and the data that the gateway
+//! stores of a complete one.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use crate::dialect::responses::IssuedIds;
@@ -8,24 +9,24 @@ use crate::dialect::vendor_error::{VendorError, chat_error_body, messages_error_
 /// How far a reply has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RelayProgress {
-    /// More is to come.
+    /// The reply has not ended.
     Open,
-    /// All of it came.
+    /// The whole reply has arrived.
     Complete,
-    /// It will never be complete.
+    /// The reply failed, and will never be complete.
     Failed(RelayError),
 }
 
 /// Why a reply is not complete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RelayError {
-    /// It ended or failed before its end.
+    /// The reply, or its connection, ended before the reply was complete.
     #[error("the vendor's reply ended before it was complete")]
     Truncated,
-    /// It is not what the dialect says.
+    /// The reply does not follow its dialect.
     #[error("the vendor's reply could not be read")]
     Malformed,
-    /// It outgrew what one reply may be.
+    /// The reply exceeds the size limit.
     #[error("the vendor's reply is too large")]
     TooLarge,
     /// No buffer space became free in time: replies that other clients have not read fill it.
@@ -35,28 +36,28 @@ pub enum RelayError {
     /// other replies.
     #[error("too much of this account's answers was not read; this one is charged all the same")]
     SlowReader,
-    /// Nothing came for too long.
+    /// The vendor sent nothing for too long.
     #[error("the vendor stopped answering")]
     Stalled,
-    /// The client had gone, and it was not waited for any longer.
+    /// The client had disconnected, and the gateway did not wait for the reply any longer.
     #[error("the vendor's reply was not waited for")]
     Abandoned,
-    /// The balance does not cover more of it.
+    /// The balance does not cover more of the reply.
     #[error("the balance does not cover more of the reply")]
     InsufficientCredits,
-    /// The ledger could not be asked whether the balance covers more of it.
+    /// The ledger could not be asked whether the balance covers more of the reply.
     #[error("balances cannot be checked at the moment, and what is held covers no more")]
     LedgerUnavailable,
-    /// It was made, but the vendor keeps it back.
+    /// The vendor generated the content, but withholds it.
     #[error("the vendor's safety rules keep back what was made")]
     ContentFiltered,
-    /// The vendor said so itself.
+    /// The vendor reported an error itself.
     #[error("the vendor reported an error")]
     Vendor(VendorError),
 }
 
 impl RelayError {
-    /// The body of an error that tells the client, in the chat dialect.
+    /// Returns the error body for the client in the chat dialect.
     #[must_use]
     pub fn chat_body(&self) -> String {
         let (kind, mut code) = self.type_and_code();
@@ -66,8 +67,8 @@ impl RelayError {
         chat_error_body(kind, code, None, &self.message())
     }
 
-    /// The body of an error that tells the client, in the messages dialect. The vendor's own type
-    /// of error stands.
+    /// Returns the error body for the client in the messages dialect. The vendor's own error type
+    /// is kept.
     #[must_use]
     pub(crate) fn messages_body(&self, request_id: &str) -> String {
         let (kind, details) = match self {
@@ -87,7 +88,8 @@ impl RelayError {
         messages_error_body(kind, &self.message(), details.as_deref(), request_id)
     }
 
-    /// Whether it is not the vendor that broke it.
+    /// Whether the gateway ended the reply for lack of credit, ledger or buffer space, so that the
+    /// vendor is not at fault.
     #[must_use]
     pub(crate) fn is_gateway_side(&self) -> bool {
         matches!(
@@ -99,7 +101,7 @@ impl RelayError {
         )
     }
 
-    /// The type and the code of an error that tells, in the chat dialect.
+    /// Returns the type and the code of the error in the chat dialect.
     pub(super) fn type_and_code(&self) -> (&'static str, &'static str) {
         match self {
             RelayError::InsufficientCredits => ("insufficient_credits", "insufficient_credits"),
@@ -124,11 +126,11 @@ impl RelayError {
     }
 }
 
-/// What is to be remembered of a complete answer.
+/// Data of a complete reply that the gateway stores for later calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RetainedData {
-    /// What the model thought before it called tools.
+    /// The model's thinking before it called tools.
     Thinking(SavedThinking),
-    /// Ids of objects at the vendor's that the client was given.
+    /// Ids that the client received of objects that the vendor keeps.
     IssuedIds(IssuedIds),
 }

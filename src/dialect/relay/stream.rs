@@ -1,4 +1,4 @@
-//! A reply in events: each is read, metered and passed on as soon as it is whole.
+//! Relays a reply in events: each event is parsed, metered and passed on as soon as it is complete.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use bytes::{Bytes, BytesMut};
@@ -8,7 +8,7 @@ use super::progress::{RelayError, RelayProgress, RetainedData};
 use crate::dialect::json::compact::compact;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::dialect::messages::ReportedUsage;
-use crate::dialect::meter::UsageMeter;
+use crate::dialect::meter::{ReportQuality, UsageMeter};
 use crate::dialect::responses::{self, ResponseState};
 use crate::dialect::sse::{SseEvent, SseSplitter};
 use crate::dialect::translate::stream::{StreamStep, StreamTranslator};
@@ -16,7 +16,7 @@ use crate::dialect::vendor_error::VendorError;
 
 const DONE_MARKER: &[u8] = b"[DONE]";
 
-/// See the module.
+/// The relay of a reply in events.
 #[derive(Debug)]
 pub struct StreamRelay {
     format: StreamFormat,
@@ -25,28 +25,28 @@ pub struct StreamRelay {
     pub(super) progress: RelayProgress,
 }
 
-/// What is known of the stream in the vendor's dialect.
+/// The vendor's dialect, with the state of the stream in it.
 #[derive(Debug)]
 enum StreamFormat {
     /// The number of choices without a finish reason; the stream may end when none is left.
     Chat { include_usage: bool, unfinished_choices: u64 },
-    /// What was reported so far, and the id that an error names.
+    /// The usage reported so far, and the request id that an error event names.
     Messages { reported: ReportedUsage, request_id: String },
-    /// What was reported so far, and an error that came as an event of its own: the response may
-    /// still say how it ended.
+    /// The state of the response so far, and an error that arrived as a separate event: the final
+    /// event of the response may still follow it.
     Responses(ResponseState, Option<VendorError>),
     /// A messages stream, translated into chat.
     Translated(Box<StreamTranslator>),
 }
 
-/// What becomes of an event.
+/// What the relay does with an event.
 enum EventAction {
     Forward,
     Drop,
     ReplaceData(Vec<Bytes>),
-    /// It is the last one, and is kept.
+    /// Forwards the event, which is the last one.
     ForwardLast,
-    /// It became this, and may be the last one.
+    /// Sends these bytes in place of the event, which may be the last one.
     ReplaceEvent(Bytes, StreamStep),
 }
 
@@ -59,10 +59,10 @@ impl StreamRelay {
             RelayMode::Messages { request_id } => {
                 StreamFormat::Messages { reported: ReportedUsage::default(), request_id }
             }
-            RelayMode::Translated(stamp) => {
-                StreamFormat::Translated(Box::new(StreamTranslator::new(stamp)))
+            RelayMode::Translated(metadata) => {
+                StreamFormat::Translated(Box::new(StreamTranslator::new(metadata)))
             }
-            // The others don't come in events.
+            // The other modes have no streams.
             _ => StreamFormat::Responses(ResponseState::default(), None),
         };
         let (meter, progress) = (UsageMeter::default(), RelayProgress::Open);
@@ -92,8 +92,8 @@ impl StreamRelay {
             return None;
         }
         let mut out = OutputPieces::default();
-        // The last event may lack its blank line; it is whole all the same if it can be read. One
-        // without data was cut off before there was anything to read.
+        // The last event may lack its blank line; it counts as complete if it can be parsed. An
+        // event without data was cut off before its data, and is ignored.
         let rest = SseEvent(Bytes::from([&self.splitter.take_rest(), &b"\n\n"[..]].concat()));
         if rest.data_slice().is_some_and(|data| !data.trim_ascii().is_empty()) {
             self.relay_event(rest, &mut out);
@@ -136,12 +136,12 @@ impl StreamRelay {
         }
     }
 
-    /// Whether it ended in a way that costs nothing.
+    /// Whether the response failed in a way for which nothing is charged.
     pub(super) fn is_unbilled(&self) -> bool {
         matches!(&self.format, StreamFormat::Responses(state, _) if state.is_unbilled())
     }
 
-    /// Reads one event and puts what the client is to see into `out`.
+    /// Reads one event and appends the bytes for the client to `out`.
     fn relay_event(&mut self, event: SseEvent, out: &mut OutputPieces) {
         if self.progress != RelayProgress::Open {
             return;
@@ -149,7 +149,7 @@ impl StreamRelay {
         let action = match event.data_slice() {
             None if event.is_well_formed() => Ok(self.action_without_data(&event)),
             None => Err(RelayError::Malformed),
-            // Nothing in it: as good as a comment.
+            // An event with empty data is treated like a comment.
             Some(data) if data.trim_ascii().is_empty() => match self.format {
                 StreamFormat::Translated(_) => Ok(EventAction::Drop),
                 _ => Ok(EventAction::Forward),
@@ -182,7 +182,8 @@ impl StreamRelay {
         }
     }
 
-    /// An event without data. In another format only comments mean the same.
+    /// Returns the action for an event without data. A translated stream keeps only comments, since
+    /// no other field means the same in the other format.
     fn action_without_data(&self, event: &SseEvent) -> EventAction {
         match self.format {
             StreamFormat::Translated(_) if !event.0.starts_with(b":") => EventAction::Drop,
@@ -192,7 +193,7 @@ impl StreamRelay {
 
     fn handle_data(&mut self, data: Bytes) -> Result<EventAction, RelayError> {
         let event = JsonDocument::parse_from_vendor(data).map_err(|_| RelayError::Malformed)?;
-        // A response's own events say how they went wrong.
+        // The events of a response report errors in their own way, which their handler reads.
         let has_own_errors = matches!(self.format, StreamFormat::Responses(..));
         if let Some(error) = VendorError::from_event(&event).filter(|_| !has_own_errors) {
             return Err(RelayError::Vendor(error));
@@ -217,7 +218,7 @@ impl StreamRelay {
 }
 
 impl StreamFormat {
-    /// An event that tells the client why its stream ends.
+    /// Returns the error event that tells the client why the stream ends.
     fn error_event(&self, why: &RelayError) -> String {
         match self {
             StreamFormat::Messages { request_id, .. } => {
@@ -234,7 +235,8 @@ impl StreamFormat {
     }
 }
 
-/// A chunk of a chat stream.
+/// Meters a chunk of a chat stream. If the client did not ask for usage, the usage is removed from
+/// the chunk.
 fn handle_chat_chunk(
     chunk: &JsonDocument,
     include_usage: bool,
@@ -259,7 +261,7 @@ fn handle_chat_chunk(
     patch.remove("usage");
     let pieces = patch.finish();
     if chunk.body().contains(&b'\n') || chunk.body().contains(&b'\r') {
-        // Data that came on several lines goes on one.
+        // Data that arrived on several lines is sent on one line.
         return EventAction::ReplaceData(vec![Bytes::from(compact(&pieces.concat()).into_owned())]);
     }
     EventAction::ReplaceData(pieces)
@@ -295,38 +297,43 @@ fn handle_response_event(
     }
 }
 
-/// An event of a messages stream, which goes on as it came.
+/// Meters an event of a messages stream, which is forwarded unchanged.
 fn handle_messages_event(
     event: &JsonDocument,
     reported: &mut ReportedUsage,
     meter: &mut UsageMeter,
 ) -> Result<EventAction, RelayError> {
     let kind = event.get("type").and_then(JsonValue::text).ok_or(RelayError::Malformed)?;
-    let mut report = |usage: Option<JsonValue<'_>>, early, meter: &mut UsageMeter| {
-        let counts = usage.is_some_and(|usage| reported.merge(usage));
-        if let (true, Some(tokens)) = (counts, reported.tokens()) {
-            meter.record_tokens(tokens, early);
+    let mut report = |usage: Option<JsonValue<'_>>, quality, meter: &mut UsageMeter| {
+        let has_usage = usage.is_some_and(|usage| reported.merge(usage));
+        if let (true, Some(tokens)) = (has_usage, reported.tokens()) {
+            meter.record_tokens(tokens, quality);
         }
     };
-    let count = |part: &str, of: &[&str], meter: &mut UsageMeter| {
-        let entries = event.get(part).into_iter().flat_map(JsonValue::raw_members);
-        let counts = |name: &[u8]| of.iter().any(|known| *known.as_bytes() == *name);
-        entries.filter(|(name, _)| counts(name)).for_each(|(_, v)| meter.count_text(v));
+    let count_members = |container: &str, names: &[&str], meter: &mut UsageMeter| {
+        let members = event.get(container).into_iter().flat_map(JsonValue::raw_members);
+        let is_counted_member = |name: &[u8]| names.iter().any(|n| *n.as_bytes() == *name);
+        members.filter(|(name, _)| is_counted_member(name)).for_each(|(_, v)| meter.count_text(v));
     };
     match &*kind {
-        "message_start" => report(event.get("message").and_then(|m| m.get("usage")), true, meter),
-        "message_delta" => report(event.get("usage"), false, meter),
-        "content_block_start" => {
-            count("content_block", &["text", "thinking", "data", "name"], meter);
+        "message_start" => {
+            let usage = event.get("message").and_then(|message| message.get("usage"));
+            report(usage, ReportQuality::Early, meter);
         }
-        "content_block_delta" => count("delta", &["text", "thinking", "partial_json"], meter),
+        "message_delta" => report(event.get("usage"), ReportQuality::Final, meter),
+        "content_block_start" => {
+            count_members("content_block", &["text", "thinking", "data", "name"], meter);
+        }
+        "content_block_delta" => {
+            count_members("delta", &["text", "thinking", "partial_json"], meter);
+        }
         "message_stop" => return Ok(EventAction::ForwardLast),
         _ => {}
     }
     Ok(EventAction::Forward)
 }
 
-/// Pieces for the client; neighbours in one buffer are joined without a copy.
+/// Pieces of output for the client; a single piece is not copied.
 #[derive(Default)]
 struct OutputPieces {
     pieces: Vec<Bytes>,

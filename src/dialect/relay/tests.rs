@@ -165,7 +165,7 @@ const WORDS: (&str, &str) =
 const STOP: (&str, &str) = ("message_stop", "");
 
 fn run_both_formats(events: &[(&str, &str)]) -> [Relay; 2] {
-    let stamp = ReplyMetadata {
+    let metadata = ReplyMetadata {
         model: "m".to_owned(),
         created: 1,
         input_tokens: 0,
@@ -173,7 +173,7 @@ fn run_both_formats(events: &[(&str, &str)]) -> [Relay; 2] {
         save_thinking: true,
     };
     let native = RelayMode::Messages { request_id: "r".to_owned() };
-    [native, RelayMode::Translated(stamp)]
+    [native, RelayMode::Translated(metadata)]
         .map(|passage| run_relay(Relay::new(passage, true), &messages_stream(events), 50).1)
 }
 
@@ -288,7 +288,8 @@ proptest! {
     }
 }
 
-/// Replies of models that hide nothing, with texts of so many bytes.
+/// Returns replies without hidden reasoning, with texts of `bytes` bytes and reports of `output`
+/// tokens.
 fn long_replies(bytes: usize, output: u64, status: &str) -> [(RelayMode, bool, String); 6] {
     let text = "a".repeat(bytes);
     let chat = RelayMode::Chat { include_usage: true, choices: 1 };

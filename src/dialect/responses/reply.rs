@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use super::stored_objects::ID_BYTES_MAX;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
-use crate::dialect::meter::{self, UsageMeter};
+use crate::dialect::meter::{self, ReportQuality, UsageMeter};
 use crate::dialect::redaction::{redact, redact_json};
 use crate::dialect::vendor_error::{self, VendorError};
 use crate::money::TokenUsage;
@@ -98,7 +98,7 @@ impl ResponseState {
                 let response = response();
                 self.record_ids(&response);
                 if let Some(tokens) = response.usage.and_then(read_tokens) {
-                    meter.record_tokens(tokens, true);
+                    meter.record_tokens(tokens, ReportQuality::Early);
                 }
             }
             "response.completed" | "response.incomplete" | "response.failed" => {
@@ -141,7 +141,7 @@ impl ResponseState {
         self.record_ids(response);
         let reported = response.usage.and_then(read_tokens);
         if let Some(tokens) = reported {
-            meter.record_tokens(tokens, false);
+            meter.record_tokens(tokens, ReportQuality::Final);
             if meter.is_reported() {
                 return;
             }

@@ -8,7 +8,7 @@ use crate::dialect::json::compact::compact;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::messages::ReportedUsage;
-use crate::dialect::meter::UsageMeter;
+use crate::dialect::meter::{ReportQuality, UsageMeter};
 use crate::money::TokenUsage;
 
 /// What a translated reply needs that the vendor's reply does not contain.
@@ -48,7 +48,7 @@ pub(in crate::dialect) fn translate_reply(
     if let Some(tokens) =
         document.get("usage").filter(|u| usage.merge(*u)).and_then(|_| usage.tokens())
     {
-        meter.record_tokens(tokens, false);
+        meter.record_tokens(tokens, ReportQuality::Final);
     }
     let stop = document.get("stop_reason").and_then(JsonValue::text).unwrap_or_default();
     let refusal =

@@ -10,7 +10,7 @@ use super::thinking::{RECORD_BYTES_MAX, SavedThinking, ThinkingRecorder};
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue, scan};
 use crate::dialect::messages::ReportedUsage;
-use crate::dialect::meter::UsageMeter;
+use crate::dialect::meter::{ReportQuality, UsageMeter};
 
 /// At most this many blocks may be open at a time; vendors open one.
 const OPEN_BLOCKS_MAX: usize = 256;
@@ -134,14 +134,19 @@ impl StreamTranslator {
             json_string(&self.metadata.model),
         );
         self.chunk_prefix = Some(Bytes::from(head));
-        self.record_usage(message.get("usage"), meter, true);
+        self.record_usage(message.get("usage"), meter, ReportQuality::Early);
         self.write_chunk(out, |out| out.put_slice(br#""role":"assistant","content":"""#))
     }
 
-    fn record_usage(&mut self, usage: Option<JsonValue<'_>>, meter: &mut UsageMeter, early: bool) {
+    fn record_usage(
+        &mut self,
+        usage: Option<JsonValue<'_>>,
+        meter: &mut UsageMeter,
+        quality: ReportQuality,
+    ) {
         let counts = usage.is_some_and(|usage| self.usage.merge(usage));
         if let (true, Some(tokens)) = (counts, self.usage.tokens()) {
-            meter.record_tokens(tokens, early);
+            meter.record_tokens(tokens, quality);
         }
     }
 
@@ -316,7 +321,7 @@ impl StreamTranslator {
         meter: &mut UsageMeter,
         out: &mut BytesMut,
     ) -> Option<()> {
-        self.record_usage(event.get("usage"), meter, false);
+        self.record_usage(event.get("usage"), meter, ReportQuality::Final);
         let Some(delta) = event.get("delta") else { return Some(()) };
         let Some(stop) = delta.get("stop_reason").and_then(JsonValue::text) else {
             return Some(());

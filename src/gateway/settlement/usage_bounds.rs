@@ -159,7 +159,7 @@ mod tests {
     use crate::catalogue::Catalogue;
     use crate::dialect::Endpoint;
     use crate::dialect::call::ParsedBody;
-    use crate::dialect::meter::UsageMeter;
+    use crate::dialect::meter::{ReportQuality, UsageMeter};
     use crate::money::{TokenUsage, UsageBasis};
 
     static CATALOGUE: Lazy<Catalogue> = Lazy::new(|| {
@@ -330,7 +330,7 @@ mod tests {
             meter.set_bounds(bounds_for_call(&call, &pricing));
             meter.count_bytes(text);
             let reported = TokenUsage { input, output, ..TokenUsage::default() };
-            meter.record_tokens(reported, false);
+            meter.record_tokens(reported, ReportQuality::Final);
             let usage = meter.usage(pricing.input_tokens);
             let held = Money::from_nano(held).expect("not negative");
             let rejected = meter.rejected_report();

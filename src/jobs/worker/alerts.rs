@@ -21,7 +21,10 @@ pub(super) fn log_possible_loss(job: &Job, why: &str) {
 pub(super) fn log_skipped(route: &VideoRoute, job: &str, reason: &str) {
     let (vendor, route) = (&route.vendor, &route.name);
     METRICS.fallbacks.with_label_values(&[vendor.as_str(), route, reason]).inc();
-    log::warn!(event = "upstream_attempt_failed", job, vendor, route, reason; "upstream attempt failed");
+    log::warn!(
+        event = "upstream_attempt_failed", job, vendor, route, reason;
+        "upstream attempt failed"
+    );
 }
 
 /// Logs a submission of which it is unknown whether the vendor received it.

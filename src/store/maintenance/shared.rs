@@ -48,7 +48,7 @@ struct RecoveryProgress {
     /// A run that is not recovered yet, and when it was noticed.
     new_run: Option<(String, Instant)>,
     /// Whether the store did not answer the last probe, so that this is logged only once.
-    is_away: bool,
+    is_unreachable: bool,
     identity: StoreIdentity,
     settings: SettingsCheck,
 }
@@ -114,21 +114,21 @@ impl SharedMaintenance {
             let probed = timeout(PROBE_TIMEOUT, self.probe(&mut progress)).await;
             match probed.unwrap_or_else(|_| Err(probe_timeout_error().into())) {
                 Ok(seen) => {
-                    if std::mem::take(&mut progress.is_away) {
+                    if std::mem::take(&mut progress.is_unreachable) {
                         self.outbox.store.topology.force_reconnect();
                         log::info!(event = "store_available"; "store available again");
                     }
-                    self.gate.set_away(false);
+                    self.gate.set_unreachable(false);
                     self.on_probe(&seen, &mut progress, uptime).await;
                 }
                 Err(IdentityError::Unavailable(why)) => {
                     uptime.reset();
                     self.outbox.store.invalidate_master().await;
-                    self.gate.set_away(true);
-                    if !progress.is_away {
+                    self.gate.set_unreachable(true);
+                    if !progress.is_unreachable {
                         log::warn!(event = "store_unavailable", why:% = why; "store unavailable");
                     }
-                    progress.is_away = true;
+                    progress.is_unreachable = true;
                 }
                 Err(IdentityError::Replaced) => self.on_replaced(&mut progress, uptime),
             }
@@ -164,9 +164,9 @@ impl SharedMaintenance {
     fn on_replaced(&self, progress: &mut RecoveryProgress, uptime: &Uptime) {
         uptime.reset();
         self.gate.forget_run();
-        (progress.new_run, progress.is_away) = (None, false);
+        (progress.new_run, progress.is_unreachable) = (None, false);
         progress.recovered_run = progress.recovered_run.take().map(|_| String::new());
-        self.gate.set_away(false);
+        self.gate.set_unreachable(false);
         if self.gate.set_fault(Some(STORE_REPLACED)) {
             log::error!(
                 event = "store_replaced";

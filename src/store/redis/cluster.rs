@@ -185,9 +185,10 @@ impl ClusterLinks {
     pub(super) async fn refresh_view(&self) -> RedisResult<Arc<ClusterView>> {
         let known = self.view();
         let first = match &known.reported_by {
-            Some(giver) => {
-                timeout(FIRST_NODE_TIMEOUT, self.query_view(giver)).await.ok().and_then(Result::ok)
-            }
+            Some(reporter) => timeout(FIRST_NODE_TIMEOUT, self.query_view(reporter))
+                .await
+                .ok()
+                .and_then(Result::ok),
             None => None,
         };
         let view = match first {
@@ -367,22 +368,23 @@ mod tests {
 
     #[test]
     fn masters_come_first_and_every_slot_has_one() {
-        let giver = ClusterNode { host: "h".to_owned(), port: 1 };
+        let reporter = ClusterNode { host: "h".to_owned(), port: 1 };
         let whole = [
             range(0, 99, vec![owner("", 1), owner("b", 2)]),
             range(100, 16_383, vec![owner("c", 3), owner("?", 4)]),
         ];
-        let view = parse_cluster_slots(&giver, &Value::Array(whole.to_vec())).expect("it is whole");
+        let view =
+            parse_cluster_slots(&reporter, &Value::Array(whole.to_vec())).expect("it is whole");
         assert_eq!(view.format_masters(), "c:3 h:1");
         assert_eq!(view.nodes.len(), 3);
         assert_eq!(
-            parse_cluster_slots(&giver, &Value::Array(whole[..1].to_vec())),
+            parse_cluster_slots(&reporter, &Value::Array(whole[..1].to_vec())),
             None,
             "slots are missing"
         );
         let nobody = [range(0, 16_383, vec![owner("?", 4)])];
         assert_eq!(
-            parse_cluster_slots(&giver, &Value::Array(nobody.to_vec())),
+            parse_cluster_slots(&reporter, &Value::Array(nobody.to_vec())),
             None,
             "nobody knows where it is"
         );

@@ -100,8 +100,8 @@ impl RedisConnection {
     pub(super) async fn refresh_masters(&self) -> Result<(), Unavailable> {
         let cluster = match &self.kind {
             ConnectionKind::Cluster(cluster) => cluster,
-            ConnectionKind::Sentinel(watched) => {
-                if let Some(master) = watched.changed_master().await {
+            ConnectionKind::Sentinel(sentinel_master) => {
+                if let Some(master) = sentinel_master.changed_master().await {
                     log::warn!(
                         event = "store_master_changed", master:%;
                         "store master changed (Sentinel)"
@@ -190,9 +190,9 @@ impl RedisConnection {
         Ok(match &self.kind {
             ConnectionKind::Server(server) => ConnectionHandle(Box::new(server.handle())),
             ConnectionKind::Cluster(cluster) => ConnectionHandle(Box::new(cluster.handle()?)),
-            ConnectionKind::Sentinel(watched) => {
-                ConnectionHandle(Box::new(super::sentinel::master_connection(watched).await?))
-            }
+            ConnectionKind::Sentinel(sentinel_master) => ConnectionHandle(Box::new(
+                super::sentinel::master_connection(sentinel_master).await?,
+            )),
         })
     }
 
@@ -214,7 +214,7 @@ impl RedisConnection {
         match &self.kind {
             ConnectionKind::Server(server) => server.reconnect(),
             ConnectionKind::Cluster(cluster) => cluster.reconnect(&nodes).await,
-            ConnectionKind::Sentinel(watched) => watched.forget_master().await,
+            ConnectionKind::Sentinel(sentinel_master) => sentinel_master.forget_master().await,
         }
         self.topology_version.store(version, Ordering::Relaxed);
     }
@@ -228,8 +228,8 @@ impl RedisConnection {
                     server.reconnect_throttled();
                 }
             }
-            ConnectionKind::Sentinel(watched) => {
-                watched.record_response(answered.as_ref().is_err_and(is_master_lost)).await;
+            ConnectionKind::Sentinel(sentinel_master) => {
+                sentinel_master.record_response(answered.as_ref().is_err_and(is_master_lost)).await;
             }
             ConnectionKind::Cluster(cluster) => cluster.record_response(answered.as_ref().err()),
         }
@@ -240,7 +240,7 @@ impl RedisConnection {
     /// doubtful, because the server that was taken for a master is none any more.
     pub(super) async fn invalidate_master(&self) {
         match &self.kind {
-            ConnectionKind::Sentinel(watched) => watched.forget_master().await,
+            ConnectionKind::Sentinel(sentinel_master) => sentinel_master.forget_master().await,
             ConnectionKind::Cluster(cluster) => cluster.invalidate_view(),
             ConnectionKind::Server(_) => {}
         }
@@ -261,9 +261,10 @@ async fn open_kind(
             ConnectionKind::Cluster(Box::new(ClusterLinks::open(rest, is_tls, tls).await?))
         }
         "redis-sentinel" | "rediss-sentinel" => {
-            let watched = Arc::new(SentinelMaster::from_address(rest, is_tls, tls, topology)?);
-            super::sentinel::master_connection(&watched).await?;
-            ConnectionKind::Sentinel(watched)
+            let sentinel_master =
+                Arc::new(SentinelMaster::from_address(rest, is_tls, tls, topology)?);
+            super::sentinel::master_connection(&sentinel_master).await?;
+            ConnectionKind::Sentinel(sentinel_master)
         }
         _ => return Ok(None),
     }))

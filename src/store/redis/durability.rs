@@ -17,7 +17,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(40);
 /// A server that syncs to disk every second, and has no sync under way, begins the next one within
 /// this time.
 const FSYNC_START_MAX: Duration = Duration::from_millis(1_300);
-/// Time limit for the disk, for a replica, and for a server that restarts.
+/// The time limit for a write to become durable. It covers the disk, a replica and a restart of the
+/// server.
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl RedisStore {

@@ -128,7 +128,7 @@ impl RedisStore {
     /// If little room is left, evicts bytes of the account that keeps the most or, if that account
     /// has nothing to evict, of the next largest one.
     async fn evict_if_full(&self, totals: &KeptTotals) -> Result<(), Unavailable> {
-        let over = totals.total.saturating_sub(self.kept_bytes.low_water());
+        let over = totals.total.saturating_sub(self.kept_bytes.eviction_threshold());
         if over == 0 {
             return Ok(());
         }
@@ -169,8 +169,8 @@ impl RedisStore {
         }
         let names =
             if is_first { self.list_accounts().await? } else { self.accounts_with_kept().await? };
-        for few in names.chunks(ACCOUNTS_BATCH) {
-            let weighing = few.iter().map(|account| async move {
+        for batch in names.chunks(ACCOUNTS_BATCH) {
+            let weighing = batch.iter().map(|account| async move {
                 let sums =
                     self.run_numeric_script(&account_call(account), |s| &s.storage.measure).await?;
                 Ok::<_, Unavailable>((account.clone(), sums.first().copied().unwrap_or_default()))

@@ -39,7 +39,7 @@ impl KeptBytes {
 
     /// Returns the number of bytes above which something is evicted, so that there is room for new
     /// data.
-    pub(super) fn low_water(&self) -> u64 {
+    pub(super) fn eviction_threshold(&self) -> u64 {
         self.bytes_max - self.bytes_max / 8
     }
 

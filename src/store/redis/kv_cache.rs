@@ -35,16 +35,16 @@ impl AccountCache for RedisStore {
         }
         let keys = AccountKeys::of(account);
         for namespace in [Namespace::Ids, Namespace::Other] {
-            let on_it: Vec<&String> =
+            let in_namespace: Vec<&String> =
                 names.iter().filter(|name| Namespace::of(name) == namespace).collect();
-            for few in on_it.chunks(NAMES_BATCH) {
+            for batch in in_namespace.chunks(NAMES_BATCH) {
                 let mut call = ScriptCall::default();
                 call.key(keys.tag());
                 for key in keys.cache_entries(namespace) {
                     call.key(key);
                 }
                 call.arg(&entry[..]).arg(life_ms.min(TTL_MS_MAX)).arg(namespace.entries_max());
-                for name in few {
+                for name in batch {
                     call.key(keys.cache_entry(name)).arg(name);
                 }
                 let reply = self.run_script(&call, |s| &s.storage.put).await?;
@@ -61,9 +61,9 @@ impl AccountCache for RedisStore {
     ) -> Result<Vec<Option<Bytes>>, Unavailable> {
         let keys = AccountKeys::of(account);
         let keys = &keys;
-        cache_lookup::find_entries(names, |few| async move {
+        cache_lookup::find_entries(names, |batch| async move {
             let mut read = redis::cmd("MGET");
-            few.iter().for_each(|name| {
+            batch.iter().for_each(|name| {
                 read.arg(keys.cache_entry(name));
             });
             self.connection().await?.query(&read).await

@@ -18,14 +18,15 @@ struct IndexCursor {
 }
 
 impl IndexRepair {
-    /// The SSCAN cursor of the next batch; `None` until `STEP_INTERVAL` has passed.
+    /// Returns the SSCAN cursor of the next batch; `None` until `STEP_INTERVAL` has passed since
+    /// the last one.
     pub(super) fn next_scan_cursor(&self) -> Option<u64> {
-        let mut walk = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if walk.last_step_at.is_some_and(|stepped| stepped.elapsed() < STEP_INTERVAL) {
+        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if progress.last_step_at.is_some_and(|stepped| stepped.elapsed() < STEP_INTERVAL) {
             return None;
         }
-        walk.last_step_at = Some(Instant::now());
-        Some(walk.cursor)
+        progress.last_step_at = Some(Instant::now());
+        Some(progress.cursor)
     }
 
     pub(super) fn set_cursor(&self, cursor: u64) {

@@ -187,7 +187,7 @@ impl RedisStore {
         }
         runs.sort();
         let digest = Sha256::digest(runs.concat());
-        let run_id = to_hex(&digest[..16]).into();
+        let run_id = to_hex(&digest[..16]);
         let uptime = Duration::from_secs(uptime);
         Ok(ServerInfo { run_id, uptime, appends_to_old_aof, has_aof, is_rewriting_aof })
     }

@@ -23,7 +23,7 @@ pub(in crate::store) struct RunGate {
     /// Whether the outbox can record the end of a hold.
     outbox_writable: Arc<AtomicBool>,
     /// Whether the store did not answer the last probe.
-    is_away: AtomicBool,
+    is_unreachable: AtomicBool,
     /// The addresses of the servers.
     pub(super) topology: Arc<Topology>,
 }
@@ -39,8 +39,8 @@ struct GateState {
 
 impl GateState {
     fn allows(&self, needs: Requirement) -> bool {
-        let buys = needs != Requirement::KnownRun;
-        self.run.is_some() && !(buys && (!self.is_open || self.fault.is_some()))
+        let places_hold = needs != Requirement::KnownRun;
+        self.run.is_some() && !(places_hold && (!self.is_open || self.fault.is_some()))
     }
 }
 
@@ -60,9 +60,9 @@ pub(super) enum Requirement {
 
 impl RunGate {
     pub(in crate::store) fn new(outbox_writable: Arc<AtomicBool>) -> RunGate {
-        let (wakeup, is_away) = (Notify::new(), AtomicBool::new(false));
+        let (wakeup, is_unreachable) = (Notify::new(), AtomicBool::new(false));
         let (state, topology) = (watch::Sender::default(), Arc::default());
-        RunGate { state, wakeup, outbox_writable, is_away, topology }
+        RunGate { state, wakeup, outbox_writable, is_unreachable, topology }
     }
 
     /// Returns the id of the store; `None` until it is known.
@@ -93,11 +93,11 @@ impl RunGate {
     }
 
     /// Sets whether the store did not answer the last probe.
-    pub(in crate::store) fn set_away(&self, away: bool) {
-        self.is_away.store(away, Ordering::SeqCst);
+    pub(in crate::store) fn set_unreachable(&self, unreachable: bool) {
+        self.is_unreachable.store(unreachable, Ordering::SeqCst);
     }
 
-    /// Clears the run: it is unknown which one answers.
+    /// Clears the run, because it is unknown which run answers.
     pub(in crate::store) fn forget_run(&self) {
         self.state.send_modify(|state| (state.run, state.is_open) = (None, false));
     }
@@ -138,7 +138,7 @@ impl RunGate {
         if needs == Requirement::WritableOutbox && !self.can_write_outbox() {
             return Err(Unavailable("the outbox cannot be written".to_owned()));
         }
-        if needs == Requirement::WritableOutbox && self.is_away.load(Ordering::SeqCst) {
+        if needs == Requirement::WritableOutbox && self.is_unreachable.load(Ordering::SeqCst) {
             return Err(Unavailable("the store is away".to_owned()));
         }
         let state = self.state.borrow();
@@ -176,9 +176,9 @@ impl RunGate {
         let is_same =
             |state: &GateState| state.run.as_ref().is_some_and(|run| Arc::ptr_eq(run, refused));
         self.state.send_if_modified(|state| {
-            let shuts = state.is_open && is_same(state);
-            state.is_open &= !shuts;
-            shuts
+            let closes_gate = state.is_open && is_same(state);
+            state.is_open &= !closes_gate;
+            closes_gate
         });
         self.wakeup.notify_one();
         let mut changes = self.state.subscribe();

@@ -135,8 +135,8 @@ impl SentinelMaster {
         let mut asking: FuturesUnordered<_> = self.sentinels.iter().map(ask).collect();
         let (mut reports, mut failure) = (Vec::new(), None);
         loop {
-            let has_most = reports.len() * 2 > self.sentinels.len();
-            let wait = if has_most { MAJORITY_GRACE } else { SENTINEL_TIMEOUT };
+            let has_majority = reports.len() * 2 > self.sentinels.len();
+            let wait = if has_majority { MAJORITY_GRACE } else { SENTINEL_TIMEOUT };
             match timeout(wait, asking.next()).await {
                 Ok(Some(Ok(Ok(Ok(more))))) => reports.push(more),
                 Ok(Some(Ok(Ok(Err(why))))) => failure = Some(why),
@@ -177,12 +177,12 @@ impl SentinelMaster {
 /// even if the caller stops waiting: a Sentinel that does not answer takes longer than any caller
 /// waits.
 pub(super) async fn master_connection(
-    watched: &Arc<SentinelMaster>,
+    sentinel_master: &Arc<SentinelMaster>,
 ) -> RedisResult<MultiplexedConnection> {
-    if let Some(master) = watched.known.lock().await.live_connection() {
+    if let Some(master) = sentinel_master.known.lock().await.live_connection() {
         return Ok(master);
     }
-    let own = watched.clone();
+    let own = sentinel_master.clone();
     let looking = tokio::spawn(async move {
         let mut known = own.known.lock().await;
         // Another caller may have found the master in the meantime.

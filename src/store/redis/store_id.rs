@@ -32,9 +32,9 @@ pub(in crate::store) enum StoredIds {
 }
 
 impl StoredIds {
-    fn classify(places: &[Option<String>]) -> StoredIds {
-        let names: BTreeSet<String> = places.iter().flatten().cloned().collect();
-        let is_whole = names.len() == 1 && places.iter().all(Option::is_some);
+    fn classify(stored_ids: &[Option<String>]) -> StoredIds {
+        let names: BTreeSet<String> = stored_ids.iter().flatten().cloned().collect();
+        let is_whole = names.len() == 1 && stored_ids.iter().all(Option::is_some);
         match names.first() {
             None => StoredIds::Missing,
             Some(name) if is_whole => StoredIds::Consistent(name.as_str().into()),
@@ -63,7 +63,7 @@ pub(in crate::store) fn derive_next_id(found: &BTreeSet<String>) -> String {
 impl RedisStore {
     /// Reads the id of the store from all keys that may hold it.
     pub(in crate::store) async fn read_store_ids(&self) -> Result<StoredIds, Unavailable> {
-        let commands = self.id_keys().await?.iter().map(|place| get_command(place)).collect();
+        let commands = self.id_keys().await?.iter().map(|id_key| get_command(id_key)).collect();
         Ok(StoredIds::classify(&self.connection().await?.query_each(commands).await?))
     }
 
@@ -73,36 +73,36 @@ impl RedisStore {
         &self,
         id: &str,
     ) -> Result<(), Unavailable> {
-        let places = self.id_keys().await?;
-        let Some((first, others)) = places.split_first() else { return Ok(()) };
-        let set = |place: &String, id: &str| {
-            redis::cmd("SET").arg(place).arg(id).arg("NX").arg("GET").to_owned()
+        let id_keys = self.id_keys().await?;
+        let Some((first, others)) = id_keys.split_first() else { return Ok(()) };
+        let set = |id_key: &String, id: &str| {
+            redis::cmd("SET").arg(id_key).arg(id).arg("NX").arg("GET").to_owned()
         };
         let connection = self.connection().await?;
         let known: Option<String> = connection.query(&set(first, id)).await?;
         let id = known.as_deref().unwrap_or(id);
-        let others = others.iter().map(|place| set(place, id)).collect();
+        let others = others.iter().map(|id_key| set(id_key, id)).collect();
         let _: Vec<Option<String>> = connection.query_each(others).await?;
         Ok(())
     }
 
     /// Writes the id to all keys, and replaces any other id.
     pub(in crate::store) async fn overwrite_store_id(&self, id: &str) -> Result<(), Unavailable> {
-        let places = self.id_keys().await?;
-        let set = |place: &String| redis::cmd("SET").arg(place).arg(id).to_owned();
+        let id_keys = self.id_keys().await?;
+        let set = |id_key: &String| redis::cmd("SET").arg(id_key).arg(id).to_owned();
         let _: Vec<String> =
-            self.connection().await?.query_each(places.iter().map(set).collect()).await?;
+            self.connection().await?.query_each(id_keys.iter().map(set).collect()).await?;
         Ok(())
     }
 
     /// Fails if the store, or in a cluster the part of it that would contain `key`, is not the
     /// known one: then it proves nothing that the key is missing.
     pub(super) async fn confirm_absence(&self, key: &str) -> Result<(), Unavailable> {
-        let Some(guard) = &self.run_gate else { return Ok(()) };
-        let places = self.id_keys().await?;
-        let place = &places[key_slot(key) * places.len() / SLOT_COUNT];
-        let found: Option<String> = self.connection().await?.query(&get_command(place)).await?;
-        let known = guard.store_id();
+        let Some(run_gate) = &self.run_gate else { return Ok(()) };
+        let id_keys = self.id_keys().await?;
+        let id_key = &id_keys[key_slot(key) * id_keys.len() / SLOT_COUNT];
+        let found: Option<String> = self.connection().await?.query(&get_command(id_key)).await?;
+        let known = run_gate.store_id();
         match (found.as_deref(), known.as_deref()) {
             (Some(found), Some(known)) if found == known => Ok(()),
             (Some(_), None) => Ok(()),
@@ -117,21 +117,21 @@ impl RedisStore {
     }
 }
 
-fn get_command(place: &str) -> Cmd {
-    redis::cmd("GET").arg(place).to_owned()
+fn get_command(id_key: &str) -> Cmd {
+    redis::cmd("GET").arg(id_key).to_owned()
 }
 
 /// Returns one key for each of `ID_KEY_COUNT` equal ranges of slots, in the order of the ranges.
 fn id_keys_by_slot() -> Vec<String> {
-    let mut places = vec![None; ID_KEY_COUNT];
+    let mut id_keys = vec![None; ID_KEY_COUNT];
     for number in 0_u32.. {
-        let place = format!("tollgate:store:{{{number}}}");
-        places[key_slot(&place) * ID_KEY_COUNT / SLOT_COUNT].get_or_insert(place);
-        if places.iter().all(Option::is_some) {
+        let id_key = format!("tollgate:store:{{{number}}}");
+        id_keys[key_slot(&id_key) * ID_KEY_COUNT / SLOT_COUNT].get_or_insert(id_key);
+        if id_keys.iter().all(Option::is_some) {
             break;
         }
     }
-    places.into_iter().flatten().collect()
+    id_keys.into_iter().flatten().collect()
 }
 
 /// Returns the slot of a key in a cluster. If there is text between the first braces of the key,
@@ -168,10 +168,10 @@ mod tests {
 
     #[test]
     fn each_part_of_the_slots_has_a_place() {
-        let places = id_keys_by_slot();
-        assert_eq!(places.len(), ID_KEY_COUNT);
-        for (part, place) in places.iter().enumerate() {
-            assert_eq!(key_slot(place) * ID_KEY_COUNT / SLOT_COUNT, part, "{place}");
+        let id_keys = id_keys_by_slot();
+        assert_eq!(id_keys.len(), ID_KEY_COUNT);
+        for (part, id_key) in id_keys.iter().enumerate() {
+            assert_eq!(key_slot(id_key) * ID_KEY_COUNT / SLOT_COUNT, part, "{id_key}");
         }
     }
 

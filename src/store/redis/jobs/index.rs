@@ -23,10 +23,11 @@ use super::super::shared_store::RedisStore;
 use crate::jobs::JobStatus;
 use crate::ledger::{AccountName, Unavailable};
 
-/// An announced job is checked after this time, in ms.
+/// A job whose entry was added, or whose check was scheduled, is checked after this time, in ms.
 pub(super) const RECHECK_AFTER_MS: u64 = 60_000;
-/// An announced change is made within this time, in ms, or not at all. The remaining time allows
-/// for clocks that differ between the nodes of a cluster.
+/// The placing or change of a job for which a check was scheduled is made within this time, in ms,
+/// or not at all. The rest of `RECHECK_AFTER_MS` allows for clocks that differ between the nodes of
+/// a cluster.
 const WRITE_DEADLINE_MS: u64 = 30_000;
 
 const DUE_KEY: &str = "tollgate:{:videos}:due";

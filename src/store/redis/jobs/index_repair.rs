@@ -34,8 +34,9 @@ impl RedisStore {
         // If an account cannot be read now, the other accounts are still scanned.
         let open = join_all(names.into_iter().map(|name| self.open_job_members(name))).await;
         let members: Vec<String> = open.into_iter().flatten().flatten().collect();
-        for few in members.chunks(JOBS_BATCH) {
-            let scheduled = join_all(few.iter().map(|member| self.schedule_recheck(member))).await;
+        for batch in members.chunks(JOBS_BATCH) {
+            let scheduled =
+                join_all(batch.iter().map(|member| self.schedule_recheck(member))).await;
             scheduled.into_iter().try_for_each(|one| one.map(|_| ()))?;
         }
         Ok(next)

@@ -5,7 +5,7 @@
 --   amount; 'out_of_range'; or 'no_account'.
 local account, payments = KEYS[1], KEYS[2]
 local tx, amount = ARGV[1], ARGV[2]
-if not sound(amount) then return redis.error_reply('ERR amount') end
+if not is_amount(amount) then return redis.error_reply('ERR amount') end
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
 local known = redis.call('HGET', payments, tx)
 if known then

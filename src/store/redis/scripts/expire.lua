@@ -13,13 +13,13 @@ if known[1] ~= 'open' then
 end
 if tonumber(known[5]) > now_ms() then return {'gone'} end
 local charge = known[3] or '0'
-local lost = post(account, hold, known[2], charge)
-if not lost then return {'gone'} end
+local written_off = post(account, hold, known[2], charge)
+if not written_off then return {'gone'} end
 redis.call('HSET', hold, 'state', 'expired', 'posted', charge)
 redis.call('HDEL', hold, 'line')
-redis.call('PEXPIRE', hold, REMEMBER_MS)
+redis.call('PEXPIRE', hold, ENDED_HOLD_TTL_MS)
 redis.call('ZREM', open, id)
 if charge ~= '0' then
-  redis.call('RPUSH', journal, charge .. ' ' .. lost .. ' ' .. (known[4] or ''))
+  redis.call('RPUSH', journal, charge .. ' ' .. written_off .. ' ' .. (known[4] or ''))
 end
-return {'done', lost}
+return {'done', written_off}

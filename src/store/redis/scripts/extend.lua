@@ -4,7 +4,7 @@
 -- Reply: 'held' and the amount now held; 'gone' if the hold is not open; or 'no_account'.
 local account, hold = KEYS[1], KEYS[2]
 local wanted = ARGV[2]
-if not sound(wanted) then return redis.error_reply('ERR amount') end
+if not is_amount(wanted) then return redis.error_reply('ERR amount') end
 local available = redis.call('HGET', account, 'available')
 if not available then return {'no_account'} end
 local known = redis.call('HMGET', hold, 'state', 'held')

@@ -4,7 +4,7 @@
 --   available; 'conflict' if the hold exists with other amounts; 'tombstoned' if it was voided
 --   before; or 'no_account'.
 local function set_aside(account, hold, open, id, wanted, least, lease)
-  if not (sound(wanted) and sound(least)) then return redis.error_reply('ERR amount') end
+  if not (is_amount(wanted) and is_amount(least)) then return redis.error_reply('ERR amount') end
   local available = redis.call('HGET', account, 'available')
   if not available then return {'no_account'} end
   local known = redis.call('HMGET', hold, 'state', 'wanted', 'least', 'held')

@@ -4,7 +4,7 @@
 -- in 64 bits.
 
 -- Whether an amount has at most 19 digits and nothing else.
-local function sound(amount)
+local function is_amount(amount)
   return type(amount) == 'string' and #amount <= 19 and string.find(amount, '^%d+$') ~= nil
 end
 
@@ -38,24 +38,24 @@ end
 
 -- A hold that has ended is remembered for this time, in ms (one day), so that a repeated operation
 -- gets the same reply.
-local REMEMBER_MS = 86400000
+local ENDED_HOLD_TTL_MS = 86400000
 
 -- Takes an amount from what is available, and writes off the part that is not available. Returns
 -- the part that was written off.
-local function take(account, scratch, amount)
+local function charge_available(account, scratch, amount)
   local available = redis.call('HGET', account, 'available')
   local paid = amount
   if less(available, amount) then paid = available end
-  local lost = difference(scratch, amount, paid)
+  local written_off = difference(scratch, amount, paid)
   subtract(account, 'available', paid)
-  add(account, 'written_off', lost)
-  return lost
+  add(account, 'written_off', written_off)
+  return written_off
 end
 
 -- Adds a charge to what is posted; false if the sum would exceed 64 bits. It must run before
 -- anything else changes, because a script that fails half-way keeps what it has written. No other
 -- sum can exceed its range: what is written off is never more than what is posted.
-local function fits(account, charge)
+local function add_to_posted(account, charge)
   if charge == '0' then return true end
   return type(redis.pcall('HINCRBY', account, 'posted', charge)) == 'number'
 end
@@ -65,9 +65,11 @@ end
 -- Returns the part that was written off; nil if the charge does not fit, and then nothing has
 -- changed.
 local function post(account, hold, held, charge)
-  if not fits(account, charge) then return nil end
+  if not add_to_posted(account, charge) then return nil end
   subtract(account, 'held', held)
-  if less(held, charge) then return take(account, hold, difference(hold, charge, held)) end
+  if less(held, charge) then
+    return charge_available(account, hold, difference(hold, charge, held))
+  end
   -- This sum cannot exceed its range: the held amount was part of what is available before.
   add(account, 'available', held)
   subtract(account, 'available', charge)

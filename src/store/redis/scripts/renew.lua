@@ -15,7 +15,7 @@ if lease ~= '' then
   redis.call('ZADD', open, string.format('%.0f', lease_until), id)
   return {'done'}
 end
-if not sound(charge) then return redis.error_reply('ERR amount') end
+if not is_amount(charge) then return redis.error_reply('ERR amount') end
 if not known[3] or less(known[3], charge) then
   redis.call('HSET', hold, 'posted', charge, 'line', line)
 end

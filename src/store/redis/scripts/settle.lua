@@ -8,39 +8,39 @@
 local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, charge, line = ARGV[1], ARGV[2], ARGV[3]
 local wanted, least, at = ARGV[4], ARGV[5], tonumber(ARGV[6])
-if not sound(charge) then return redis.error_reply('ERR amount') end
+if not is_amount(charge) then return redis.error_reply('ERR amount') end
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
 local known = redis.call('HMGET', hold, 'state', 'held', 'posted')
 local state = known[1]
 local is_lost = not state
 if is_lost then
   if not wanted then return {'unknown'} end
-  if not (sound(wanted) and sound(least)) then return redis.error_reply('ERR amount') end
-  -- An older hold may have been settled already and forgotten since.
-  if math.abs(now_ms() - at) >= REMEMBER_MS / 2 then return {'unknown'} end
+  if not (is_amount(wanted) and is_amount(least)) then return redis.error_reply('ERR amount') end
+  -- An older hold may have ended already, and its record may have expired since.
+  if math.abs(now_ms() - at) >= ENDED_HOLD_TTL_MS / 2 then return {'unknown'} end
   -- This server has lost the hold. What the hold set aside is available again, except what other
   -- calls have taken since. So the hold is settled like one that expired.
   state, known = 'expired', {'expired', '0', '0'}
 end
 if state == 'posted' then return {'already_posted', known[3]} end
 if state == 'voided' or state == 'tombstone' then return {'voided'} end
-local amount, total, lost = charge, charge, '0'
+local amount, total, written_off = charge, charge, '0'
 if state == 'open' then
-  lost = post(account, hold, known[2], charge)
-  if not lost then return {'out_of_range'} end
+  written_off = post(account, hold, known[2], charge)
+  if not written_off then return {'out_of_range'} end
 else
   -- The hold has expired, so what is still due is taken from what is available now.
   amount = difference(hold, charge, known[3])
   if string.sub(amount, 1, 1) == '-' then
     amount, total = '0', known[3]
   end
-  if not fits(account, amount) then return {'out_of_range'} end
-  lost = take(account, hold, amount)
+  if not add_to_posted(account, amount) then return {'out_of_range'} end
+  written_off = charge_available(account, hold, amount)
 end
 if is_lost then redis.call('HSET', hold, 'wanted', wanted, 'least', least, 'held', '0') end
 redis.call('HSET', hold, 'state', 'posted', 'posted', total)
 redis.call('HDEL', hold, 'line')
-redis.call('PEXPIRE', hold, REMEMBER_MS)
+redis.call('PEXPIRE', hold, ENDED_HOLD_TTL_MS)
 redis.call('ZREM', open, id)
-redis.call('RPUSH', journal, amount .. ' ' .. lost .. ' ' .. line)
-return {'posted', total, lost}
+redis.call('RPUSH', journal, amount .. ' ' .. written_off .. ' ' .. line)
+return {'posted', total, written_off}

@@ -11,7 +11,7 @@ local known = redis.call('HMGET', hold, 'state', 'held', 'posted')
 local state = known[1]
 if not state then
   redis.call('HSET', hold, 'state', 'tombstone')
-  redis.call('PEXPIRE', hold, REMEMBER_MS)
+  redis.call('PEXPIRE', hold, ENDED_HOLD_TTL_MS)
   return {'voided'}
 end
 if state == 'posted' then return {'already_posted', known[3]} end
@@ -23,7 +23,7 @@ if state == 'open' then
   subtract(account, 'held', known[2])
   add(account, 'available', known[2])
   redis.call('HSET', hold, 'state', 'voided')
-  redis.call('PEXPIRE', hold, REMEMBER_MS)
+  redis.call('PEXPIRE', hold, ENDED_HOLD_TTL_MS)
   redis.call('ZREM', open, id)
 end
 return {'voided'}

@@ -27,11 +27,11 @@ end
 
 local now = now_ms()
 local function has_room()
-  drop_over(replies, total, now)
+  remove_expired(replies, total, now)
   return tonumber(redis.call('GET', total) or '0') + bytes <= bytes_max
 end
 
-local function is_there()
+local function store_or_extend_body()
   if short then
     redis.call('SET', body, short, 'PX', text(life))
     return true
@@ -41,13 +41,13 @@ local function is_there()
   return redis.call('PTTL', body) > 0 and redis.call('PEXPIRE', body, text(life)) == 1
 end
 
-local kept = head ~= '' and life > 0 and has_room() and is_there()
+local kept = head ~= '' and life > 0 and has_room() and store_or_extend_body()
 redis.call('DEL', record)
 redis.call('HSET', record, 'owner', owner, 'content', content, 'ended', '1')
 if kept then
   redis.call('HSET', record, 'head', head, 'bytes', text(bytes))
   -- Only a reply with a body here is counted: from another one no bytes could be evicted.
-  if bytes > 0 then count(replies, total, bytes, owner, now, life) end
+  if bytes > 0 then add_member(replies, total, bytes, owner, now, life) end
 else
   redis.call('UNLINK', body)
 end

@@ -7,18 +7,18 @@
 -- Reply: the bytes that were evicted, and the bytes that the account keeps.
 local tag, wanted = KEYS[1], tonumber(ARGV[1])
 -- One call evicts at most this many bodies and entries.
-local STEPS_MAX = 500
-local dropped, steps = 0, 0
+local EVICTIONS_MAX = 500
+local evicted_bytes, evictions = 0, 0
 for _, list in ipairs(LISTS) do
   local kind = list == 'replies' and 'reply:' or 'note:'
-  while dropped < wanted and steps < STEPS_MAX do
+  while evicted_bytes < wanted and evictions < EVICTIONS_MAX do
     local first = redis.call('ZPOPMIN', tag .. list)[1]
     if not first then break end
     local bytes, name = split(first)
     redis.call('UNLINK', tag .. kind .. name)
     redis.call('DECRBY', tag .. list .. '-bytes', bytes)
-    dropped = dropped + tonumber(bytes)
-    steps = steps + 1
+    evicted_bytes = evicted_bytes + tonumber(bytes)
+    evictions = evictions + 1
   end
 end
-return {whole(dropped), kept_bytes(tag)}
+return {whole(evicted_bytes), kept_bytes(tag)}

@@ -3,12 +3,12 @@
 -- KEYS: the prefix of the account's keys.
 -- Reply: the bytes that the account keeps.
 local tag = KEYS[1]
--- Expired members are removed from a list at most this many times, LOOKS_MAX at a time.
-local TURNS_MAX = 10
+-- Expired members are removed from a list at most this many times, EXPIRED_BATCH at a time.
+local CLEANUP_ROUNDS_MAX = 10
 local now = now_ms()
 for _, list in ipairs(LISTS) do
-  for _ = 1, TURNS_MAX do
-    if drop_over(tag .. list, tag .. list .. '-bytes', now) < LOOKS_MAX then break end
+  for _ = 1, CLEANUP_ROUNDS_MAX do
+    if remove_expired(tag .. list, tag .. list .. '-bytes', now) < EXPIRED_BATCH then break end
   end
 end
 -- There are few bodies for vendors: only those of open jobs.

@@ -4,7 +4,7 @@
 -- are doubles here; amounts never are.
 local LISTS = {'replies', 'notes', 'ids'}
 -- At most this many expired members are removed from a list at a time; one script adds few.
-local LOOKS_MAX = 100
+local EXPIRED_BATCH = 100
 
 local function whole(number)
   return string.format('%.0f', number)
@@ -18,22 +18,22 @@ end
 
 -- Removes expired members from a list, and their bytes from its total. Returns how many were
 -- removed.
-local function drop_over(list, total, now)
+local function remove_expired(list, total, now)
   if redis.call('EXISTS', list) == 0 then
     redis.call('DEL', total)
     return 0
   end
-  local over = redis.call('ZRANGEBYSCORE', list, '-inf', whole(now), 'LIMIT', 0, LOOKS_MAX)
-  for _, member in ipairs(over) do
+  local expired = redis.call('ZRANGEBYSCORE', list, '-inf', whole(now), 'LIMIT', 0, EXPIRED_BATCH)
+  for _, member in ipairs(expired) do
     local bytes = split(member)
     redis.call('DECRBY', total, bytes)
     redis.call('ZREM', list, member)
   end
-  return #over
+  return #expired
 end
 
 -- Adds a member to a list, and its bytes to the total.
-local function count(list, total, bytes, name, now, life)
+local function add_member(list, total, bytes, name, now, life)
   redis.call('ZADD', list, whole(now + life), whole(bytes) .. ' ' .. name)
   redis.call('INCRBY', total, whole(bytes))
   if redis.call('PTTL', list) < life then redis.call('PEXPIRE', list, whole(life)) end

@@ -5,25 +5,25 @@
 -- ARGV: the entry, its life in ms, the most entries of the list, then the names.
 -- Reply: 'done' and the bytes that the account keeps.
 local tag, list, total = KEYS[1], KEYS[2], KEYS[3]
-local note, life, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local entry, life, entries_max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 -- About how many bytes the server needs for an entry, besides its content and its name.
-local BESIDE = 200
+local ENTRY_OVERHEAD_BYTES = 200
 local now = now_ms()
-drop_over(list, total, now)
+remove_expired(list, total, now)
 for at = 4, #KEYS do
   local key, name = KEYS[at], ARGV[at]
-  local before = whole(redis.call('STRLEN', key) + #name + BESIDE)
+  local before = whole(redis.call('STRLEN', key) + #name + ENTRY_OVERHEAD_BYTES)
   if redis.call('ZREM', list, before .. ' ' .. name) == 1 then
     redis.call('DECRBY', total, before)
   end
   if life == 0 then
     redis.call('DEL', key)
   else
-    redis.call('SET', key, note, 'PX', whole(life))
-    count(list, total, #note + #name + BESIDE, name, now, life)
+    redis.call('SET', key, entry, 'PX', whole(life))
+    add_member(list, total, #entry + #name + ENTRY_OVERHEAD_BYTES, name, now, life)
   end
 end
-for _ = 1, redis.call('ZCARD', list) - most do
+for _ = 1, redis.call('ZCARD', list) - entries_max do
   local bytes, name = split(redis.call('ZPOPMIN', list)[1])
   redis.call('UNLINK', tag .. 'note:' .. name)
   redis.call('DECRBY', total, bytes)

@@ -15,15 +15,17 @@ local function raise(record, field)
   return text(raised)
 end
 
--- A reply: the result, and what the index must know. The version says which of two replies is
--- newer.
+-- Returns a reply: the result, then the index values (the record's version, the time of the job's
+-- next check in unix ms, the job's status), then further values. The version shows which of two
+-- replies is newer.
 local function record_reply(result, record, ...)
   local known = redis.call('HMGET', record, 'version', 'due', 'until', 'status')
-  local look = math.max(tonumber(known[2]), tonumber(known[3]))
-  return {result, known[1], text(look), known[4], ...}
+  local check_at = math.max(tonumber(known[2]), tonumber(known[3]))
+  return {result, known[1], text(check_at), known[4], ...}
 end
 
--- Whether a claim still holds: nobody has claimed the job since, and the claim was not given back.
+-- Whether a claim is still valid: the job was not claimed again since, and the claim was not given
+-- back.
 local function is_claim(record, revision)
   local known = redis.call('HMGET', record, 'revision', 'until')
   return known[1] == revision and known[2] ~= '0'

@@ -5,7 +5,7 @@
 --   entry again.
 -- Reply: 'removed' and the index values; or 'gone' if the claim was lost.
 local record, body, keys, list, open = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local id, revision, look_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local id, revision, recheck_after_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 if not is_claim(record, revision) then return {'gone'} end
 local key = redis.call('HGET', record, 'key')
 if key ~= '' then redis.call('HDEL', keys, key) end
@@ -15,4 +15,4 @@ local version = raise(record, 'version')
 redis.call('DEL', record, body)
 -- These values are for the index. It keeps the job's entry for a while, so that a late update does
 -- not bring the job back there.
-return {'removed', version, text(now_ms() + look_ms), 'removed'}
+return {'removed', version, text(now_ms() + recheck_after_ms), 'removed'}

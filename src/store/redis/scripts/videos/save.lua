@@ -6,8 +6,8 @@
 -- Reply: 'saved', the index values, the new revision, and '1' if the job's client deleted it or
 --   else '0'; or 'gone' if the claim was lost.
 local record, body, open = KEYS[1], KEYS[2], KEYS[3]
-local id, revision, knew, job, status = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local due, forget = tonumber(ARGV[6]), ARGV[7]
+local id, revision, knew_deleted, job, status = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local due, delete_body = tonumber(ARGV[6]), ARGV[7]
 local known = redis.call('HMGET', record, 'deleted', 'saved_from', 'job', 'revision')
 local deleted = known[1]
 -- The same save was done before, and its reply was lost. A claim in between would have cleared the
@@ -20,10 +20,10 @@ redis.call('HSET', record, 'job', job, 'status', status, 'saved_from', revision)
 if due then
   -- A worker that did not know of the deletion computed this time for a video that the client still
   -- wants. A deleted job is due at once.
-  if deleted == '1' and knew == '0' then due = 0 end
+  if deleted == '1' and knew_deleted == '0' then due = 0 end
   redis.call('HSET', record, 'due', text(now_ms() + due), 'until', '0')
 end
-if forget == '1' then redis.call('DEL', body) end
+if delete_body == '1' then redis.call('DEL', body) end
 redis.call(is_open(status) and 'SADD' or 'SREM', open, id)
 revision = raise(record, 'revision')
 raise(record, 'version')
