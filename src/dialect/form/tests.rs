@@ -415,8 +415,7 @@ proptest! {
         let body = [if begins { head } else { b"" }, &garbage, &more, b"\r\n--XX--"].concat();
         let whole = read_in(TYPE, &body, body.len());
         let cut = read_in(TYPE, &body, size);
-        let describe = |form: Form| describe_parts(&form);
-        prop_assert_eq!(whole.map(describe), cut.map(describe));
+        prop_assert_eq!(whole.map(|form| describe_parts(&form)), cut.map(|f| describe_parts(&f)));
     }
 
     #[test]
