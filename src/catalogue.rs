@@ -5,6 +5,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -12,6 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::hex::to_hex;
 use crate::toml_reader::ConfigError;
 
+mod alias;
 mod completeness;
 mod example;
 pub mod failover;
@@ -27,6 +29,7 @@ mod rules_file;
 pub mod vendor;
 mod vendor_key;
 
+pub use alias::ModelAlias;
 pub use kind::ModelKind;
 pub use model::Model;
 pub use offer::Catalogue;
@@ -42,11 +45,12 @@ use rules_file::ModelEntry;
 pub(crate) type RulesSource = (String, String);
 
 impl Catalogue {
-    /// Parses the rules of all vendors. `naming` has the vendors' own names for models, from the
-    /// configuration.
+    /// Parses the rules of all vendors. `naming` has the vendors' own names for models and the
+    /// aliases, from the configuration.
     ///
     /// # Errors
-    /// Every fault found, each with its file and line.
+    /// Every fault found, each with its file and line. Aliases are checked if the rules have no
+    /// fault.
     pub fn parse(
         sources: &[RulesSource],
         naming: &[VendorModelNames],
@@ -56,6 +60,7 @@ impl Catalogue {
         let mut catalogue = Catalogue {
             models: Vec::new(),
             by_name: HashMap::new(),
+            aliases: Vec::new(),
             default_models: Vec::new(),
             version: "".into(),
             example_count: 0,
@@ -67,21 +72,22 @@ impl Catalogue {
             let rules = rules_file::parse(file, text, &mut faults);
             catalogue.file_counts.push(RulesFileCounts::new(file, &rules));
             for ModelEntry { model, location, is_default } in rules.models {
-                if is_default && let Some(first) = catalogue.default_model(model.kind) {
-                    faults.push(location.error(format!("'{first}' is the default already")));
+                if is_default && let Some(other) = catalogue.default_model(model.kind) {
+                    faults.push(location.error(format!("'{other}' is the default already")));
                 } else if is_default {
                     catalogue.default_models.push((model.kind, model.id.clone()));
                 }
                 if let Some(first) = locations.insert(model.id.clone(), location.clone()) {
                     faults.push(
-                        location.error(format!("model '{}' stands at {first} too", model.id)),
+                        location
+                            .error(format!("model '{}' is already defined at {first}", model.id)),
                     );
                 }
                 catalogue.by_name.insert(model.id.clone(), catalogue.models.len());
                 catalogue.models.push(Arc::new(model));
             }
-            let models = rules.examples.iter();
-            catalogue.example_count += models.map(|e| e.run(&catalogue, &mut faults)).count();
+            let examples = rules.examples.iter();
+            catalogue.example_count += examples.map(|e| e.run(&catalogue, &mut faults)).count();
         }
         if catalogue.models.is_empty() && faults.is_empty() {
             faults.push(
@@ -94,16 +100,200 @@ impl Catalogue {
         }
         let hash = digest.finalize();
         catalogue.version = to_hex(&hash[..6]).into();
-        catalogue.add_aliases(naming);
-        Ok(catalogue)
+        catalogue.add_names(naming, &mut faults);
+        if faults.is_empty() { Ok(catalogue) } else { Err(faults) }
     }
 
-    fn add_aliases(&mut self, naming: &[VendorModelNames]) {
-        for (at, model) in self.models.iter().enumerate() {
-            let vendor = naming.iter().find(|n| n.vendor == *model.vendor.name && n.allow_aliases);
-            let Some(vendor) = vendor else { continue };
-            // A model's id takes precedence over the same name used by a vendor.
-            self.by_name.entry(vendor.vendor_model_name(&model.id).into_owned()).or_insert(at);
+    /// Adds the names that clients may use beside the ids. An id takes precedence over an alias,
+    /// and an alias over a vendor's own name.
+    fn add_names(&mut self, naming: &[VendorModelNames], faults: &mut Vec<ConfigError>) {
+        let mut found = self.resolve_aliases(naming, faults);
+        found.extend(self.vendor_names(naming));
+        self.aliases = vec![Vec::new(); self.models.len()];
+        for (name, at) in found {
+            if let Entry::Vacant(entry) = self.by_name.entry(name) {
+                self.aliases[at].push(entry.key().clone());
+                entry.insert(at);
+            }
         }
+    }
+
+    /// Returns the aliases of the configuration, each with the index of its model. Those of a
+    /// vendor whose rules are missing are left out: that fault is told elsewhere.
+    fn resolve_aliases(
+        &self,
+        naming: &[VendorModelNames],
+        faults: &mut Vec<ConfigError>,
+    ) -> Vec<(String, usize)> {
+        let own_names = self.vendor_names(naming);
+        let mut places = HashMap::new();
+        let mut found = Vec::new();
+        for vendor in naming {
+            let is_sold = self.models.iter().any(|model| model.vendor.name == vendor.vendor);
+            for alias in vendor.aliases.iter().filter(|_| is_sold) {
+                let ModelAlias { name, location, .. } = alias;
+                if let Some(first) = places.insert(name.as_str(), location) {
+                    let what = format!("alias '{name}' is already defined at {first}");
+                    faults.push(location.error(format!("{what}; a name stands for one model")));
+                    continue;
+                }
+                match self.alias_target(alias, &vendor.vendor, &own_names) {
+                    Ok(at) => found.push((name.clone(), at)),
+                    Err(why) => faults.push(location.error(why)),
+                }
+            }
+        }
+        found
+    }
+
+    /// Returns the index of the model that an alias of `vendor` stands for. `own_names` has the
+    /// vendors' own names that clients may use.
+    ///
+    /// # Errors
+    /// A text that says what is wrong with the alias.
+    fn alias_target(
+        &self,
+        alias: &ModelAlias,
+        vendor: &str,
+        own_names: &[(String, usize)],
+    ) -> Result<usize, String> {
+        let ModelAlias { name, model_id, .. } = alias;
+        if self.by_name.contains_key(name) {
+            return Err(format!("alias '{name}' is the id of a model; an alias is another name"));
+        }
+        let Some(at) = self.by_name.get(model_id).copied() else {
+            let closest = self.closest_name(model_id, None).unwrap_or_default();
+            return Err(format!(
+                "alias '{name}' stands for '{model_id}', which is no model id; closest is \
+                 '{closest}'"
+            ));
+        };
+        let mut claimed = own_names.iter().filter(|(own_name, _)| own_name == name);
+        let claimed = claimed.find(|(_, of)| *of != at && self.models[*of].vendor.name != vendor);
+        let Some((_, of)) = claimed else { return Ok(at) };
+        let Model { id, vendor: owner, .. } = &*self.models[*of];
+        let owner = &owner.name;
+        Err(format!("alias '{name}' is {owner}'s own name of '{id}', which clients may use"))
+    }
+
+    /// Returns the vendors' own names of the models, where clients may use them, each with the
+    /// index of its model.
+    fn vendor_names(&self, naming: &[VendorModelNames]) -> Vec<(String, usize)> {
+        let own_name = |(at, model): (usize, &Arc<Model>)| {
+            let of_vendor = |n: &&VendorModelNames| n.vendor == model.vendor.name;
+            let vendor = naming.iter().find(of_vendor).filter(|n| n.allows_vendor_names)?;
+            Some((vendor.vendor_model_name(&model.id).into_owned(), at))
+        };
+        self.models.iter().enumerate().filter_map(own_name).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::toml_reader::{self, SpannedValue, TomlValue};
+
+    const HEAD: &str = "dialect = \"chat\"\nauth = { header = \"x\" }\n\
+                        estimate = { output_tokens = 1, image_tokens = 1, document_tokens = 1 }\n";
+
+    /// Two vendors: one sells `x-1` and `x-2`, the other `y-1`.
+    fn rules() -> Vec<RulesSource> {
+        let rules = |vendor: &str, ids: &[&str]| {
+            let model = |id| format!("\"{id}\" = {{ input = 1, output = 1, context = 1000 }}\n");
+            let models: String = ids.iter().map(model).collect();
+            (format!("r/{vendor}.toml"), format!("vendor = \"{vendor}\"\n{HEAD}[chat]\n{models}"))
+        };
+        vec![rules("vendor_x", &["x-1", "x-2"]), rules("vendor_y", &["y-1"])]
+    }
+
+    /// Parses the sections `[vendor_x]` and `[vendor_y]` of a configuration.
+    fn naming(text: &str) -> Vec<VendorModelNames> {
+        let (node, mut faults) = toml_reader::parse("t.toml", text);
+        let TomlValue::Table(sections) = node.value else { panic!("a table") };
+        let parse = |(name, node): (String, SpannedValue)| {
+            VendorRoutes::parse(&name, node, &mut faults).naming
+        };
+        let naming = sections.into_iter().map(parse).collect();
+        assert_eq!(faults, []);
+        naming
+    }
+
+    /// Parses the rules with the names of a configuration.
+    fn catalogue(text: &str) -> Result<Catalogue, Vec<String>> {
+        let messages = |faults: Vec<ConfigError>| faults.iter().map(ToString::to_string).collect();
+        Catalogue::parse(&rules(), &naming(text)).map_err(messages)
+    }
+
+    #[test]
+    fn an_alias_stands_for_its_model_and_is_named_after_it() {
+        let text = "[vendor_x.aliases]\n\"dated-2025\" = \"x-1\"\n\"a/b\" = \"y-1\"\n\
+                    [vendor_y]\nnames = { \"y-*\" = \"brand-*\" }\nvendor_names = true\n";
+        let catalogue = catalogue(text).expect("sound names");
+        let names: Vec<_> = catalogue.names().map(|(name, m)| (name, m.id.as_str())).collect();
+        let expected = [
+            ("x-1", "x-1"),
+            ("dated-2025", "x-1"),
+            ("x-2", "x-2"),
+            ("y-1", "y-1"),
+            ("a/b", "y-1"),
+            ("brand-1", "y-1"),
+        ];
+        assert_eq!(names, expected);
+        for (name, id) in expected {
+            assert_eq!(catalogue.find(name).map(|model| model.id.as_str()), Some(id), "{name}");
+        }
+        assert_eq!(catalogue.models().len(), 3);
+        assert_eq!(catalogue.closest_name("dated-2026", None), Some("dated-2025"));
+        assert_eq!(catalogue.closest_name("X-2", None), Some("x-2"));
+    }
+
+    #[test]
+    fn a_vendors_own_names_are_names_only_where_that_is_allowed() {
+        for (switch, is_found) in [
+            ("", false),
+            ("aliases = false", false),
+            ("vendor_names = false", false),
+            ("aliases = true", true),
+            ("vendor_names = true", true),
+            ("vendor_names = true\n[vendor_y.aliases]\nother = \"y-1\"", true),
+            ("[vendor_y.aliases]\nother = \"y-1\"", false),
+        ] {
+            let text = format!("[vendor_y]\nnames = {{ \"y-*\" = \"brand-*\" }}\n{switch}\n");
+            let catalogue = catalogue(&text).expect("sound names");
+            assert_eq!(catalogue.find("brand-1").is_some(), is_found, "{switch}");
+        }
+    }
+
+    #[test]
+    fn an_alias_that_misleads_is_a_fault_with_its_line() {
+        let text = "[vendor_x.aliases]\n\"x-2\" = \"x-1\"\nnew = \"x-11\"\nboth = \"x-1\"\n\
+                    \"brand-1\" = \"x-1\"\nchain = \"both\"\n[vendor_y]\n\
+                    names = { \"y-*\" = \"brand-*\" }\nvendor_names = true\n\
+                    [vendor_y.aliases]\nboth = \"y-1\"\n";
+        let faults = catalogue(text).expect_err("faults");
+        let expected = [
+            "t.toml:2: alias 'x-2' is the id of a model; an alias is another name",
+            "t.toml:3: alias 'new' stands for 'x-11', which is no model id; closest is 'x-1'",
+            "t.toml:5: alias 'brand-1' is vendor_y's own name of 'y-1', which clients may use",
+            "t.toml:6: alias 'chain' stands for 'both', which is no model id; closest is 'x-1'",
+            "t.toml:11: alias 'both' is already defined at t.toml:4; a name stands for one model",
+        ];
+        assert_eq!(faults, expected);
+    }
+
+    #[test]
+    fn an_alias_wins_over_the_same_name_of_its_own_vendor() {
+        let text = "[vendor_x]\nnames = { \"x-*\" = \"brand-*\" }\nvendor_names = true\n\
+                    [vendor_x.aliases]\n\"brand-1\" = \"x-2\"\n";
+        let catalogue = catalogue(text).expect("sound names");
+        let id_of = |name: &str| catalogue.find(name).map(|model| model.id.as_str());
+        assert_eq!((id_of("brand-1"), id_of("brand-2")), (Some("x-2"), Some("x-2")));
+        assert_eq!(catalogue.names().filter(|(name, _)| *name == "brand-1").count(), 1);
+    }
+
+    #[test]
+    fn aliases_of_a_vendor_without_rules_are_left_to_the_fault_of_its_file() {
+        let catalogue = catalogue("[vendor_z.aliases]\nold = \"z-1\"\n").expect("sound rules");
+        assert!(catalogue.find("old").is_none());
     }
 }

@@ -32,6 +32,9 @@ pub struct Job {
     pub key_prefix: String,
     /// The id of the model.
     pub model: String,
+    /// The name by which the client asked for the model, if that is not the model's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_model: Option<String>,
     /// The token of the vendor, such as `vendor_a`.
     pub vendor: String,
     /// The length of the video, in seconds.

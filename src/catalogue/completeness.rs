@@ -29,7 +29,7 @@ impl Catalogue {
         folder: &str,
     ) -> Vec<ConfigError> {
         let has_models =
-            |vendor: &str| self.counts_of(vendor).is_some_and(|counts| counts.model_count > 0);
+            |vendor: &str| self.file_counts_of(vendor).is_some_and(|counts| counts.model_count > 0);
         let missing = configured.iter().filter(|naming| !has_models(&naming.vendor));
         let fault = |naming: &VendorModelNames| {
             let vendor = &naming.vendor;
@@ -37,10 +37,13 @@ impl Catalogue {
                 "{}/{vendor}.toml",
                 folder.trim_end_matches('/')
             ));
-            let lacks =
-                if self.counts_of(vendor).is_some() { "has no models" } else { "is not there" };
+            let problem = if self.file_counts_of(vendor).is_some() {
+                "has no models"
+            } else {
+                "does not exist"
+            };
             file.error(format!(
-                "the file {lacks}, but the configuration has a section [vendor.{vendor}]"
+                "the file {problem}, but the configuration has a section [vendor.{vendor}]"
             ))
         };
         missing.map(fault).collect()
@@ -55,8 +58,9 @@ impl Catalogue {
     }
 
     fn find_loss(&self, old: &RulesFileCounts) -> Option<ConfigError> {
-        let (models, examples) =
-            self.counts_of(&old.vendor).map_or((0, 0), |new| (new.model_count, new.example_count));
+        let (models, examples) = self
+            .file_counts_of(&old.vendor)
+            .map_or((0, 0), |new| (new.model_count, new.example_count));
         let lost = if old.model_count > 0 && models == 0 {
             format!("its {} models would be gone", old.model_count)
         } else if old.example_count > 0 && examples == 0 {
@@ -69,7 +73,7 @@ impl Catalogue {
         )))
     }
 
-    fn counts_of(&self, vendor: &str) -> Option<&RulesFileCounts> {
+    fn file_counts_of(&self, vendor: &str) -> Option<&RulesFileCounts> {
         self.file_counts.iter().find(|file| file.vendor == vendor)
     }
 }
@@ -141,7 +145,7 @@ mod tests {
             [
                 "r/vendor_y.toml: the file has no models, but the configuration has a section \
                  [vendor.vendor_y]",
-                "r/vendor_x.toml: the file is not there, but the configuration has a section \
+                "r/vendor_x.toml: the file does not exist, but the configuration has a section \
                  [vendor.vendor_x]",
             ]
         );

@@ -127,8 +127,8 @@ impl ExpectedBody {
             .field_policy(self.endpoint)
             .and_then(|policy| policy.find_refusal(&document, &model.price));
         match (refusal, &self.expect) {
-            (Some(refusal), Err(field)) if refusal.field == *field => Ok(()),
-            (Some(refusal), _) => Err(format!("'{}' is refused", refusal.field)),
+            (Some(refused), Err(field)) if refused.rule.field == *field => Ok(()),
+            (Some(refused), _) => Err(format!("'{}' is refused", refused.rule.field)),
             (None, Err(field)) => Err(format!("'{field}' is not refused")),
             (None, Ok(expected)) => {
                 let rewritten = rewrite_body(model, self.endpoint, &document);

@@ -22,6 +22,20 @@ pub struct FieldRefusal {
     pub details: Option<String>,
 }
 
+/// A refused field that a body has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedField {
+    /// The rule that refuses it.
+    pub rule: FieldRefusal,
+    /// Where it stands in the body, such as `tools[8].type`.
+    pub path: String,
+    /// Its value for people, such as `'web_search'`; a long one is cut.
+    pub value: String,
+}
+
+/// At most this many bytes of a refused value are shown.
+const VALUE_BYTES_MAX: usize = 64;
+
 /// A price that not every model has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptionalPrice {
@@ -81,11 +95,10 @@ impl FieldPolicy {
     /// Returns the first refused field in a body for a model of this price; `None` if the body has
     /// none.
     #[must_use]
-    pub fn find_refusal(&self, document: &JsonDocument, price: &Price) -> Option<&FieldRefusal> {
-        self.root
-            .members
-            .iter()
-            .find_map(|(name, branch)| branch.find_refusal(document.get(name)?, price))
+    pub fn find_refusal(&self, document: &JsonDocument, price: &Price) -> Option<RefusedField> {
+        self.root.members.iter().find_map(|(name, branch)| {
+            Some(branch.find_refusal(document.get(name)?, price)?.within(name))
+        })
     }
 }
 
@@ -99,25 +112,62 @@ impl FieldNode {
         &mut self.members[at].1
     }
 
-    fn find_refusal(&self, value: JsonValue<'_>, price: &Price) -> Option<&FieldRefusal> {
+    fn find_refusal(&self, value: JsonValue<'_>, price: &Price) -> Option<RefusedField> {
         if value.is_null() {
             return None;
         }
-        if let Some(refusal) = self.refusals.iter().find(|r| !r.allows(value, price)) {
-            return Some(refusal);
+        if let Some(rule) = self.refusals.iter().find(|r| !r.allows(value, price)) {
+            return Some(RefusedField::new(rule, value));
         }
         // One refused path may lead into a list, another into an object of the same name.
         if let (JsonKind::Array, Some(each)) = (value.kind(), &self.elements) {
-            return value.elements().find_map(|element| each.find_refusal(element, price));
+            return value.elements().enumerate().find_map(|(i, element)| {
+                Some(each.find_refusal(element, price)?.within(&format!("[{i}]")))
+            });
         }
         if self.members.is_empty() {
             return None;
         }
         value.members().find_map(|(name, inner)| {
-            let (_, branch) = self.members.iter().find(|(n, _)| *n == name)?;
-            branch.find_refusal(inner, price)
+            let (name, branch) = self.members.iter().find(|(n, _)| *n == name)?;
+            Some(branch.find_refusal(inner, price)?.within(name))
         })
     }
+}
+
+impl RefusedField {
+    fn new(rule: &FieldRefusal, value: JsonValue<'_>) -> RefusedField {
+        RefusedField { rule: rule.clone(), path: String::new(), value: shown_value(value) }
+    }
+
+    /// Adds the member or the index that the field stands in to the front of the path.
+    fn within(self, outer: &str) -> RefusedField {
+        let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
+        RefusedField { path: format!("{outer}{dot}{}", self.path), ..self }
+    }
+}
+
+/// Returns the beginning of a value: a string in quotes, with its control characters escaped, and
+/// any other value as JSON.
+fn shown_value(value: JsonValue<'_>) -> String {
+    let (text, quote) = match value.text() {
+        Some(text) => (text, "'"),
+        None => (String::from_utf8_lossy(value.raw()), ""),
+    };
+    let mut shown = String::from(quote);
+    for character in text.chars() {
+        if shown.len() >= VALUE_BYTES_MAX {
+            shown.push('…');
+            break;
+        }
+        let is_quoted = !quote.is_empty() && matches!(character, '\'' | '\\');
+        if is_quoted || character.is_control() {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown + quote
 }
 
 impl FieldRefusal {
@@ -133,5 +183,98 @@ impl FieldRefusal {
             }
             None => allowed.as_bytes() == value.raw(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    /// Returns the path and the value for which a policy of these fields refuses a body. All of
+    /// them allow the value `"good"`.
+    fn refused(fields: &[&str], body: &str) -> Option<(String, String)> {
+        let mut policy = FieldPolicy::default();
+        for field in fields {
+            let refusal = FieldRefusal {
+                field: (*field).to_owned(),
+                reason: "it has no price".to_owned(),
+                unless: vec![r#""good""#.to_owned()],
+                unless_price: None,
+                details: None,
+            };
+            policy.add(refusal).expect("a path");
+        }
+        let document = JsonDocument::parse(body.to_owned().into()).expect("sound");
+        let found = policy.find_refusal(&document, &Price::Free)?;
+        assert!(fields.contains(&found.rule.field.as_str()), "{found:?}");
+        Some((found.path, found.value))
+    }
+
+    #[rstest]
+    #[case::member(r#"{"tier":"bad"}"#, "tier", "'bad'")]
+    #[case::escaped_name(r#"{"ti\u0065r":"b\u0061d"}"#, "tier", "'bad'")]
+    #[case::number(r#"{"tier":2.50}"#, "tier", "2.50")]
+    #[case::object(r#"{"tier":{"id":"x"}}"#, "tier", r#"{"id":"x"}"#)]
+    #[case::in_a_list(r#"{"tools":[{"type":"good"},{"type":"bad"}]}"#, "tools[1].type", "'bad'")]
+    #[case::in_two_lists(
+        r#"{"tools":[{},{"type":"good","tools":[{"type":"good"},{"type":null},{"type":false}]}]}"#,
+        "tools[1].tools[2].type",
+        "false"
+    )]
+    #[case::the_element_itself(r#"{"kinds":["good","bad"]}"#, "kinds[1]", "'bad'")]
+    #[case::list_of_lists(r#"{"pairs":[["good"],["good","bad"]]}"#, "pairs[1][1]", "'bad'")]
+    fn a_refusal_tells_the_place_and_the_value(
+        #[case] body: &str,
+        #[case] path: &str,
+        #[case] value: &str,
+    ) {
+        let fields = ["tier", "tools[].type", "tools[].tools[].type", "kinds[]", "pairs[][]"];
+        assert_eq!(refused(&fields, body), Some((path.to_owned(), value.to_owned())));
+    }
+
+    #[rstest]
+    #[case::nothing("{}")]
+    #[case::null(r#"{"tier":null,"tools":null}"#)]
+    #[case::allowed(r#"{"tier":"g\u006fod","tools":[{"type":"good"}]}"#)]
+    #[case::elsewhere(r#"{"type":"bad","tools":[{"tier":"bad"},"bad"],"x":{"tier":"bad"}}"#)]
+    fn other_values_pass(#[case] body: &str) {
+        assert_eq!(refused(&["tier", "tools[].type"], body), None);
+    }
+
+    #[rstest]
+    #[case::controls(r#""a\u0000\nb""#, r"'a\u{0}\nb'")]
+    #[case::quotes(r#""it's \"here\" \\""#, r#"'it\'s "here" \\'"#)]
+    #[case::letters(r#""é東""#, "'é東'")]
+    #[case::spaces_of_json("[1,\n 2]", r"[1,\n 2]")]
+    fn a_value_is_shown_on_one_line(#[case] value: &str, #[case] shown: &str) {
+        let found = refused(&["tier"], &format!(r#"{{"tier":{value}}}"#));
+        assert_eq!(found, Some(("tier".to_owned(), shown.to_owned())));
+    }
+
+    #[test]
+    fn a_long_value_is_cut() {
+        for letter in ["x", "東", "\\u0000"] {
+            let body = format!(r#"{{"tier":"{}"}}"#, letter.repeat(100_000));
+            let (_, value) = refused(&["tier"], &body).expect("a refusal");
+            assert!(value.ends_with("…'") && value.len() < VALUE_BYTES_MAX + 16, "{value}");
+        }
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("a..b")]
+    #[case("[]")]
+    #[case("a[0]")]
+    fn a_path_that_cannot_be_read_is_a_fault(#[case] field: &str) {
+        let refusal = FieldRefusal {
+            field: field.to_owned(),
+            reason: String::new(),
+            unless: Vec::new(),
+            unless_price: None,
+            details: None,
+        };
+        assert!(FieldPolicy::default().add(refusal).is_err(), "{field}");
     }
 }

@@ -33,7 +33,8 @@ pub struct Model {
     pub supports_effort: bool,
     /// Whether it may produce hidden reasoning, which is not in the answer.
     pub hidden_reasoning: bool,
-    /// Whether it accepts a JSON schema for its output, if its vendor uses the messages format.
+    /// Whether it accepts a JSON schema for its output. Known for vendors of the messages format
+    /// only; `false` for all others.
     pub supports_json_schema: bool,
     /// Whether it thinks without being asked, and requires its thinking back with the results of
     /// tools.
@@ -80,23 +81,37 @@ impl Model {
         }
     }
 
-    /// Returns its entry in the model listing, with the prices at the time `at` (unix seconds).
+    /// Returns its entry in the model listing under a name, which is its id or an alias. The prices
+    /// are those at the time `at` (unix seconds).
     #[must_use]
-    pub fn listing(&self, at: i64) -> Json {
+    pub fn listing(&self, name: &str, at: i64) -> Json {
         let endpoints: Vec<&str> = self.endpoints().into_iter().map(Endpoint::path).collect();
-        json!({
-            "id": self.id,
+        let mut listing = json!({
+            "id": name,
             "object": "model",
             "created": 0,
-            "display_name": self.id,
+            "display_name": name,
             "created_at": "1970-01-01T00:00:00Z",
             "owned_by": &*self.vendor.name,
             "type": self.kind.name(),
             "endpoints": endpoints,
             "supports_effort": self.supports_effort,
             "context_length": self.context_length,
+            "max_output_tokens": self.output_max,
+            // Under these names the SDK of the messages format reads both limits.
+            "max_input_tokens": self.context_length,
+            "max_tokens": self.output_max,
+            // And here some agents look for them.
+            "top_provider": {
+                "context_length": self.context_length,
+                "max_completion_tokens": self.output_max,
+            },
             "pricing": self.pricing(at),
-        })
+        });
+        if name != self.id {
+            listing["alias_of"] = self.id.as_str().into();
+        }
+        listing
     }
 
     fn pricing(&self, at: i64) -> Json {

@@ -17,8 +17,11 @@ const COMPARED_CHARS_MAX: usize = 128;
 #[derive(Debug)]
 pub struct Catalogue {
     pub(super) models: Vec<Arc<Model>>,
-    /// The index in `models` for each id, and for the vendors' own names if clients may use them.
+    /// The index in `models` for each name by which clients may ask: ids and aliases.
     pub(super) by_name: HashMap<String, usize>,
+    /// The other names of each model, in the order of `models`: the aliases of the configuration,
+    /// and the vendors' own names if clients may use them.
+    pub(super) aliases: Vec<Vec<String>>,
     /// The default models: used by calls of a kind that name no model.
     pub(super) default_models: Vec<(ModelKind, String)>,
     /// The price version for journals: a digest of the rules.
@@ -39,7 +42,7 @@ pub(super) struct RulesFileCounts {
 }
 
 impl Catalogue {
-    /// Returns the model with this id, or with this name at its vendor if aliases are allowed.
+    /// Returns the model that has this name as its id or as an alias.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<Model>> {
         self.by_name.get(name).map(|at| &self.models[*at])
@@ -56,10 +59,10 @@ impl Catalogue {
         self.default_models.iter().find(|(k, _)| *k == kind).map(|(_, id)| id.as_str())
     }
 
-    /// Returns the known id nearest to a name. The models of `endpoint` are searched first; all
-    /// models are searched only if none of those is near.
+    /// Returns the known name nearest to an unknown one: an id or an alias. The models of
+    /// `endpoint` are searched first; all models are searched only if none of those is near.
     #[must_use]
-    pub(crate) fn closest_model_id(&self, name: &str, endpoint: Option<Endpoint>) -> Option<&str> {
+    pub(crate) fn closest_name(&self, name: &str, endpoint: Option<Endpoint>) -> Option<&str> {
         let name = UnknownName::new(name);
         let sold = |at: usize| endpoint.is_none_or(|e| self.models[at].endpoints().contains(&e));
         let of_endpoint = self.nearest(&name, sold);
@@ -67,23 +70,35 @@ impl Catalogue {
             Some((distance, _)) if name.is_near(distance) => of_endpoint,
             _ => self.nearest(&name, |_| true).filter(|(d, _)| name.is_near(*d)).or(of_endpoint),
         };
-        let (_, at) = nearest.or_else(|| self.nearest(&name, |_| true))?;
-        Some(self.models[at].id.as_str())
+        let (_, known) = nearest.or_else(|| self.nearest(&name, |_| true))?;
+        Some(known)
     }
 
-    /// Returns the nearest of the wanted models: the distance of its name, and its index in
-    /// `models`.
+    /// Returns the nearest name of the wanted models, after its distance.
     fn nearest(
         &self,
         name: &UnknownName,
         is_wanted: impl Fn(usize) -> bool,
-    ) -> Option<(usize, usize)> {
+    ) -> Option<(usize, &str)> {
         let names = self.by_name.iter().filter(|(_, at)| is_wanted(**at));
         // Of two names at the same distance, the longer one wins: an unknown name may be both with
-        // a date added.
-        let ranked =
-            names.map(|(id, at)| (name.distance(&id.to_lowercase()), Reverse(id.len()), *at));
-        ranked.min().map(|(distance, _, at)| (distance, at))
+        // a date added. Then an id wins over an alias.
+        let ranked = names.map(|(known, at)| {
+            let is_alias = self.models[*at].id != *known;
+            let distance = name.distance(&known.to_lowercase());
+            (distance, Reverse(known.len()), is_alias, *at, known.as_str())
+        });
+        ranked.min().map(|(distance, .., known)| (distance, known))
+    }
+
+    /// Returns every name by which clients may ask, with its model: each id, followed by the
+    /// model's aliases.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, &Arc<Model>)> {
+        self.models.iter().enumerate().flat_map(move |(at, model)| {
+            let aliases = self.aliases.get(at).into_iter().flatten();
+            let names = std::iter::once(&model.id).chain(aliases);
+            names.map(move |name| (name.as_str(), model))
+        })
     }
 
     /// All models, in the order of the rules.

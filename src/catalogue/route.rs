@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use super::alias::{AliasSetting, ModelAlias};
 use super::route_tls::RouteTlsFiles;
 use crate::toml_reader::{ConfigError, SourceLocation, SpannedValue, TableReader};
 
@@ -59,7 +60,9 @@ pub struct VendorModelNames {
     /// The vendor's names, by the ids of our models.
     pub names: ModelPatterns,
     /// Whether clients may use the vendor's names too.
-    pub allow_aliases: bool,
+    pub allows_vendor_names: bool,
+    /// Further names by which clients may ask for a model.
+    pub aliases: Vec<ModelAlias>,
 }
 
 impl VendorModelNames {
@@ -198,7 +201,7 @@ pub struct RouteSection {
 /// Everything configured for a vendor.
 #[derive(Debug, Clone, Default)]
 pub struct VendorRoutes {
-    /// The vendor's names for models, and whether clients may use them.
+    /// The vendor's names for models, and the names that clients may use beside our ids.
     pub naming: VendorModelNames,
     /// The routes in order of preference.
     pub routes: Vec<RouteSection>,
@@ -219,7 +222,11 @@ impl VendorRoutes {
         let mut table = TableReader::open(node, faults);
         let mut section = VendorRoutes::default();
         vendor.clone_into(&mut section.naming.vendor);
-        section.naming.allow_aliases = table.bool("aliases", faults).unwrap_or(false);
+        let setting = table.take_value("aliases").map(|node| AliasSetting::parse(node, faults));
+        let AliasSetting { aliases, allows_vendor_names } = setting.unwrap_or_default();
+        section.naming.aliases = aliases;
+        section.naming.allows_vendor_names =
+            table.bool("vendor_names", faults).unwrap_or(allows_vendor_names);
         section.naming.names = ModelPatterns::parse(table.members("names", faults), faults);
         for (neutral, node) in table.members("header_names", faults) {
             match node.value {

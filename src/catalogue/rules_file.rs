@@ -233,9 +233,11 @@ fn parse_endpoints(
     faults: &mut Vec<ConfigError>,
 ) -> Vec<Endpoint> {
     let Some(names) = names else { return otherwise.to_vec() };
-    let known = |name: &String| Endpoint::ALL.into_iter().find(|e| e.name() == name);
+    // A count of tokens has the rules of the calls that it counts.
+    let with_rules = || Endpoint::ALL.into_iter().filter(|e| e.rules_endpoint() == *e);
+    let known = |name: &String| with_rules().find(|e| e.name() == name);
     for name in names.iter().filter(|name| known(name).is_none()) {
-        let near = closest_word(name, Endpoint::ALL.iter().map(|e| e.name())).unwrap_or("chat");
+        let near = closest_word(name, with_rules().map(Endpoint::name)).unwrap_or("chat");
         faults.push(location.error(format!("unknown endpoint '{name}'; closest is '{near}'")));
     }
     names.iter().filter_map(known).collect()

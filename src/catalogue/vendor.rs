@@ -69,6 +69,7 @@ impl Vendor {
     /// Returns the refused fields of an endpoint; `None` if there are none.
     #[must_use]
     pub fn field_policy(&self, endpoint: Endpoint) -> Option<&FieldPolicy> {
+        let endpoint = endpoint.rules_endpoint();
         self.field_policies.iter().find(|(e, _)| *e == endpoint).map(|(_, s)| s)
     }
 
@@ -78,6 +79,7 @@ impl Vendor {
         model: &'a str,
         endpoint: Endpoint,
     ) -> impl Iterator<Item = &'a RewriteRule> {
+        let endpoint = endpoint.rules_endpoint();
         self.rewrites.iter().filter(move |r| r.applies_to(model, endpoint))
     }
 }

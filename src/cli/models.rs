@@ -6,15 +6,15 @@ use crate::conf::Config;
 pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     let catalogue = super::rules::load_catalogue(conf)?;
     let now = jiff::Timestamp::now().as_second();
-    for model in catalogue.models() {
-        let listing = model.listing(now);
+    for (name, model) in catalogue.names() {
+        let listing = model.listing(name, now);
         if out.json {
             print_line(format_args!("{listing}"))?;
         } else {
             let vendor = &model.vendor.name;
             print_line(format_args!(
                 "{:<44} {:<9} {:<11} {}",
-                model.id,
+                name,
                 vendor,
                 model.kind.name(),
                 listing["pricing"]

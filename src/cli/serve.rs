@@ -68,9 +68,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let videos = build_videos(conf, queue, &files)?;
     let worker =
         build_worker(conf, &routes, &catalogue, stores.worker, &videos, files, bodies.clone())?;
-    let (clients_max, admin_max) = rlimit::connections_max(conf.limits.connections_max);
-    let connection_limits =
-        ConnectionLimits::new(clients_max, conf.limits.connections_per_address_max);
+    let (connection_limits, admin_max) = build_connection_limits(conf);
     let mut server = Server::new_with_opt_and_conf(Some(Opt::default()), pingora_conf(conf));
     let gateway = Gateway::new(GatewayConfig {
         catalogue: catalogue.clone(),
@@ -86,6 +84,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         timeouts: conf.timeouts,
         upstream_pool: build_pool(conf, &server.configuration),
         trusted_proxies: conf.listen.proxies.clone().map(Arc::new),
+        cors_origins: conf.listen.cors_origins.clone(),
     });
     let credentials = ReloadableCredentials::load(conf, conf_file, routes.clone())?;
     let acceptor = credentials.certificate.as_ref().map(ServerCertificate::acceptor);
@@ -125,6 +124,13 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     server.bootstrap();
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
     std::process::exit(0)
+}
+
+/// Returns the limits of clients' connections, and how many connections the admin address may have.
+fn build_connection_limits(conf: &Config) -> (Arc<ConnectionLimits>, usize) {
+    let (clients_max, admin_max) = rlimit::connections_max(conf.limits.connections_max);
+    let per_address_max = conf.limits.connections_per_address_max;
+    (ConnectionLimits::new(clients_max, per_address_max), admin_max)
 }
 
 /// Sets up what exists once per process: the log, the metrics, the cryptography.

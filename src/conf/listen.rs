@@ -5,6 +5,7 @@ use ipnet::IpNet;
 use crate::catalogue::route::KeySource;
 use crate::gateway::request::client_address::ProxyMode;
 use crate::gateway::request::client_address::TrustedProxies;
+use crate::gateway::request::cors::CorsOrigins;
 use crate::toml_reader::{ConfigError, SpannedValue, TableReader, TomlValue};
 
 /// The `[listen]` section.
@@ -20,6 +21,8 @@ pub struct ListenSection {
     pub tls: Option<ListenTlsSection>,
     /// The proxies that may report the address of a client, if there are any.
     pub proxies: Option<TrustedProxies>,
+    /// The origins whose pages may call the gateway from a browser.
+    pub cors_origins: CorsOrigins,
 }
 
 /// The `[listen.tls]` section.
@@ -69,7 +72,8 @@ impl ListenSection {
         let admin_token = table.text("admin_token", faults).map(|text| KeySource::parse(&text));
         let tls = table.table("tls", faults).map(|tls| parse_tls(tls, faults));
         let proxies = parse_proxies(table, faults);
-        ListenSection { http, admin, admin_token, tls, proxies }
+        let cors_origins = parse_cors_origins(table, faults);
+        ListenSection { http, admin, admin_token, tls, proxies, cors_origins }
     }
 }
 
@@ -141,6 +145,20 @@ fn parse_proxies(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Opti
     mode.map(|mode| TrustedProxies { mode, networks })
 }
 
+fn parse_cors_origins(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> CorsOrigins {
+    let mut origins = CorsOrigins::default();
+    for node in table.list("cors_origins", faults) {
+        let added = match &node.value {
+            TomlValue::Text(origin) => origins.add(origin),
+            _ => Err("an origin must be a text such as \"https://app.example\"".to_owned()),
+        };
+        if let Err(why) = added {
+            faults.push(node.location.error(why));
+        }
+    }
+    origins
+}
+
 fn parse_network(value: &TomlValue) -> Option<IpNet> {
     let TomlValue::Text(text) = value else { return None };
     let one = || text.parse::<std::net::IpAddr>().ok().map(|ip| IpNet::from(ip.to_canonical()));
@@ -166,6 +184,16 @@ mod tests {
         assert!(odd.starts_with("t.toml:3: a trusted proxy must be"), "{odd}");
         let sound = "[listen]\nproxy = \"protocol\"\ntrusted = [\"10.0.0.0/8\", \"::1\"]\n";
         assert_eq!(faults_of(sound), [""; 0]);
+    }
+
+    #[test]
+    fn an_origin_that_no_browser_sends_is_a_fault_with_its_line() {
+        let wrong = |text: &str| faults_of(&format!("[listen]\ncors_origins = {text}\n")).concat();
+        assert_eq!(wrong("[\"https://app.example\", \"http://localhost:5173\", \"*\"]"), "");
+        assert_eq!(wrong("[]"), "");
+        let told = wrong("[\"https://app.example/\"]");
+        assert!(told.starts_with("t.toml:2: 'https://app.example/' is no origin"), "{told}");
+        assert!(wrong("[1]").contains("must be a text"));
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub(crate) struct JournalLine {
     pub endpoint: String,
     /// The model's id.
     pub model: String,
+    /// The name by which the client asked for the model, if that is not the model's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_model: Option<String>,
     /// The vendor's token.
     pub vendor: String,
     /// The name of the route that served the call.
@@ -68,5 +71,19 @@ mod tests {
         let written = serde_json::to_string(&JournalLine { rejected_usage, ..line }).expect("JSON");
         let read: JournalLine = serde_json::from_str(&written).expect("a line");
         assert_eq!(read.rejected_usage, rejected_usage);
+    }
+
+    #[test]
+    fn a_line_has_the_requested_name_beside_the_id_only_if_they_differ() {
+        let by_id = r#"{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m","vendor":"v","route":"r0","depth":0,"usage":{"prompt_tokens":3,"completion_tokens":2},"basis":"counted","price_version":"p"}"#;
+        let line: JournalLine = serde_json::from_str(by_id).expect("a line");
+        assert_eq!(line.requested_model, None);
+        let requested_model = Some("m-2025".to_owned());
+        let line = JournalLine { requested_model, ..line };
+        let by_alias =
+            by_id.replace(r#""model":"m","#, r#""model":"m","requested_model":"m-2025","#);
+        assert_eq!(serde_json::to_string(&line).expect("JSON"), by_alias);
+        let read: JournalLine = serde_json::from_str(&by_alias).expect("a line");
+        assert_eq!(read.requested_model.as_deref(), Some("m-2025"));
     }
 }

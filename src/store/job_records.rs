@@ -35,7 +35,10 @@ pub(super) fn check_same_order(
     key: Option<&str>,
 ) -> Result<(), Unavailable> {
     let (progress, stage) = (order.job.progress, order.job.stage.clone());
-    if (Job { progress, stage, ..job }) == order.job && key == order.key.as_deref() {
+    // A gateway that does not know this field yet saves the job without it.
+    let requested_model = order.job.requested_model.clone();
+    let same = Job { requested_model, progress, stage, ..job };
+    if same == order.job && key == order.key.as_deref() {
         return Ok(());
     }
     Err(id_already_used(&order.job.id))

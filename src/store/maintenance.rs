@@ -131,10 +131,10 @@ impl Maintenance {
     /// Whether the outbox can be written, so that the end of a hold is safe on this machine before
     /// the store has acknowledged it.
     #[must_use]
-    pub(crate) fn can_write_outbox(&self) -> bool {
+    pub(crate) fn is_outbox_writable(&self) -> bool {
         match &self.kind {
-            MaintenanceKind::Embedded(embedded) => embedded.can_write_outbox(),
-            MaintenanceKind::Shared(shared) => shared.can_write_outbox(),
+            MaintenanceKind::Embedded(embedded) => embedded.is_outbox_writable(),
+            MaintenanceKind::Shared(shared) => shared.is_outbox_writable(),
         }
     }
 

@@ -235,7 +235,7 @@ impl BackgroundTasks {
         // again, so they are waited for only briefly.
         let rest = grace.saturating_sub(began.elapsed());
         let settle_timeout =
-            if self.maintenance.can_write_outbox() { rest.min(SETTLE_TIMEOUT) } else { rest };
+            if self.maintenance.is_outbox_writable() { rest.min(SETTLE_TIMEOUT) } else { rest };
         let settled = async {
             while self.settling.count() > 0 {
                 tokio::time::sleep(DRAIN_POLL_INTERVAL).await;

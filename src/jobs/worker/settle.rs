@@ -81,6 +81,7 @@ fn journal_line(claim: &JobClaim) -> Option<JournalLine> {
         key_prefix: job.key_prefix.clone(),
         endpoint: Endpoint::Videos.name().to_owned(),
         model: job.model.clone(),
+        requested_model: job.requested_model.clone(),
         vendor: job.vendor.clone(),
         route: route.clone(),
         depth: *depth,

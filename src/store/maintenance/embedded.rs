@@ -48,7 +48,7 @@ impl EmbeddedMaintenance {
         self.adopted.load(Ordering::SeqCst)
     }
 
-    pub(super) fn can_write_outbox(&self) -> bool {
+    pub(super) fn is_outbox_writable(&self) -> bool {
         self.outbox.log.is_writable()
     }
 

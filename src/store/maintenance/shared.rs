@@ -86,7 +86,7 @@ impl SharedMaintenance {
 
     pub(super) fn is_stable_for(&self, span: Duration) -> bool {
         self.run_uptime().is_some_and(|(uptime, at)| uptime + at.elapsed() >= span)
-            && self.gate.open_run().is_some()
+            && self.gate.recovered_run().is_some()
             && self.outbox.log.is_quiescent(span)
     }
 
@@ -98,8 +98,8 @@ impl SharedMaintenance {
         self.gate.check_open()
     }
 
-    pub(super) fn can_write_outbox(&self) -> bool {
-        self.gate.can_write_outbox()
+    pub(super) fn is_outbox_writable(&self) -> bool {
+        self.gate.is_outbox_writable()
     }
 
     pub(super) fn flush(&self) {
@@ -183,7 +183,7 @@ impl SharedMaintenance {
         uptime.record_success();
         let run_uptime = Some((seen.uptime, Instant::now()));
         *self.run_uptime.lock().unwrap_or_else(PoisonError::into_inner) = run_uptime;
-        let is_open = self.gate.open_run().is_some_and(|now| *now.run_id == *seen.run_id);
+        let is_open = self.gate.recovered_run().is_some_and(|now| *now.run_id == *seen.run_id);
         if is_open {
             return;
         }
@@ -205,7 +205,7 @@ impl SharedMaintenance {
     ) -> Result<(), Unavailable> {
         let gate = &self.gate;
         if progress.recovered_run.as_ref() == Some(&seen.run_id) {
-            gate.set_open_run(&self.outbox.store.load_run_scripts(&seen.run_id).await?);
+            gate.set_recovered_run(&self.outbox.store.load_run_scripts(&seen.run_id).await?);
             return Ok(());
         }
         gate.forget_run();
@@ -225,7 +225,7 @@ impl SharedMaintenance {
             }
         };
         let run = self.outbox.store.load_run_scripts(&seen.run_id).await?;
-        gate.set_known_run(&run);
+        gate.set_unrecovered_run(&run);
         self.restore_holds(&run).await?;
         self.replay.lock().await.replay_recent(&self.in_run(&run)).await?;
         // No other gateway can know of anything that a store without accounts lacks.
@@ -235,7 +235,7 @@ impl SharedMaintenance {
             sleep_until(noticed + PEERS_WAIT).await;
         }
         progress.recovered_run = Some(seen.run_id.clone());
-        gate.set_open_run(&run);
+        gate.set_recovered_run(&run);
         log::info!(
             event = "store_recovery_finished", run = seen.run_id,
             after_ms = duration_ms(noticed.elapsed());
@@ -270,7 +270,7 @@ impl SharedMaintenance {
     /// Maintains the outbox. Its entries are sent only to a run that is recovered.
     pub(super) async fn maintain_outbox(&self) {
         let opened = || {
-            let run = self.gate.open_run().map(|run| self.in_run(&run))?;
+            let run = self.gate.recovered_run().map(|run| self.in_run(&run))?;
             self.run_uptime().map(|(_, at)| (run, at))
         };
         maintain_outbox(&self.outbox, &self.replay, opened).await;

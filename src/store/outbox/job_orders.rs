@@ -219,6 +219,7 @@ mod tests {
             account: AccountName::parse("a").expect("a name"),
             key_prefix: "sk-abc".to_owned(),
             model: "lmd-imagine-video".to_owned(),
+            requested_model: None,
             vendor: "vendor_d".to_owned(),
             seconds: 4,
             resolution: VideoResolution::P720,

@@ -103,7 +103,7 @@ impl StartedCalls {
         let IdempotencyKey { name, content, owner, life_ms } = key;
         let mut state = self.lock_state();
         if state.running.len() >= STARTED_CALLS_MAX {
-            return Err(io::Error::other("too many calls run under names"));
+            return Err(io::Error::other("too many calls run under idempotency keys"));
         }
         state.seq += 1;
         let seq = state.seq;

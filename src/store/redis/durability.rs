@@ -22,8 +22,8 @@ const FSYNC_START_MAX: Duration = Duration::from_millis(1_300);
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl RedisStore {
-    /// Runs `write`, and waits until what it wrote would survive. If the server restarts meanwhile,
-    /// `write` runs again, so writing the same again must change nothing.
+    /// Runs `write`, and waits until what it wrote would survive the loss of the server. If the
+    /// server restarts meanwhile, `write` runs again, so it must change nothing the second time.
     pub(in crate::store) async fn write_durably<T, E: From<Unavailable>>(
         &self,
         write: impl AsyncFn() -> Result<T, E>,
@@ -61,8 +61,8 @@ impl RedisStore {
         self.await_durable_in_run(&run).await
     }
 
-    /// Waits until everything acknowledged so far would survive. Fails if the server is not in
-    /// `run` afterwards.
+    /// Waits until every write acknowledged so far would survive the loss of the server. Fails if
+    /// the server restarted meanwhile, so that its run id is no longer `run`.
     async fn await_durable_in_run(&self, run: &str) -> Result<(), Unavailable> {
         if !self.section.allow_volatile {
             await_durable(self.connection().await?).await?;

@@ -103,17 +103,17 @@ impl RunGate {
     }
 
     /// Sets the run. Holds may end in it, but none may be placed yet.
-    pub(in crate::store) fn set_known_run(&self, run: &Arc<RunScripts>) {
+    pub(in crate::store) fn set_unrecovered_run(&self, run: &Arc<RunScripts>) {
         self.state.send_modify(|state| (state.run, state.is_open) = (Some(run.clone()), false));
     }
 
     /// Sets the run, which is fully recovered: holds may be placed in it.
-    pub(in crate::store) fn set_open_run(&self, run: &Arc<RunScripts>) {
+    pub(in crate::store) fn set_recovered_run(&self, run: &Arc<RunScripts>) {
         self.state.send_modify(|state| (state.run, state.is_open) = (Some(run.clone()), true));
     }
 
     /// Returns the run if it is recovered; else `None`.
-    pub(in crate::store) fn open_run(&self) -> Option<Arc<RunScripts>> {
+    pub(in crate::store) fn recovered_run(&self) -> Option<Arc<RunScripts>> {
         let state = self.state.borrow();
         state.run.clone().filter(|_| state.is_open)
     }
@@ -130,12 +130,12 @@ impl RunGate {
     }
 
     /// Whether the outbox can record the end of a hold.
-    pub(in crate::store) fn can_write_outbox(&self) -> bool {
+    pub(in crate::store) fn is_outbox_writable(&self) -> bool {
         self.outbox_writable.load(Ordering::SeqCst)
     }
 
     pub(super) fn allowed_run(&self, needs: Requirement) -> Result<Arc<RunScripts>, Unavailable> {
-        if needs == Requirement::WritableOutbox && !self.can_write_outbox() {
+        if needs == Requirement::WritableOutbox && !self.is_outbox_writable() {
             return Err(Unavailable("the outbox cannot be written".to_owned()));
         }
         if needs == Requirement::WritableOutbox && self.is_unreachable.load(Ordering::SeqCst) {
@@ -156,7 +156,7 @@ impl RunGate {
         &self,
         needs: Requirement,
     ) -> Result<Arc<RunScripts>, Unavailable> {
-        if self.allowed_run(needs).is_err() && self.can_write_outbox() {
+        if self.allowed_run(needs).is_err() && self.is_outbox_writable() {
             let mut changes = self.state.subscribe();
             let will_do = |state: &GateState| state.allows(needs) || state.fault.is_some();
             // The caller may stop waiting earlier. Whether this wait succeeds or times out, the

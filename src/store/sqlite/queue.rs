@@ -23,7 +23,7 @@ pub(super) enum TurnOutcome {
     TakeBatch,
     /// Do nothing: there are no items, or others will take them.
     NothingToDo,
-    /// Keep the turn, and take a moment later the items that came after the own one.
+    /// Keep the turn, and a moment later take the items that were queued after the caller's item.
     KeepTurn,
 }
 
@@ -66,9 +66,10 @@ impl<T> WriteQueue<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends an item. Returns its number if the caller gets a turn, and has to make sure that the
-    /// item is taken. An item of [`Executor::Caller`] always gets one, since another caller may be
-    /// delayed; no item does if the thread will take it.
+    /// Appends an item. Returns `None` if the thread will take it. Otherwise returns the item's
+    /// number if its caller gets a turn, which is the duty to see that the item is taken. The
+    /// caller of an [`Executor::Caller`] item gets one always, since another caller may be delayed;
+    /// the caller of an [`Executor::AnyCaller`] item only if no other caller has a turn.
     #[must_use]
     pub(super) fn push(&self, item: T, executor: Executor) -> Option<u64> {
         let mut waiting = self.lock();
@@ -107,8 +108,9 @@ impl<T> WriteQueue<T> {
         self.wakeup.notify_one();
     }
 
-    /// Ends the turn that was given for an item, and returns what the caller has to do. Later items
-    /// are left to callers that still have a turn, which take them in one batch.
+    /// Ends the turn that a caller got for item `number`, and returns what the caller has to do. If
+    /// that item was already taken, the items behind it are left to callers that still have a turn,
+    /// which take them in one batch.
     pub(super) fn finish_turn(&self, number: u64, executor: Executor) -> TurnOutcome {
         let mut waiting = self.lock();
         waiting.pending_turns = waiting.pending_turns.saturating_sub(1);
