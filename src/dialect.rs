@@ -20,6 +20,7 @@ pub mod relay;
 pub mod responses;
 pub mod speech;
 pub mod sse;
+mod token_counts;
 pub mod translate;
 pub mod vendor_error;
 pub mod videos;
@@ -45,6 +46,10 @@ pub enum Endpoint {
     Embeddings,
     /// Moderation of input.
     Moderations,
+    /// The number of input tokens that a messages call would have.
+    MessagesCountTokens,
+    /// The number of input tokens that a responses call would have.
+    ResponsesInputTokens,
 }
 
 impl Endpoint {
@@ -61,6 +66,8 @@ impl Endpoint {
             Endpoint::Speech => "/v1/audio/speech",
             Endpoint::Embeddings => "/v1/embeddings",
             Endpoint::Moderations => "/v1/moderations",
+            Endpoint::MessagesCountTokens => "/v1/messages/count_tokens",
+            Endpoint::ResponsesInputTokens => "/v1/responses/input_tokens",
         }
     }
 
@@ -84,11 +91,33 @@ impl Endpoint {
             Endpoint::Speech => "speech",
             Endpoint::Embeddings => "embeddings",
             Endpoint::Moderations => "moderations",
+            Endpoint::MessagesCountTokens => "messages_count_tokens",
+            Endpoint::ResponsesInputTokens => "responses_input_tokens",
         }
     }
 
+    /// Returns the endpoint whose models and rules apply. A count of tokens takes the calls that it
+    /// counts, so it has none of its own.
+    #[must_use]
+    pub(crate) fn rules_endpoint(self) -> Endpoint {
+        match self {
+            Endpoint::MessagesCountTokens => Endpoint::Messages,
+            Endpoint::ResponsesInputTokens => Endpoint::Responses,
+            own => own,
+        }
+    }
+
+    /// Whether its calls cost nothing.
+    #[must_use]
+    pub(crate) fn is_free(self) -> bool {
+        matches!(
+            self,
+            Endpoint::Moderations | Endpoint::MessagesCountTokens | Endpoint::ResponsesInputTokens
+        )
+    }
+
     /// All endpoints.
-    pub const ALL: [Endpoint; 9] = [
+    pub const ALL: [Endpoint; 11] = [
         Endpoint::Chat,
         Endpoint::Responses,
         Endpoint::Messages,
@@ -98,6 +127,8 @@ impl Endpoint {
         Endpoint::Speech,
         Endpoint::Embeddings,
         Endpoint::Moderations,
+        Endpoint::MessagesCountTokens,
+        Endpoint::ResponsesInputTokens,
     ];
 }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use super::images::SourceImage;
 use super::json::{JsonDocument, JsonValue};
 use super::meter::estimate_tokens;
+use super::responses::StoredObjectId;
 use super::{
     CallError, Endpoint, chat, embeddings, images, messages, moderations, responses, speech, videos,
 };
@@ -118,6 +119,14 @@ impl ModelCall {
                 moderations::check_request(&document)?;
                 RequestKind::Moderation
             }
+            Endpoint::MessagesCountTokens => {
+                messages::check_count_request(&document)?;
+                RequestKind::TokenCount { references: Vec::new() }
+            }
+            Endpoint::ResponsesInputTokens => {
+                let references = responses::parse_count_request(&document)?.references;
+                RequestKind::TokenCount { references }
+            }
         };
         Ok(ModelCall { document, model, stream, kind })
     }
@@ -135,7 +144,17 @@ impl ModelCall {
             RequestKind::Speech { .. }
             | RequestKind::Image { .. }
             | RequestKind::Video { .. }
-            | RequestKind::Moderation => 0,
+            | RequestKind::Moderation
+            | RequestKind::TokenCount { .. } => 0,
+        }
+    }
+
+    /// Returns the objects stored at the vendor that the call names, in the order of the body.
+    pub(crate) fn references(&self) -> &[StoredObjectId] {
+        match &self.kind {
+            RequestKind::Responses(request) => &request.references,
+            RequestKind::TokenCount { references } => references,
+            _ => &[],
         }
     }
 

@@ -190,10 +190,10 @@ mod tests {
     #[case::xml("application/xml", true)]
     fn a_compressed_document_was_believed_as_many_tokens_as_its_bytes(
         #[case] media: &str,
-        #[case] is_all_text: bool,
+        #[case] is_bounded_by_body: bool,
     ) {
         let data = format!("data:{media};base64,UEsDBA==");
         let part = format!(r#"{{"type":"file","file":{{"file_data":"{data}"}}}}"#);
-        assert_eq!(content_with(&part).is_all_text(), is_all_text);
+        assert_eq!(content_with(&part).is_bounded_by_body(), is_bounded_by_body);
     }
 }

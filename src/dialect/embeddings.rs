@@ -27,9 +27,9 @@ pub(crate) const REPLY_BYTES_MAX: usize = 96 << 20;
 /// Code points per token in estimates.
 const CODE_POINTS_PER_TOKEN: u64 = 4;
 
-const INPUT_EXPECTED: &str = "a non-empty string, or a non-empty array of strings, of token \
+const INPUT_EXPECTED: &str = "a string, or a non-empty array of strings, of token \
     ids or of arrays of token ids";
-const TEXT_EXPECTED: &str = "a non-empty string";
+const TEXT_EXPECTED: &str = "a string";
 const TOKEN_EXPECTED: &str = "a token id, a whole number from 0";
 const TOKENS_EXPECTED: &str = "a non-empty array of token ids";
 
@@ -77,11 +77,12 @@ struct TokenCount {
 }
 
 impl TokenCount {
-    /// Counts the tokens of a text; `None` if the value is not a non-empty string. At worst the
-    /// vendor makes a token of each byte, and it may add one token.
+    /// Counts the tokens of a text; `None` if the value is not a string. At worst the vendor makes
+    /// a token of each byte, and it may add one token. An empty text counts as one token: whether
+    /// it may be embedded is left to the vendor.
     fn count_text(&mut self, text: JsonValue<'_>) -> Option<()> {
-        let code_points = count_code_points(text).filter(|n| *n > 0)?;
-        self.tokens += code_points.div_ceil(CODE_POINTS_PER_TOKEN);
+        let code_points = count_code_points(text)?;
+        self.tokens += code_points.div_ceil(CODE_POINTS_PER_TOKEN).max(1);
         self.tokens_max += text.string_bytes().map_or(0, <[u8]>::len) as u64 + 1;
         Some(())
     }

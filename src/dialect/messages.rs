@@ -8,6 +8,12 @@ use super::json::{JsonDocument, JsonKind, JsonValue};
 use super::meter::TOKENS_MAX;
 use crate::money::TokenUsage;
 
+/// The beginning of the types of the edits by which the vendor summarizes a long conversation
+/// before it answers.
+const COMPACTION_EDIT_PREFIX: &str = "compact_";
+/// No limit of the call bounds the summary: it may be as long as the longest answer of any model.
+const SUMMARY_TOKENS_MAX: u64 = 128_000;
+
 /// Parses the body of a messages call. All other fields are left to the vendor to check.
 ///
 /// # Errors
@@ -20,7 +26,9 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, Call
     };
     // With interleaved tool calls, the thinking budget may exceed `max_tokens`.
     let budget = document.get("thinking").and_then(|t| t.get("budget_tokens")?.integer());
-    let hidden_max = budget.filter(|budget| *budget > output_max).unwrap_or(0);
+    let thinking_max = budget.filter(|budget| *budget > output_max).unwrap_or(0);
+    let summary_max = if asks_for_compaction(document) { SUMMARY_TOKENS_MAX } else { 0 };
+    let hidden_max = thinking_max.saturating_add(summary_max);
     let input_size = measure_input(document)?;
     Ok(TextRequest {
         output_max: Some(output_max),
@@ -28,6 +36,22 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, Call
         hidden_output_max: hidden_max,
         input_size,
     })
+}
+
+/// Checks the body of a call that only has its input tokens counted. It needs no limit of output.
+///
+/// # Errors
+/// [`CallError`] names the field and what would be right.
+pub(super) fn check_count_request(document: &JsonDocument) -> Result<(), CallError> {
+    measure_input(document)?;
+    Ok(())
+}
+
+/// Whether the vendor may summarize the conversation. It bills the summary beside the answer.
+fn asks_for_compaction(document: &JsonDocument) -> bool {
+    let edits = document.get("context_management").and_then(|management| management.get("edits"));
+    let mut kinds = edits.into_iter().flat_map(JsonValue::elements).filter_map(|e| e.get("type"));
+    kinds.any(|kind| kind.text().is_some_and(|kind| kind.starts_with(COMPACTION_EDIT_PREFIX)))
 }
 
 /// Checks the shape of the messages, and counts the input that is not text.
@@ -120,9 +144,9 @@ pub(crate) struct ReportedUsage {
     output: Option<u64>,
     /// The part of the output tokens that is the model's thinking.
     pub thinking: u64,
-    /// The input and output tokens of all steps (`iterations`) of the vendor together; 0 if it does
-    /// not report the steps.
-    iteration_totals: (u64, u64),
+    /// The tokens of all steps (`iterations`) of the vendor together; none if it does not report
+    /// the steps.
+    iteration_totals: TokenUsage,
 }
 
 impl ReportedUsage {
@@ -181,12 +205,13 @@ impl ReportedUsage {
         let cache_write = self.cache_write.unwrap_or(0).max(cache_write_by_ttl_sum);
         let cache_read = self.cache_read.unwrap_or(0);
         let input = self.input?.saturating_add(cache_write).saturating_add(cache_read);
+        let steps = self.iteration_totals;
         Some(TokenUsage {
-            input: input.max(self.iteration_totals.0),
-            output: self.output?.max(self.iteration_totals.1),
-            cache_read,
-            cache_write,
-            cache_write_1h: hour,
+            input: input.max(steps.input),
+            output: self.output?.max(steps.output),
+            cache_read: cache_read.max(steps.cache_read),
+            cache_write: cache_write.max(steps.cache_write),
+            cache_write_1h: hour.max(steps.cache_write_1h),
         })
     }
 }
@@ -195,16 +220,22 @@ fn plausible_count(value: JsonValue<'_>) -> Option<u64> {
     value.integer().filter(|n| *n <= TOKENS_MAX)
 }
 
-/// Returns the input and output tokens of all steps together; `None` if a number is implausible.
-/// The totals beside the steps may lack a step that is billed.
-fn sum_iterations(list: JsonValue<'_>) -> Option<(u64, u64)> {
-    let mut sums = (0u64, 0u64);
+/// Returns the tokens of all steps together; `None` if a number is implausible. The totals beside
+/// the steps may lack a step that is billed.
+fn sum_iterations(list: JsonValue<'_>) -> Option<TokenUsage> {
+    let add = |sum: u64, count: u64| sum.checked_add(count).filter(|n| *n <= TOKENS_MAX);
+    let mut sums = TokenUsage::default();
     for step in list.elements() {
         let mut one = ReportedUsage::default();
         one.read_usage(step)?;
         let tokens = one.tokens().unwrap_or_default();
-        sums.0 = sums.0.checked_add(tokens.input).filter(|n| *n <= TOKENS_MAX)?;
-        sums.1 = sums.1.checked_add(tokens.output).filter(|n| *n <= TOKENS_MAX)?;
+        sums = TokenUsage {
+            input: add(sums.input, tokens.input)?,
+            output: add(sums.output, tokens.output)?,
+            cache_read: add(sums.cache_read, tokens.cache_read)?,
+            cache_write: add(sums.cache_write, tokens.cache_write)?,
+            cache_write_1h: add(sums.cache_write_1h, tokens.cache_write_1h)?,
+        };
     }
     Some(sums)
 }
@@ -272,6 +303,10 @@ mod tests {
             r#"{"output_tokens":33,"cache_creation":null}"#,
         ],
         (112, 100, 100)
+    )]
+    #[case::caches_of_the_steps(
+        &[r#"{"input_tokens":10,"cache_creation_input_tokens":4,"output_tokens":5,"iterations":[{"type":"compaction","input_tokens":80,"cache_creation_input_tokens":100,"cache_creation":{"ephemeral_1h_input_tokens":90},"output_tokens":20},{"type":"message","input_tokens":10,"cache_creation_input_tokens":4,"output_tokens":5}]}"#],
+        (194, 104, 90)
     )]
     #[case::unsound_split(
         &[r#"{"input_tokens":12,"cache_creation":{"ephemeral_1h_input_tokens":-1},"output_tokens":5}"#, r#"{"input_tokens":1,"output_tokens":5}"#],

@@ -276,8 +276,8 @@ fn looks_like_name(word: &str) -> bool {
     word.bytes().any(|b| b.is_ascii_digit() || b == b'-' || b == b'_')
 }
 
-/// Returns the byte ranges of the account names in a path such as `projects/NAME/places`, and of
-/// the end of the path if it is an address that follows such a name.
+/// Returns the byte ranges to remove from a path such as `projects/NAME/places`: each account name
+/// and, if a host name or an IP address follows one, everything after that name.
 fn account_name_ranges(word: &str) -> Vec<(usize, usize)> {
     let mut ranges = Vec::new();
     let mut at = 0;

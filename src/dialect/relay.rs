@@ -168,7 +168,10 @@ impl Relay {
         let ended = complete || self.is_abandoned();
         let (meter, is_unbilled) = match self {
             Relay::Passthrough(passthrough) => return ended.then(|| passthrough.usage()),
-            Relay::Buffered(BufferedRelay { mode: RelayMode::Moderation, .. }) => return None,
+            Relay::Buffered(BufferedRelay {
+                mode: RelayMode::Moderation | RelayMode::TokenCount,
+                ..
+            }) => return None,
             Relay::Buffered(BufferedRelay {
                 mode: RelayMode::Image { .. },
                 image_usage: image,

@@ -5,11 +5,12 @@
 use super::CallError;
 use super::call::fields::{invalid_value, non_null_member, read_integer};
 use super::call::text_request::InputSize;
-use super::json::{JsonDocument, JsonKind, JsonValue};
+use super::json::{JsonDocument, JsonKind};
 
 mod input;
 mod reply;
 mod stored_objects;
+mod tools;
 
 pub(crate) use reply::{EventStep, ResponseState, redact_error};
 pub use reply::{IssuedIds, error_event};
@@ -17,6 +18,8 @@ pub use stored_objects::StoredObjectId;
 
 use input::ResponsesInput;
 use stored_objects::{ReferencedObjects, parse_id};
+
+const INPUT_EXPECTED: &str = "a string or a non-empty array of items";
 
 /// The fields of a call that bear on its price and on stored objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,14 +38,24 @@ pub struct ResponsesRequest {
 /// # Errors
 /// [`CallError`] names the field and what would be right.
 pub fn parse_request(document: &JsonDocument) -> Result<ResponsesRequest, CallError> {
-    let output_max = read_integer(document, "max_output_tokens", 1)?;
-    let expected = "a string or a non-empty array of items";
-    if non_null_member(document, "input").is_none() {
-        return Err(CallError::missing("input", expected));
+    let has = |name| non_null_member(document, name).is_some();
+    // With a prompt that the vendor stores, a call needs no input. The rules decide whether a call
+    // may have one, and a refusal of it must not read as if input were missing.
+    if !has("input") && !has("prompt") {
+        return Err(CallError::missing("input", INPUT_EXPECTED));
     }
+    parse_count_request(document)
+}
+
+/// Parses the same fields of a call that only has its input tokens counted. It may have no `input`,
+/// for the vendor also counts what it stores.
+///
+/// # Errors
+/// [`CallError`] names the field and what would be right.
+pub(super) fn parse_count_request(document: &JsonDocument) -> Result<ResponsesRequest, CallError> {
+    let output_max = read_integer(document, "max_output_tokens", 1)?;
     let mut references = ReferencedObjects::default();
-    let mut input_size = InputSize::default();
-    let mut non_text_bytes = 0;
+    let mut input = ResponsesInput::default();
     for (name, value) in document.members().filter(|(_, value)| !value.is_null()) {
         match (&*name, value.kind()) {
             ("conversation", JsonKind::Object) => {
@@ -52,38 +65,21 @@ pub fn parse_request(document: &JsonDocument) -> Result<ResponsesRequest, CallEr
             }
             ("previous_response_id" | "conversation", _) => references.add(&name, value)?,
             ("input", JsonKind::String) => {}
-            ("input", JsonKind::Array) => {
-                let mut input = ResponsesInput::default();
-                if input.read_items(value, &mut references)? == 0 {
-                    return Err(invalid_value("input", expected, value));
-                }
-                (input_size.images, input_size.documents) = (input.images, input.documents);
-                non_text_bytes = input.non_text_bytes;
-            }
-            ("input", _) => return Err(invalid_value("input", expected, value)),
-            ("tools", JsonKind::Array) => {
-                input_size.vendor_tool_prompt_count = count_tool_prompts(value);
-            }
-            ("tools", _) => return Err(invalid_value("tools", "an array", value)),
-            // A prompt that the vendor stores; its text is not in the body.
-            ("prompt", _) => input_size.has_external_input = true,
+            ("input", JsonKind::Array) if input.read_items(value, &mut references)? > 0 => {}
+            ("input", _) => return Err(invalid_value("input", INPUT_EXPECTED, value)),
+            ("tools", _) => input.tools.add_list("tools", value)?,
             _ => {}
         }
     }
-    input_size.text_bytes = (document.body().len() as u64).saturating_sub(non_text_bytes);
+    let input_size = InputSize {
+        images: input.images,
+        documents: input.documents,
+        vendor_tool_prompt_count: input.tools.prompt_count(),
+        text_bytes: (document.body().len() as u64).saturating_sub(input.non_text_bytes),
+        // The text of a stored prompt is not in the body.
+        has_external_input: non_null_member(document, "prompt").is_some(),
+    };
     Ok(ResponsesRequest { output_max, input_size, references: references.0 })
-}
-
-/// Counts the tool prompts, see [`InputSize::vendor_tool_prompt_count`]. The vendor adds no prompt
-/// of its own for functions and custom tools.
-fn count_tool_prompts(tools: JsonValue<'_>) -> u64 {
-    let mut count = 0;
-    for tool in tools.elements() {
-        let kind = tool.get("type").and_then(JsonValue::text);
-        let is_hosted = kind.is_some_and(|kind| !matches!(&*kind, "function" | "custom"));
-        count += u64::from(count == 0) + u64::from(is_hosted);
-    }
-    count
 }
 
 #[cfg(test)]
@@ -116,6 +112,18 @@ mod tests {
         "input[1]"
     )]
     #[case::item_of_list(r#""input":[[]]"#, "invalid_value", "input[0]")]
+    #[case::tools_of_text(r#""input":"a","tools":"web_search""#, "invalid_value", "tools")]
+    #[case::tool_of_list(r#""input":"a","tools":[{},[{}]]"#, "invalid_value", "tools[1]")]
+    #[case::namespace_of_one(
+        r#""input":"a","tools":[{"type":"namespace","tools":{"type":"mcp"}}]"#,
+        "invalid_value",
+        "tools[0].tools"
+    )]
+    #[case::namespace_of_text(
+        r#""input":[{"tools":[{},{"type":"namespace","tools":["mcp"]}]}]"#,
+        "invalid_value",
+        "input[0].tools[1].tools[0]"
+    )]
     #[case::no_output(r#""input":"a","max_output_tokens":0"#, "invalid_value", "max_output_tokens")]
     #[case::half(r#""input":"a","max_output_tokens":1.5"#, "invalid_value", "max_output_tokens")]
     #[case::previous(
@@ -187,6 +195,29 @@ mod tests {
     #[case::echoes(
         r#""input":[{"type":"message","role":"assistant","id":"i","content":[{"type":"output_text","text":"a"}]},{"role":"user","id":"j","content":""},{"type":"function_call","id":"k","call_id":"c","name":"f","arguments":""},{"type":"function_call_output","id":"l","call_id":"c","output":""},{"type":"custom_tool_call","id":"m","name":"f","input":"a"},{"type":"custom_tool_call_output","id":"n","output":[{"type":"input_text","text":"a"}]},{"type":"message","id":null,"role":"user","content":[]}]"#,
         &[]
+    )]
+    #[case::calls_of_tools_that_the_client_ran_were_looked_up(
+        r#""input":[{"type":"local_shell_call","id":"i","call_id":"c","status":"completed","action":{"type":"exec","command":["ls"]}},{"type":"apply_patch_call","id":"j","call_id":"d","status":"completed","operation":{"type":"delete_file","path":"a"}},{"type":"apply_patch_call_output","id":"k","call_id":"d","status":"failed"},{"type":"local_shell_call_output","id":"l","output":"{}"},{"type":"tool_search_call","id":"m","call_id":"e","execution":"client","arguments":{"query":"a"}},{"type":"tool_search_call","id":"n","call_id":null,"execution":"server","arguments":"{}"}]"#,
+        &[]
+    )]
+    #[case::ids_that_the_client_made_were_looked_up(
+        r#""input":[{"type":"additional_tools","id":"at_1","role":"developer","tools":[]},{"type":"tool_search_output","id":"tso_1","call_id":"c","tools":[{"type":"function","name":"f"}]},{"type":"agent_message","id":"am_1","author":"a","recipient":"b","content":[{"type":"encrypted_content","encrypted_content":"gAA"}]}]"#,
+        &[]
+    )]
+    #[case::calls_with_a_part_missing(
+        r#""input":[{"type":"local_shell_call","id":"i","status":"completed","action":{"type":"exec"}},{"type":"local_shell_call","id":"j","call_id":"c","status":"completed","action":{}},{"type":"local_shell_call","id":"k","call_id":"c","status":"completed","action":"ls"},{"type":"apply_patch_call","id":"l","call_id":"","status":"completed","operation":{"type":"delete_file"}},{"type":"apply_patch_call_output","id":"m","call_id":"c"},{"type":"tool_search_call","id":"n","arguments":null},{"type":"tool_search_output","id":"o"},{"type":"additional_tools","id":"p","tools":null},{"type":"agent_message","id":"q","content":[]},{"type":"compaction","id":"r","encrypted_content":null}]"#,
+        &[
+            "input[0].id=i",
+            "input[1].id=j",
+            "input[2].id=k",
+            "input[3].id=l",
+            "input[4].id=m",
+            "input[5].id=n",
+            "input[6].id=o",
+            "input[7].id=p",
+            "input[8].id=q",
+            "input[9].id=r",
+        ]
     )]
     #[case::echoes_without_content(
         r#""input":[{"type":"message","role":"assistant","id":"i"},{"type":"message","role":"assistant","id":"j","content":[]},{"type":"function_call","id":"k","name":"f"},{"type":"function_call","id":"l","arguments":"{}"},{"type":"function_call_output","id":"m","output":null}]"#,
@@ -260,6 +291,35 @@ mod tests {
             has_external_input,
         };
         assert_eq!(input_size, expected);
+    }
+
+    #[rstest]
+    #[case::none(r#""input":"a""#, 0)]
+    #[case::of_the_client(r#""input":"a","tools":[{"type":"function"},{"type":"custom"},{}]"#, 1)]
+    #[case::hosted(r#""input":"a","tools":[{"type":"tool_search","execution":"client"}]"#, 2)]
+    #[case::in_a_namespace(
+        r#""input":"a","tools":[{"type":"namespace","tools":[{"type":"function"},{"type":"mcp"}]}]"#,
+        2
+    )]
+    #[case::in_the_input(
+        r#""input":[{"type":"additional_tools","tools":[{"type":"local_shell"}]},{"type":"tool_search_output","tools":[{"type":"apply_patch"}]}],"tools":[{"type":"function"}]"#,
+        3
+    )]
+    #[case::empty(r#""input":[{"type":"tool_search_output","tools":[]}],"tools":[]"#, 0)]
+    #[case::schema(
+        r#""input":"a","tools":[{"type":"function","tools":5,"parameters":{"tools":[{"type":"mcp"}]}}]"#,
+        1
+    )]
+    fn tools_are_counted_wherever_they_stand(#[case] members: &str, #[case] prompts: u64) {
+        let input_size = parse(members).expect("a call").input_size;
+        assert_eq!(input_size.vendor_tool_prompt_count, prompts);
+    }
+
+    #[test]
+    fn a_stored_prompt_was_refused_as_a_missing_input() {
+        let call = parse(r#""prompt":{"id":"pmpt_1"}"#).expect("a call, as far as this goes");
+        assert!(call.input_size.has_external_input);
+        assert!(parse(r#""prompt":null"#).is_err());
     }
 
     #[test]

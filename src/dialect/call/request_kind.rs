@@ -4,7 +4,7 @@
 use super::text_request::TextRequest;
 use crate::dialect::embeddings::EmbeddingInputs;
 use crate::dialect::images::SourceImage;
-use crate::dialect::responses::ResponsesRequest;
+use crate::dialect::responses::{ResponsesRequest, StoredObjectId};
 use crate::dialect::videos::VideoRequest;
 
 /// What a request asks for, as far as its price or the handling of its reply depends on it.
@@ -42,4 +42,9 @@ pub enum RequestKind {
     },
     /// A moderation of the input.
     Moderation,
+    /// The number of tokens of a text. None is generated.
+    TokenCount {
+        /// The objects stored at the vendor that the call names, in the order of the body.
+        references: Vec<StoredObjectId>,
+    },
 }

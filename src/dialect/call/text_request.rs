@@ -34,7 +34,7 @@ pub struct InputSize {
 impl InputSize {
     /// Whether the body is the vendor's only input, so that its bytes bound the input tokens.
     #[must_use]
-    pub(crate) fn is_all_text(&self) -> bool {
+    pub(crate) fn is_bounded_by_body(&self) -> bool {
         let InputSize { images, documents, has_external_input: reads_elsewhere, .. } = *self;
         images == 0 && documents == 0 && !reads_elsewhere && !self.has_hosted_tools()
     }

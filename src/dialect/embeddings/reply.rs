@@ -239,19 +239,27 @@ impl EmbeddingsReader {
     }
 
     /// Returns the part around the entries, with the counted usage if the vendor reports no valid
-    /// one.
+    /// one, and with a complete one if it reports only the total.
     fn with_usage(&self, envelope: &JsonDocument, tokens: Option<u64>) -> Vec<u8> {
         let mut patch = JsonPatch::new(envelope);
-        if tokens.is_none() {
-            patch.set("usage", self.estimated_usage_json());
+        match tokens {
+            None => patch.set("usage", self.estimated_usage_json()),
+            // Clients read the member that this vendor leaves out.
+            Some(total) if envelope.get("usage").and_then(prompt_tokens).is_none() => {
+                patch.set("usage", usage_json(total));
+            }
+            Some(_) => {}
         }
         patch.finish().concat()
     }
 
     fn estimated_usage_json(&self) -> String {
-        let counted = self.inputs.tokens;
-        format!(r#"{{"prompt_tokens":{counted},"total_tokens":{counted}}}"#)
+        usage_json(self.inputs.tokens)
     }
+}
+
+fn usage_json(tokens: u64) -> String {
+    format!(r#"{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}"#)
 }
 
 fn check_size(pending: &BytesMut, most: usize) -> Result<(), EmbeddingsReplyError> {
@@ -270,9 +278,14 @@ fn parse_envelope(body: Bytes) -> Result<JsonDocument, EmbeddingsReplyError> {
 
 /// Returns the reported input tokens; `None` if they are absent or implausible.
 fn input_tokens(usage: JsonValue<'_>) -> Option<u64> {
-    let reported = usage.get("prompt_tokens").and_then(JsonValue::integer);
+    // There is no output, so a total alone says the same.
+    let reported = prompt_tokens(usage).or_else(|| usage.get("total_tokens"))?.integer();
     // Every input has tokens, so a report of 0 is not believed.
     reported.filter(|n| (1..=TOKENS_MAX).contains(n))
+}
+
+fn prompt_tokens(usage: JsonValue<'_>) -> Option<JsonValue<'_>> {
+    usage.get("prompt_tokens").filter(|tokens| !tokens.is_null())
 }
 
 fn is_vector(value: JsonValue<'_>) -> bool {

@@ -26,6 +26,9 @@ pub enum WithheldImage {
     /// The vendor withheld the image.
     #[error("the image was withheld by the vendor's moderation")]
     Moderated,
+    /// The reply has the address of the image, and not its data.
+    #[error("the vendor sent the address of the image instead of its data")]
+    AddressOnly,
     /// The reply does not have the format of the dialect.
     #[error("the vendor's reply could not be read")]
     Unreadable,
@@ -34,8 +37,8 @@ pub enum WithheldImage {
 /// Converts a reply. `created` (unix seconds) is the time of the reply if the vendor reports none.
 ///
 /// # Errors
-/// [`WithheldImage`] if the reply is malformed, has no entries, has an entry without an image, or
-/// is withheld by the vendor's moderation.
+/// [`WithheldImage`] if the reply is malformed, has no entries, has an entry without an image or
+/// with only its address, or is withheld by the vendor's moderation.
 pub fn convert_reply(document: &JsonDocument, created: i64) -> Result<ImagesReply, WithheldImage> {
     let respects_moderation = document.get("respect_moderation").and_then(JsonValue::bool);
     let data = document.get("data").ok_or(WithheldImage::Unreadable)?;
@@ -69,10 +72,11 @@ impl<'a> ImageEntry<'a> {
         if entry.kind() != JsonKind::Object {
             return Err(WithheldImage::Unreadable);
         }
-        let (mut image, mut prompt) = (None, None);
+        let (mut image, mut address, mut prompt) = (None, None, None);
         for (name, value) in entry.members() {
             match &*name {
                 "b64_json" => image = Some(value),
+                "url" => address = Some(value),
                 "revised_prompt" if value.kind() == JsonKind::String => prompt = Some(value),
                 "respect_moderation" if value.bool() == Some(false) => {
                     return Err(WithheldImage::Moderated);
@@ -80,8 +84,12 @@ impl<'a> ImageEntry<'a> {
                 _ => {}
             }
         }
-        let image = image.filter(|image| image.string_bytes().is_some_and(|text| !text.is_empty()));
-        Ok(ImageEntry { image: image.ok_or(WithheldImage::Moderated)?, prompt })
+        let has_text = |value: &JsonValue<'_>| value.string_bytes().is_some_and(|t| !t.is_empty());
+        match (image.filter(has_text), address.filter(has_text)) {
+            (Some(image), _) => Ok(ImageEntry { image, prompt }),
+            (None, Some(_)) => Err(WithheldImage::AddressOnly),
+            (None, None) => Err(WithheldImage::Moderated),
+        }
     }
 }
 
@@ -146,7 +154,16 @@ mod tests {
     #[rstest]
     #[case::no_entry(r#"{"created":1,"data":[]}"#, WithheldImage::Moderated)]
     #[case::null(r#"{"created":1,"data":null}"#, WithheldImage::Moderated)]
-    #[case::address_only(r#"{"data":[{"url":"https://a.example/"}]}"#, WithheldImage::Moderated)]
+    #[case::address_only(r#"{"data":[{"url":"https://a.example/"}]}"#, WithheldImage::AddressOnly)]
+    #[case::address_of_one_of_two(
+        r#"{"created":1,"data":[{"b64_json":"a"},{"b64_json":null,"url":"https://a.example/"}]}"#,
+        WithheldImage::AddressOnly
+    )]
+    #[case::empty_address(r#"{"data":[{"b64_json":"","url":""}]}"#, WithheldImage::Moderated)]
+    #[case::address_of_what_is_withheld(
+        r#"{"data":[{"url":"https://a.example/","respect_moderation":false}]}"#,
+        WithheldImage::Moderated
+    )]
     #[case::empty(r#"{"created":1,"data":[{"b64_json":""}]}"#, WithheldImage::Moderated)]
     #[case::null_image(r#"{"created":1,"data":[{"b64_json":null}]}"#, WithheldImage::Moderated)]
     #[case::one_of_two(r#"{"created":1,"data":[{"b64_json":"a"},{}]}"#, WithheldImage::Moderated)]

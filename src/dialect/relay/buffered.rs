@@ -13,6 +13,7 @@ use crate::dialect::meter::bounds::UsageBounds;
 use crate::dialect::meter::{ReportQuality, UsageMeter};
 use crate::dialect::moderations;
 use crate::dialect::responses::{self, ResponseState};
+use crate::dialect::token_counts;
 use crate::dialect::translate::reply;
 use crate::dialect::translate::thinking::SavedThinking;
 use crate::dialect::vendor_error::VendorError;
@@ -146,6 +147,7 @@ impl BufferedRelay {
                 let reply =
                     images::convert_reply(&document, *created).map_err(|why| match why {
                         WithheldImage::Moderated => RelayError::ContentFiltered,
+                        WithheldImage::AddressOnly => RelayError::ImageAddress,
                         WithheldImage::Unreadable => RelayError::Malformed,
                     })?;
                 let reported = reported_image_usage(&reply, *uses_vendor_cost);
@@ -156,9 +158,11 @@ impl BufferedRelay {
                 Ok(concat_chunks(reply.body))
             }
             RelayMode::Moderation if moderations::is_moderation_result(&document) => Ok(body),
-            // A moderation or a response gets here only if it does not follow its format. Speech
-            // and embeddings have relays of their own.
+            RelayMode::TokenCount if token_counts::is_token_count(&document) => Ok(body),
+            // A moderation, a count or a response gets here only if it does not follow its format.
+            // Speech and embeddings have relays of their own.
             RelayMode::Moderation
+            | RelayMode::TokenCount
             | RelayMode::Responses
             | RelayMode::Speech { .. }
             | RelayMode::Embeddings(_) => Err(RelayError::Malformed),

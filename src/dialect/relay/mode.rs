@@ -34,6 +34,8 @@ pub enum RelayMode {
     },
     /// The result of a moderation, which is free.
     Moderation,
+    /// A count of input tokens, which is free.
+    TokenCount,
     /// Audio: bytes that are passed on without being parsed.
     Speech {
         /// Unicode code points of the text that is spoken, which are what is billed.

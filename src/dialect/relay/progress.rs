@@ -51,6 +51,9 @@ pub enum RelayError {
     /// The vendor generated the content, but withholds it.
     #[error("the vendor's safety rules keep back what was made")]
     ContentFiltered,
+    /// The reply has the address of the image in the place of its data.
+    #[error("the vendor sent the address of the image instead of its data, which was asked for")]
+    ImageAddress,
     /// The vendor reported an error itself.
     #[error("the vendor reported an error")]
     Vendor(VendorError),
@@ -83,6 +86,7 @@ impl RelayError {
             | RelayError::NoBufferSpace
             | RelayError::SlowReader
             | RelayError::LedgerUnavailable
+            | RelayError::ImageAddress
             | RelayError::Vendor(_) => ("api_error", &None),
         };
         messages_error_body(kind, &self.message(), details.as_deref(), request_id)
@@ -114,6 +118,7 @@ impl RelayError {
             | RelayError::TooLarge
             | RelayError::Stalled
             | RelayError::Abandoned
+            | RelayError::ImageAddress
             | RelayError::Vendor(_) => ("server_error", "upstream_error"),
         }
     }

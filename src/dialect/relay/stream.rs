@@ -23,6 +23,8 @@ pub struct StreamRelay {
     splitter: SseSplitter,
     pub(super) meter: UsageMeter,
     pub(super) progress: RelayProgress,
+    /// Whether the next event may be `[DONE]`, with which some vendors end a response as well.
+    done_may_follow: bool,
 }
 
 /// The vendor's dialect, with the state of the stream in it.
@@ -66,7 +68,8 @@ impl StreamRelay {
             _ => StreamFormat::Responses(ResponseState::default(), None),
         };
         let (meter, progress) = (UsageMeter::default(), RelayProgress::Open);
-        StreamRelay { format, splitter: SseSplitter::default(), meter, progress }
+        let splitter = SseSplitter::default();
+        StreamRelay { format, splitter, meter, progress, done_may_follow: false }
     }
 
     pub(super) fn buffered_bytes(&self) -> usize {
@@ -74,7 +77,7 @@ impl StreamRelay {
     }
 
     pub(super) fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
-        if self.progress != RelayProgress::Open {
+        if self.progress != RelayProgress::Open && !self.done_may_follow {
             return None;
         }
         let Ok(events) = self.splitter.push(bytes) else {
@@ -144,6 +147,10 @@ impl StreamRelay {
     /// Reads one event and appends the bytes for the client to `out`.
     fn relay_event(&mut self, event: SseEvent, out: &mut OutputPieces) {
         if self.progress != RelayProgress::Open {
+            let is_done = event.data().is_some_and(|data| data[..] == *DONE_MARKER);
+            if std::mem::take(&mut self.done_may_follow) && is_done {
+                out.push(event.0);
+            }
             return;
         }
         let action = match event.data_slice() {
@@ -169,17 +176,22 @@ impl StreamRelay {
                 out.push(Bytes::from_static(b"\n\n"));
             }
             Ok(EventAction::ForwardLast) => {
-                self.progress = RelayProgress::Complete;
+                self.complete();
                 out.push(event.0);
             }
             Ok(EventAction::ReplaceEvent(bytes, step)) => {
                 if step == StreamStep::Last {
-                    self.progress = RelayProgress::Complete;
+                    self.complete();
                 }
                 out.push(bytes);
             }
             Err(why) => out.push(self.fail(why).unwrap_or_default()),
         }
+    }
+
+    fn complete(&mut self) {
+        self.progress = RelayProgress::Complete;
+        self.done_may_follow = matches!(self.format, StreamFormat::Responses(..));
     }
 
     /// Returns the action for an event without data. A translated stream keeps only comments, since
@@ -322,10 +334,11 @@ fn handle_messages_event(
         }
         "message_delta" => report(event.get("usage"), ReportQuality::Final, meter),
         "content_block_start" => {
-            count_members("content_block", &["text", "thinking", "data", "name"], meter);
+            count_members("content_block", &["text", "thinking", "data", "name", "content"], meter);
         }
+        // The `content` is that of a summary, by which the vendor compacts a conversation.
         "content_block_delta" => {
-            count_members("delta", &["text", "thinking", "partial_json"], meter);
+            count_members("delta", &["text", "thinking", "partial_json", "content"], meter);
         }
         "message_stop" => return Ok(EventAction::ForwardLast),
         _ => {}

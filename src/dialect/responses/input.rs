@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use super::stored_objects::ReferencedObjects;
+use super::tools::ToolCount;
 use crate::dialect::CallError;
 use crate::dialect::call::fields::invalid_value;
 use crate::dialect::data_uri::{TEXT_MEDIA_TYPES, is_data_uri};
@@ -18,13 +19,15 @@ const ITEMS_MAX: usize = 100_000;
 /// costs the depth times the bytes.
 const PARTS_DEPTH_MAX: usize = 5;
 
-/// The images and documents found in an input.
+/// The images, documents and tools found in an input.
 #[derive(Default)]
 pub(super) struct ResponsesInput {
     pub(super) images: u64,
     pub(super) documents: u64,
     /// The bytes of both, or of their addresses, in the body.
     pub(super) non_text_bytes: u64,
+    /// The tools that items add, to which those of the call itself are added.
+    pub(super) tools: ToolCount,
 }
 
 impl ResponsesInput {
@@ -45,10 +48,23 @@ impl ResponsesInput {
                 return Err(invalid_value(&format!("input[{i}]"), "an object", item));
             }
             collect_references(item, i, references)?;
-            check_parts(item, i)?;
+            self.check_lists(item, i)?;
             self.count_part(item, PARTS_DEPTH_MAX);
         }
         Ok(count)
+    }
+
+    /// Checks that the parts and the tools of an item are objects: the rules inspect these, and
+    /// nothing deeper but the tools of a namespace.
+    fn check_lists(&mut self, item: JsonValue<'_>, i: usize) -> Result<(), CallError> {
+        for (name, list) in item.members().filter(|(_, list)| !list.is_null()) {
+            match &*name {
+                "content" | "output" => check_parts(&name, list, i)?,
+                "tools" => self.tools.add_list(&format!("input[{i}].tools"), list)?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Counts the images and documents in a `content` or an `output`.
@@ -101,13 +117,11 @@ impl ResponsesInput {
     }
 }
 
-/// Checks that the parts of an item are objects: the rules inspect these parts, and nothing deeper.
-fn check_parts(item: JsonValue<'_>, i: usize) -> Result<(), CallError> {
-    for (name, list) in item.members().filter(|(name, _)| matches!(&**name, "content" | "output")) {
-        for (j, part) in list.elements().enumerate() {
-            if part.kind() != JsonKind::Object {
-                return Err(invalid_value(&format!("input[{i}].{name}[{j}]"), "an object", part));
-            }
+/// Checks that the parts in a list of item `i` are objects. A text has no parts.
+fn check_parts(name: &str, list: JsonValue<'_>, i: usize) -> Result<(), CallError> {
+    for (j, part) in list.elements().enumerate() {
+        if part.kind() != JsonKind::Object {
+            return Err(invalid_value(&format!("input[{i}].{name}[{j}]"), "an object", part));
         }
     }
     Ok(())
@@ -144,9 +158,15 @@ fn collect_references(
 /// anything. Empty if the vendor uses the item's id whatever is sent with it.
 fn required_members(kind: &str) -> &'static [&'static str] {
     match kind {
-        "message" => &["content"],
+        "message" | "agent_message" => &["content"],
         "function_call" => &["name", "arguments"],
         "custom_tool_call" => &["name", "input"],
+        "local_shell_call" => &["action", "call_id", "status"],
+        "apply_patch_call" => &["operation", "call_id", "status"],
+        // The text of its output is optional.
+        "apply_patch_call_output" => &["call_id", "status"],
+        "tool_search_call" => &["arguments"],
+        "tool_search_output" | "additional_tools" => &["tools"],
         "function_call_output"
         | "custom_tool_call_output"
         | "computer_call_output"
@@ -159,13 +179,19 @@ fn required_members(kind: &str) -> &'static [&'static str] {
 }
 
 /// Whether a member has the content that it should have. A message with an empty list has no more
-/// content than its id; the output of a tool may be empty.
+/// content than its id; the output of a tool may be empty, and so may a list of tools.
 fn has_content(name: &str, value: JsonValue<'_>) -> bool {
     match (name, value.kind()) {
-        ("encrypted_content", JsonKind::String) => {
-            value.string_bytes().is_some_and(|sealed| !sealed.is_empty())
+        ("encrypted_content" | "call_id" | "status", JsonKind::String) => {
+            value.string_bytes().is_some_and(|text| !text.is_empty())
         }
-        (_, JsonKind::String) | ("output", JsonKind::Object | JsonKind::Array) => true,
+        ("action" | "operation", kind) => {
+            kind == JsonKind::Object && value.members().next().is_some()
+        }
+        ("tools", kind) => kind == JsonKind::Array,
+        (_, JsonKind::String)
+        | ("output", JsonKind::Object | JsonKind::Array)
+        | ("arguments", JsonKind::Object) => true,
         ("content", JsonKind::Array) => value.elements().next().is_some(),
         _ => false,
     }

@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
+use super::dropped_fields::DroppedFields;
 use super::writer::{MessagesWriter, SourceBytes};
 use crate::dialect::CallError;
 use crate::dialect::call::fields::invalid_value;
@@ -135,6 +136,9 @@ pub(super) fn too_many_blocks() -> CallError {
 /// path. It is called only for error messages.
 pub(super) type FieldPath<'a> = &'a dyn Fn(&str) -> String;
 
+/// The path of a part, for the names of its dropped fields.
+const PART: &str = "messages[].content[]";
+
 /// Parses the content of one message, and refuses parts of other kinds than the allowed ones.
 #[derive(Clone, Copy)]
 pub(super) struct ContentParser<'a> {
@@ -146,10 +150,12 @@ pub(super) struct ContentParser<'a> {
 }
 
 impl ContentParser<'_> {
-    /// Parses a content: a string or a list of parts. Blank text gives no block.
+    /// Parses a content: a string or a list of parts. Blank text gives no block. Members of parts
+    /// that the messages format does not have are added to `dropped`.
     pub(super) fn parse_content(
         self,
         content: JsonValue<'_>,
+        dropped: &mut DroppedFields,
     ) -> Result<Vec<ContentBlock>, CallError> {
         match content.kind() {
             JsonKind::String => Ok(self.text_block(content).into_iter().collect()),
@@ -159,7 +165,7 @@ impl ContentParser<'_> {
                     if i >= BLOCKS_MAX {
                         return Err(too_many_blocks());
                     }
-                    blocks.extend(self.parse_part(i, part)?);
+                    blocks.extend(self.parse_part(i, part, dropped)?);
                 }
                 Ok(blocks)
             }
@@ -174,7 +180,12 @@ impl ContentParser<'_> {
         (!is_blank(text)).then(|| ContentBlock::new(BlockKind::Text(self.source.slice_value(text))))
     }
 
-    fn parse_part(self, i: usize, part: JsonValue<'_>) -> Result<Option<ContentBlock>, CallError> {
+    fn parse_part(
+        self,
+        i: usize,
+        part: JsonValue<'_>,
+        dropped: &mut DroppedFields,
+    ) -> Result<Option<ContentBlock>, CallError> {
         // The path is built only for error messages.
         let field_path =
             |rest: &str| format!("messages[{}].content[{i}]{rest}", self.message_index);
@@ -191,15 +202,25 @@ impl ContentParser<'_> {
         };
         let block = match *kind {
             "image_url" => {
-                Some(ContentBlock::new(BlockKind::Media(self.parse_image(&field_path, value)?)))
+                let image = self.parse_image(&field_path, value, dropped)?;
+                Some(ContentBlock::new(BlockKind::Media(image)))
             }
             "file" => {
-                Some(ContentBlock::new(BlockKind::Media(self.parse_file(&field_path, value)?)))
+                let file = self.parse_file(&field_path, value, dropped)?;
+                Some(ContentBlock::new(BlockKind::Media(file)))
             }
             _ if value.kind() == JsonKind::String => self.text_block(value),
             _ => return Err(invalid_value(&field_path(&format!(".{kind}")), "a string", value)),
         };
-        let cache = part.get("cache_control").filter(|v| !v.is_null());
+        let mut cache = None;
+        for (name, member) in part.members().filter(|(_, v)| !v.is_null()) {
+            match &*name {
+                "type" => {}
+                "cache_control" => cache = Some(member),
+                name if name == *kind => {}
+                name => dropped.add(PART, name),
+            }
+        }
         Ok(block.map(|block| ContentBlock {
             cache_control: cache.map(|c| self.source.slice_value(c)),
             ..block
@@ -211,9 +232,10 @@ impl ContentParser<'_> {
         self,
         field_path: FieldPath<'_>,
         image: JsonValue<'_>,
+        dropped: &mut DroppedFields,
     ) -> Result<MediaSource, CallError> {
         let (name, url) = match image.kind() {
-            JsonKind::Object => (".image_url.url", image.get("url")),
+            JsonKind::Object => (".image_url.url", image_address(image, dropped)),
             _ => (".image_url", Some(image)),
         };
         let expected = "a data URI or an http or https address";
@@ -243,6 +265,7 @@ impl ContentParser<'_> {
         self,
         field_path: FieldPath<'_>,
         file: JsonValue<'_>,
+        dropped: &mut DroppedFields,
     ) -> Result<MediaSource, CallError> {
         let name = ".file.file_data";
         let expected = "a data URI such as data:application/pdf;base64,...";
@@ -253,8 +276,12 @@ impl ContentParser<'_> {
             return Err(invalid_value(&field_path(name), expected, data));
         }
         let media = self.parse_data_uri(field_path, name, data)?;
+        // Documents have a title, images do not.
+        let has_title = media.kind == "document";
+        let known: &[&str] = if has_title { &["file_data", "filename"] } else { &["file_data"] };
+        dropped.add_unknown("messages[].content[].file", file, known);
         let title = file.get("filename").filter(|v| v.kind() == JsonKind::String && !is_blank(*v));
-        let title = title.filter(|_| media.kind == "document").map(|t| self.source.slice_value(t));
+        let title = title.filter(|_| has_title).map(|t| self.source.slice_value(t));
         Ok(MediaSource { title, ..media })
     }
 
@@ -307,6 +334,19 @@ impl ContentParser<'_> {
             _ => Err(fault()),
         }
     }
+}
+
+/// Returns the address of an image. Its `detail` is dropped: the vendor has no such setting.
+fn image_address<'a>(image: JsonValue<'a>, dropped: &mut DroppedFields) -> Option<JsonValue<'a>> {
+    let mut url = None;
+    for (name, value) in image.members().filter(|(_, v)| !v.is_null()) {
+        match &*name {
+            "url" => url = Some(value),
+            "detail" if value.text().is_some_and(|detail| detail == "auto") => {}
+            name => dropped.add("messages[].content[].image_url", name),
+        }
+    }
+    url
 }
 
 /// Whether the bytes are valid padded base64 and not empty. They are decoded in chunks into a

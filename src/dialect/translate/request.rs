@@ -8,10 +8,15 @@ use super::settings::CallSettings;
 use super::thinking;
 use super::tools::CallTools;
 use super::turns::{Conversation, ConversationTurn};
-use super::writer::{MessagesWriter, SourceBytes};
+use super::writer::MessagesWriter;
 use crate::dialect::CallError;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
+
+/// The instruction for an answer that must be a JSON object: a JSON string that is added to the
+/// system text.
+const JSON_OBJECT_INSTRUCTION: &[u8] = b"\"Give your final answer as one JSON object and nothing \
+    else: no text before or after it, and no code fence.\"";
 
 /// The facts that a translation depends on besides the call.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +26,7 @@ pub struct TranslationContext<'a> {
     /// The account of the call. It is hashed into the user id, so that users of different accounts
     /// do not get the same id.
     pub account: &'a str,
-    /// Whether the model takes a JSON schema for its output.
+    /// Whether the model takes a JSON schema for its output, and strict tools.
     pub json_schema: bool,
 }
 
@@ -31,6 +36,7 @@ pub struct Translation {
     settings: CallSettings,
     conversation: Conversation,
     tools: CallTools,
+    dropped_fields: Vec<String>,
 }
 
 impl Translation {
@@ -44,11 +50,19 @@ impl Translation {
         context: TranslationContext<'_>,
     ) -> Result<Translation, CallError> {
         let messages = patch.get("messages").unwrap_or(JsonValue::from_validated(b"[]"));
-        let conversation = Conversation::parse(document, messages)?;
-        let tools = CallTools::parse(SourceBytes(document.body()), patch)?
+        let mut conversation = Conversation::parse(document, messages)?;
+        let mut tools = CallTools::parse(document, patch, context.json_schema)?
             .define_called_tools(&conversation.turns);
-        let settings = CallSettings::parse(document, patch, context)?;
-        Ok(Translation { model: context.model.to_owned(), settings, conversation, tools })
+        let mut settings = CallSettings::parse(document, patch, context)?;
+        if settings.wants_json_object {
+            let instruction = BlockKind::Text(Bytes::from_static(JSON_OBJECT_INSTRUCTION));
+            conversation.system.push(ContentBlock::new(instruction));
+        }
+        let mut dropped = std::mem::take(&mut settings.dropped_fields);
+        dropped.append(std::mem::take(&mut conversation.dropped_fields));
+        dropped.append(std::mem::take(&mut tools.dropped_fields));
+        let (model, dropped_fields) = (context.model.to_owned(), dropped.into_paths());
+        Ok(Translation { model, settings, conversation, tools, dropped_fields })
     }
 
     /// Returns the ids under which the thinking of the current tool loop was saved: the id of the
@@ -116,7 +130,7 @@ impl Translation {
         out.write_str("}");
         TranslatedCall {
             body_after_model: out.finish(),
-            dropped_fields: self.settings.dropped_fields.clone(),
+            dropped_fields: self.dropped_fields.clone(),
         }
     }
 }
@@ -141,7 +155,8 @@ impl RestoredThinking {
 #[derive(Debug)]
 pub struct TranslatedCall {
     body_after_model: Vec<Bytes>,
-    /// The names of the chat fields that were dropped, in the order of the chat body.
+    /// The paths of the chat fields that were dropped or replaced by an instruction: first those of
+    /// the body itself, in its order, then those inside messages and tools.
     pub dropped_fields: Vec<String>,
 }
 

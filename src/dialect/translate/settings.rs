@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use super::dropped_fields::DroppedFields;
 use super::parts::is_blank;
 use super::request::TranslationContext;
 use super::writer::{MessagesWriter, SourceBytes};
@@ -31,10 +32,6 @@ const TRANSLATED_FIELDS: [&str; 13] = [
 /// Fields that take effect in another way, and so do not count as dropped.
 const HANDLED_FIELDS: [&str; 6] =
     ["model", "messages", "max_tokens", "max_completion_tokens", "stream_options", "n"];
-/// At most this many names of dropped fields are reported, each of at most `DROPPED_NAME_BYTES_MAX`
-/// bytes.
-const DROPPED_NAMES_MAX: usize = 32;
-const DROPPED_NAME_BYTES_MAX: usize = 64;
 
 /// The translated settings. An absent setting is not written.
 #[derive(Default)]
@@ -47,8 +44,11 @@ pub(super) struct CallSettings {
     effort: Option<Bytes>,
     output_schema: Option<Bytes>,
     user_id: Option<String>,
-    /// The names of the chat fields that the messages call does not have.
-    pub(super) dropped_fields: Vec<String>,
+    /// Whether the answer must be a JSON object, for which the messages format has no setting: its
+    /// schemas must name all members of an object.
+    pub(super) wants_json_object: bool,
+    /// The chat fields that the messages call does not have.
+    pub(super) dropped_fields: DroppedFields,
 }
 
 impl CallSettings {
@@ -70,35 +70,61 @@ impl CallSettings {
             stream: present("stream").and_then(JsonValue::bool).unwrap_or(false),
             temperature: number("temperature")?,
             top_p: number("top_p")?,
-            stop_sequences: present("stop")
-                .map_or_else(|| Ok(Vec::new()), |s| parse_stop(source, s))?,
             effort: present("reasoning_effort").map(|e| parse_effort(source, e)).transpose()?,
             user_id: hashed_user_id(patch, context.account)?,
             ..CallSettings::default()
         };
+        let stop = present("stop").map(|stop| parse_stop(source, stop)).transpose()?;
+        let stop = stop.unwrap_or_default();
+        settings.stop_sequences = stop.sequences;
         let format = present("response_format").map(parse_response_format).transpose()?;
         let mut format_dropped = false;
         match format {
             Some(ResponseFormat::Schema(schema)) if context.json_schema => {
                 settings.output_schema = Some(source.slice_value(schema));
             }
-            Some(ResponseFormat::Schema(_) | ResponseFormat::Object) => format_dropped = true,
+            Some(ResponseFormat::Schema(_)) => format_dropped = true,
+            Some(ResponseFormat::Object) => {
+                (format_dropped, settings.wants_json_object) = (true, true);
+            }
             Some(ResponseFormat::Text) | None => {}
         }
-        let is_dropped = |name: &str| {
-            let carried = TRANSLATED_FIELDS.contains(&name) && present(name).is_some();
-            !(carried || HANDLED_FIELDS.contains(&name))
-                || (name == "response_format" && format_dropped)
-        };
-        let is_reportable = |name: &str| {
-            let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
-            (1..=DROPPED_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits)
-        };
-        let names = document.members().filter(|(_, v)| !v.is_null()).map(|(name, _)| name);
-        let dropped =
-            names.filter(|name| is_dropped(name) && is_reportable(name)).take(DROPPED_NAMES_MAX);
-        settings.dropped_fields = dropped.map(std::borrow::Cow::into_owned).collect();
+        let max_tokens_dropped = max_tokens_is_dropped(document);
+        for (name, _) in document.members().filter(|(_, v)| !v.is_null()) {
+            let carried = TRANSLATED_FIELDS.contains(&&*name) && present(&name).is_some();
+            let is_dropped = match &*name {
+                "response_format" => !carried || format_dropped,
+                "stop" => !carried || stop.has_blank,
+                "max_tokens" => max_tokens_dropped,
+                name => !(carried || HANDLED_FIELDS.contains(&name)),
+            };
+            if is_dropped {
+                settings.dropped_fields.add("", &name);
+            }
+        }
+        settings.add_dropped_members(document);
         Ok(settings)
+    }
+
+    /// Adds the members of translated settings that the messages format does not have.
+    fn add_dropped_members(&mut self, document: &JsonDocument) {
+        let dropped = &mut self.dropped_fields;
+        if let Some(options) = document.get("stream_options") {
+            let known = ["include_usage", "include_obfuscation"];
+            dropped.add_unknown("stream_options", options, &known);
+            // Without obfuscation is how the gateway streams anyway.
+            let obfuscation = options.get("include_obfuscation").filter(|v| !v.is_null());
+            if obfuscation.is_some_and(|wanted| wanted.bool() != Some(false)) {
+                dropped.add("stream_options", "include_obfuscation");
+            }
+        }
+        let Some(format) = document.get("response_format") else { return };
+        dropped.add_unknown("response_format", format, &["type", "json_schema"]);
+        if let Some(schema) = format.get("json_schema") {
+            // The name is a label, and the vendor follows every schema strictly.
+            let known = ["name", "schema", "strict"];
+            dropped.add_unknown("response_format.json_schema", schema, &known);
+        }
     }
 
     pub(super) fn write(&self, out: &mut MessagesWriter) {
@@ -139,8 +165,26 @@ impl CallSettings {
     }
 }
 
+/// Whether `max_tokens` is lost, because the newer `max_completion_tokens` stands beside it with
+/// another value.
+fn max_tokens_is_dropped(document: &JsonDocument) -> bool {
+    let limit = |name: &str| document.get(name).filter(|v| !v.is_null()).map(JsonValue::raw);
+    match (limit("max_tokens"), limit("max_completion_tokens")) {
+        (Some(older), Some(newer)) => older != newer,
+        _ => false,
+    }
+}
+
+#[derive(Default)]
+struct StopSequences {
+    /// Those that the vendor gets.
+    sequences: Vec<Bytes>,
+    /// Whether a blank one was left out.
+    has_blank: bool,
+}
+
 /// Parses `stop`. Blank stop sequences are left out, because the vendor refuses them.
-fn parse_stop(source: SourceBytes<'_>, stop: JsonValue<'_>) -> Result<Vec<Bytes>, CallError> {
+fn parse_stop(source: SourceBytes<'_>, stop: JsonValue<'_>) -> Result<StopSequences, CallError> {
     let expected = "a string or an array of strings";
     let entries = match stop.kind() {
         JsonKind::String => vec![stop],
@@ -150,7 +194,10 @@ fn parse_stop(source: SourceBytes<'_>, stop: JsonValue<'_>) -> Result<Vec<Bytes>
     if let Some(other) = entries.iter().find(|e| e.kind() != JsonKind::String) {
         return Err(invalid_value("stop", expected, *other));
     }
-    Ok(entries.into_iter().filter(|e| !is_blank(*e)).map(|e| source.slice_value(e)).collect())
+    let count = entries.len();
+    let told = entries.into_iter().filter(|e| !is_blank(*e));
+    let sequences: Vec<Bytes> = told.map(|e| source.slice_value(e)).collect();
+    Ok(StopSequences { has_blank: sequences.len() < count, sequences })
 }
 
 fn parse_effort(source: SourceBytes<'_>, effort: JsonValue<'_>) -> Result<Bytes, CallError> {

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
+use super::dropped_fields::DroppedFields;
 use super::parts::{
     BLOCKS_MAX, BlockKind, ContentBlock, ContentParser, FieldPath, ToolResultContent, is_blank,
     too_many_blocks,
@@ -17,6 +18,8 @@ use crate::dialect::call::fields::invalid_value;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonValue, scan};
 
 const EMPTY_OBJECT: &[u8] = b"{}";
+/// The members of a function call, in a tool call or as a legacy `function_call`.
+const FUNCTION_CALL: [&str; 2] = ["name", "arguments"];
 
 /// A turn of a conversation in the messages format.
 #[derive(Debug, Default)]
@@ -49,6 +52,8 @@ impl ConversationTurn {
 pub(super) struct Conversation {
     pub(super) system: Vec<ContentBlock>,
     pub(super) turns: Vec<ConversationTurn>,
+    /// The fields of messages that were dropped.
+    pub(super) dropped_fields: DroppedFields,
     /// The number of blocks in the system text and in all turns so far.
     block_count: usize,
     tool_call_ids: ToolCallIds,
@@ -69,13 +74,14 @@ impl Conversation {
         let mut all = Conversation::default();
         let source = SourceBytes(document.body());
         for (i, message) in messages.elements().enumerate() {
-            all.add_message(source, &ClientMessage::parse(i, message))?;
+            let message = ClientMessage::parse(i, message, &mut all.dropped_fields);
+            all.add_message(source, &message)?;
             if all.block_count > BLOCKS_MAX {
                 return Err(too_many_blocks());
             }
         }
-        if all.turns.first().is_none_or(|turn| turn.is_assistant) {
-            let expected = "messages in which a user speaks first, after any system messages";
+        if all.turns.is_empty() {
+            let expected = "a message of the user or the assistant beside the system messages";
             return Err(CallError::invalid("messages", expected));
         }
         if let Some(last) = all.turns.last_mut().filter(|turn| turn.is_assistant) {
@@ -92,12 +98,13 @@ impl Conversation {
         let field_path = |rest: &str| message.field_path(rest);
         match &*message.role {
             "system" | "developer" => {
-                let blocks = message.parse_content(source, &["text"])?;
+                let blocks = message.parse_content(source, &["text"], &mut self.dropped_fields)?;
                 self.block_count += blocks.len();
                 self.system.extend(blocks);
             }
             "user" => {
-                let blocks = message.parse_content(source, &["text", "image_url", "file"])?;
+                let kinds = &["text", "image_url", "file"];
+                let blocks = message.parse_content(source, kinds, &mut self.dropped_fields)?;
                 if blocks.is_empty() {
                     let expected = "text that is not empty, or an image or a file";
                     return Err(CallError::invalid(&field_path(".content"), expected));
@@ -144,7 +151,9 @@ impl Conversation {
     ) -> Result<(), CallError> {
         let field_path = |rest: &str| message.field_path(rest);
         let mut blocks = match message.content {
-            Some(_) => message.parse_content(source, &["text", "refusal"])?,
+            Some(_) => {
+                message.parse_content(source, &["text", "refusal"], &mut self.dropped_fields)?
+            }
             None => Vec::new(),
         };
         if let Some(refusal) = message.refusal {
@@ -170,6 +179,7 @@ impl Conversation {
         }
         if let Some(call) = message.function_call {
             let field_path = |rest: &str| message.field_path(&format!(".function_call{rest}"));
+            self.dropped_fields.add_unknown("messages[].function_call", call, &FUNCTION_CALL);
             let name = call.get("name").and_then(JsonValue::text).unwrap_or_default().into_owned();
             self.legacy_call = Some((name, message.index));
             let (id, preferred_id) = legacy_call_ids(message.index);
@@ -200,6 +210,10 @@ impl Conversation {
                 "an object {name, arguments}",
             ));
         };
+        let known = ["id", "type", "function"];
+        self.dropped_fields.add_unknown("messages[].tool_calls[]", call, &known);
+        let parent = "messages[].tool_calls[].function";
+        self.dropped_fields.add_unknown(parent, function, &FUNCTION_CALL);
         let within = |rest: &str| field_path(&format!(".function{rest}"));
         self.build_tool_use(source, &within, &id, &id, function)
     }
@@ -248,10 +262,13 @@ impl Conversation {
             Some(text) if text.kind() == JsonKind::String => {
                 ToolResultContent::Text(source.slice_value(text))
             }
-            Some(_) => match message.parse_content(source, &["text", "image_url"])? {
-                blocks if blocks.is_empty() => ToolResultContent::Empty,
-                blocks => ToolResultContent::Blocks(blocks),
-            },
+            Some(_) => {
+                let kinds = &["text", "image_url"];
+                match message.parse_content(source, kinds, &mut self.dropped_fields)? {
+                    blocks if blocks.is_empty() => ToolResultContent::Empty,
+                    blocks => ToolResultContent::Blocks(blocks),
+                }
+            }
         };
         let mut blocks = vec![ContentBlock::new(BlockKind::ToolResult { id, content })];
         message.apply_cache_control(source, &mut blocks);
@@ -282,7 +299,9 @@ struct ClientMessage<'a> {
 }
 
 impl<'a> ClientMessage<'a> {
-    fn parse(i: usize, value: JsonValue<'a>) -> ClientMessage<'a> {
+    /// Collects the members of a message. Those that the messages format does not have in a
+    /// message of this role are added to `dropped`.
+    fn parse(i: usize, value: JsonValue<'a>, dropped: &mut DroppedFields) -> ClientMessage<'a> {
         let mut message = ClientMessage { index: i, ..ClientMessage::default() };
         for (name, value) in value.members().filter(|(_, v)| !v.is_null()) {
             match &*name {
@@ -294,9 +313,19 @@ impl<'a> ClientMessage<'a> {
                 "tool_call_id" => message.tool_call_id = Some(value),
                 "name" => message.name = Some(value),
                 "cache_control" => message.cache_control = Some(value),
-                _ => {}
+                name => dropped.add("messages[]", name),
             }
         }
+        let is_assistant = message.role == "assistant";
+        let unused = [
+            ("name", message.name.filter(|_| message.role != "function")),
+            ("refusal", message.refusal.filter(|_| !is_assistant)),
+            ("tool_calls", message.tool_calls.filter(|_| !is_assistant)),
+            ("function_call", message.function_call.filter(|_| !is_assistant)),
+            ("tool_call_id", message.tool_call_id.filter(|_| message.role != "tool")),
+        ];
+        let unused = unused.iter().filter(|(_, value)| value.is_some());
+        unused.for_each(|(name, _)| dropped.add("messages[]", name));
         message
     }
 
@@ -309,6 +338,7 @@ impl<'a> ClientMessage<'a> {
         &self,
         source: SourceBytes<'_>,
         kinds: &[&str],
+        dropped: &mut DroppedFields,
     ) -> Result<Vec<ContentBlock>, CallError> {
         let Some(content) = self.content else {
             return Err(CallError::missing(
@@ -317,7 +347,7 @@ impl<'a> ClientMessage<'a> {
             ));
         };
         let mut blocks = ContentParser { source, message_index: self.index, allowed_kinds: kinds }
-            .parse_content(content)?;
+            .parse_content(content, dropped)?;
         if !matches!(&*self.role, "assistant" | "tool" | "function") {
             self.apply_cache_control(source, &mut blocks);
         }
