@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::edge::head::HeadError;
-use crate::catalogue::field_policy::FieldRefusal;
+use crate::catalogue::field_policy::RefusedField;
 use crate::dialect::relay::RelayError;
 use crate::dialect::vendor_error::VendorError;
 use crate::dialect::{CallError, Endpoint};
@@ -13,6 +13,7 @@ use crate::money::Money;
 
 mod description;
 mod response;
+mod upstream;
 
 /// The API format in which a client gets its errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub(crate) enum ApiKeyError {
 pub(crate) enum RequestError {
     /// There is no such path.
     UnknownPath(String),
+    /// There would be such a path with '/v1' before it.
+    MissingVersion(String),
     /// The path exists, but not with this method; the `allow` header names the right ones.
     MethodNotAllowed(&'static str),
     /// The body is compressed.
@@ -101,7 +104,17 @@ pub(crate) enum AdmissionError {
     /// The value of this field is an id that the account was never given, or not recently.
     IdNotOwned(String),
     /// The call uses a field that has no price.
-    UnpricedField(FieldRefusal),
+    UnpricedField(Box<RefusedField>),
+    /// The available balance does not cover the call, but together with the money that is held for
+    /// calls under way it does.
+    CreditInUse {
+        /// The call needs at least this much.
+        least: Money,
+        /// The account has this much available.
+        available: Money,
+        /// This much is held for other calls.
+        held: Money,
+    },
     /// The balance does not cover the call.
     InsufficientBalance {
         /// The call needs at least this much.

@@ -18,6 +18,7 @@ use crate::dialect::translate::request::TranslatedCall;
 use crate::gateway::budgets::answers::AnswerPermit;
 use crate::gateway::budgets::tenants::{BudgetPermit, Tenant};
 use crate::gateway::budgets::uploads::UploadPermit;
+use crate::gateway::request::cors::CorsGrant;
 use crate::gateway::settlement::funding::Funding;
 use crate::gateway::settlement::stream_budget::StreamBudget;
 use crate::gateway::upstream::routes::{RouteSlot, VendorRoute};
@@ -37,6 +38,8 @@ pub(crate) struct RequestContext {
     pub client_address: Option<IpAddr>,
     /// The API format in which errors are written to this client.
     pub error_format: ErrorFormat,
+    /// What the answer tells a browser about the page that called.
+    pub cors: CorsGrant,
     /// Time spent waiting for vendors.
     pub vendor_time: Duration,
     /// Time spent waiting for the client: to send its body, and to read the response.
@@ -195,6 +198,8 @@ pub(crate) enum BodyTransform {
 #[derive(Clone)]
 pub(crate) struct PricedModel {
     pub model: Arc<Model>,
+    /// The name by which the client asked for the model, if that is not the model's id.
+    pub requested_model: Option<Arc<str>>,
     /// The version of the price list.
     pub price_version: Arc<str>,
     /// The time whose prices apply, in unix seconds.
@@ -245,6 +250,8 @@ pub(crate) struct AccessLogRecord {
     /// The API key, of which only the beginning may be logged.
     pub key: Option<Arc<KeyRecord>>,
     pub model: Option<Arc<Model>>,
+    /// The name by which the client asked for the model, if that is not the model's id.
+    pub requested_model: Option<Arc<str>>,
     /// The route that served the call, or that was tried last.
     pub route: Option<Arc<VendorRoute>>,
     /// How many routes failed before the last one.
@@ -265,6 +272,18 @@ pub(crate) struct AccessLogRecord {
     pub time_to_first_byte: Option<Duration>,
 }
 
+/// The response header with the id of a model for which the client asked by another name.
+pub(crate) const MODEL_HEADER: &str = "x-gateway-model";
+
+impl AccessLogRecord {
+    /// Returns the id of the model if the client asked for it by another name; else `None`.
+    #[must_use]
+    pub(crate) fn aliased_model_id(&self) -> Option<&str> {
+        let model = self.model.as_ref().filter(|_| self.requested_model.is_some());
+        model.map(|model| model.id.as_str())
+    }
+}
+
 impl RequestContext {
     /// Makes the context of a request that has just arrived.
     #[must_use]
@@ -281,6 +300,7 @@ impl RequestContext {
             arrived: Instant::now(),
             arrived_ms: 0,
             error_format: ErrorFormat::Chat,
+            cors: CorsGrant::Off,
             vendor_time: Duration::ZERO,
             client_address: None,
             client_time: Duration::ZERO,

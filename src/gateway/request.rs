@@ -5,6 +5,7 @@ pub(crate) mod auth;
 pub(crate) mod body;
 pub(crate) mod body_reader;
 pub(crate) mod client_address;
+pub(crate) mod cors;
 pub(crate) mod key_cache;
 pub(crate) mod models;
 pub(crate) mod permits;

@@ -7,7 +7,7 @@ use http::header::TRANSFER_ENCODING;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 
-use super::api_error::ApiError;
+use super::api_error::{ApiError, RequestError};
 use super::context::RequestContext;
 use super::idempotency::ClaimOutcome;
 use super::idempotency::source::IdempotencySource;
@@ -70,11 +70,19 @@ pub(super) async fn handle_request(
 impl Gateway {
     async fn serve(&self, session: &mut Session, ctx: &mut RequestContext) -> ServeResult {
         ctx.error_format = router::error_format(session.req_header().uri.path());
+        ctx.cors = self.cors_origins.grant(&session.req_header().headers);
         ctx.client_address =
             client_address::resolve_address(session, self.trusted_proxies.as_deref())?;
         self.overload.check_lag()?;
         ctx.request_permit = Some(self.acquire_request_permit(ctx.client_address).await?);
-        let target = router::match_operation(session.req_header())?;
+        let matched = router::match_operation(session.req_header());
+        if let Err(ApiError::Request(RequestError::MethodNotAllowed(methods))) = &matched
+            && let Some(reply) = ctx.cors.preflight_response(session.req_header(), methods)
+        {
+            Box::pin(send_response(session, ctx, reply)).await;
+            return Ok(());
+        }
+        let target = matched?;
         ctx.access_log.endpoint = target.name();
         if let ApiOperation::Video(VideoAction::File { id, token }) = &target {
             return Box::pin(videos::send_file(self, session, ctx, id, token)).await;

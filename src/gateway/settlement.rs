@@ -131,6 +131,7 @@ pub(super) fn journal_line(
         key_prefix: key.prefix.clone(),
         endpoint: pricing.endpoint.name().to_owned(),
         model: pricing.model.id.clone(),
+        requested_model: pricing.requested_model.as_deref().map(str::to_owned),
         vendor: pricing.model.vendor.name.clone(),
         route: relaying.route.name.clone(),
         depth: relaying.fallback_depth,

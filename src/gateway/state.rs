@@ -18,6 +18,7 @@ use crate::gateway::budgets::slow_bodies::SlowBodies;
 use crate::gateway::budgets::tenants::{TenantBudget, TenantTable};
 use crate::gateway::budgets::uploads::{UploadBudget, upload_budget};
 use crate::gateway::request::client_address::TrustedProxies;
+use crate::gateway::request::cors::CorsOrigins;
 use crate::gateway::request::key_cache::ApiKeyCache;
 use crate::gateway::request::models::ModelListing;
 use crate::gateway::upstream::pool::UpstreamPool;
@@ -74,6 +75,8 @@ pub(crate) struct Gateway {
     pub upstream_pool: Arc<UpstreamPool>,
     /// The proxies whose forwarded client address is trusted.
     pub trusted_proxies: Option<Arc<TrustedProxies>>,
+    /// The origins whose pages may call from a browser.
+    pub cors_origins: CorsOrigins,
     /// Cache of API keys that were looked up.
     pub key_cache: ApiKeyCache,
     /// The accounts and addresses that use any of the budgets.
@@ -95,6 +98,7 @@ pub(crate) struct GatewayConfig {
     pub timeouts: Timeouts,
     pub upstream_pool: UpstreamPool,
     pub trusted_proxies: Option<Arc<TrustedProxies>>,
+    pub cors_origins: CorsOrigins,
 }
 
 impl Gateway {
@@ -126,6 +130,7 @@ impl Gateway {
             settlements: InFlight::default(),
             upstream_pool: Arc::new(parts.upstream_pool),
             trusted_proxies: parts.trusted_proxies,
+            cors_origins: parts.cors_origins,
             key_cache: ApiKeyCache::new(&tenants),
             tenants,
         }

@@ -1,28 +1,25 @@
 //! The table of errors: status, type, code, field, message, and whether a retry makes sense. Every
-//! match is exhaustive, so that an error without a row does not compile.
+//! match is exhaustive, so that an error without a row does not compile. A row is made by one of
+//! three functions, each of which says whether the call may be tried again.
 
 use std::borrow::Cow;
 
 use super::{
-    AdmissionError, ApiError, ApiKeyError, AttemptFailure, CapacityError, IdempotencyError,
-    RequestError, ServerError, UpstreamError, VideoError,
+    AdmissionError, ApiError, ApiKeyError, CapacityError, IdempotencyError, RequestError,
+    ServerError, VideoError,
 };
-use crate::dialect::relay::RelayError;
 use crate::gateway::edge::head::{FIELDS_MAX, HeadError};
 
-const INVALID_REQUEST: &str = "invalid_request_error";
+pub(super) const INVALID_REQUEST: &str = "invalid_request_error";
 const PERMISSION: &str = "permission_error";
 const RATE_LIMIT: &str = "rate_limit_error";
-const SERVER_ERROR: &str = "server_error";
+pub(super) const SERVER_ERROR: &str = "server_error";
 
 /// The `retry-after` in seconds if a vendor, the gateway or the ledger has no capacity at the
 /// moment.
-const RETRY_AFTER_S: u64 = 1;
+pub(super) const RETRY_AFTER_S: u64 = 1;
 /// The `retry-after` in seconds if too many videos are under way, each of which takes minutes.
 const RETRY_AFTER_VIDEO_S: u64 = 30;
-/// The longest `retry-after` in seconds that is sent. The official client libraries do not retry
-/// after a longer wait.
-const RETRY_AFTER_S_MAX: u64 = 60;
 
 /// The content of an error response.
 pub(super) struct ErrorDescription<'a> {
@@ -46,8 +43,18 @@ pub(super) struct ErrorDescription<'a> {
     pub(super) details: Option<&'a str>,
 }
 
-/// Makes a row of the table that has no optional values.
-fn row<'a>(
+/// Makes a row for a failure that may be gone when the same call comes again.
+pub(super) fn retryable<'a>(
+    status: u16,
+    kind: &'a str,
+    code: &'a str,
+    message: impl Into<Cow<'a, str>>,
+) -> ErrorDescription<'a> {
+    ErrorDescription { forbids_retry: false, ..permanent(status, kind, code, message) }
+}
+
+/// Makes a row for a failure that no retry cures, or whose retry could be charged twice.
+pub(super) fn permanent<'a>(
     status: u16,
     kind: &'a str,
     code: &'a str,
@@ -60,7 +67,7 @@ fn row<'a>(
         message: message.into(),
         param: None,
         retry_after_s: None,
-        forbids_retry: false,
+        forbids_retry: true,
         allow: None,
         messages_status: None,
         messages_kind: None,
@@ -68,12 +75,13 @@ fn row<'a>(
     }
 }
 
-fn invalid<'a>(
+/// Makes a row for a call that is wrong: it would be refused again.
+pub(super) fn invalid<'a>(
     status: u16,
     code: &'a str,
     message: impl Into<Cow<'a, str>>,
 ) -> ErrorDescription<'a> {
-    row(status, INVALID_REQUEST, code, message)
+    permanent(status, INVALID_REQUEST, code, message)
 }
 
 impl<'a> ErrorDescription<'a> {
@@ -81,12 +89,9 @@ impl<'a> ErrorDescription<'a> {
         ErrorDescription { param: Some(param), ..self }
     }
 
-    fn retry_after(self, seconds: u64) -> ErrorDescription<'a> {
+    /// Tells the client when to try again.
+    pub(super) fn retry_after(self, seconds: u64) -> ErrorDescription<'a> {
         ErrorDescription { retry_after_s: Some(seconds), ..self }
-    }
-
-    fn no_retry(self) -> ErrorDescription<'a> {
-        ErrorDescription { forbids_retry: true, ..self }
     }
 }
 
@@ -114,7 +119,9 @@ impl ApiKeyError {
                 "send your key as 'authorization: Bearer KEY' or as 'x-api-key: KEY'",
             ),
             ApiKeyError::Unknown => invalid(401, "invalid_api_key", "the key is not known"),
-            ApiKeyError::Revoked => row(403, PERMISSION, "key_revoked", "the key was revoked"),
+            ApiKeyError::Revoked => {
+                permanent(403, PERMISSION, "key_revoked", "the key was revoked")
+            }
         }
     }
 }
@@ -124,6 +131,9 @@ impl RequestError {
         match self {
             RequestError::UnknownPath(path) => {
                 invalid(404, "not_found", unknown_path_message(path))
+            }
+            RequestError::MissingVersion(path) => {
+                invalid(404, "not_found", missing_version_message(path))
             }
             RequestError::MethodNotAllowed(expected) => ErrorDescription {
                 allow: Some(expected),
@@ -140,10 +150,10 @@ impl RequestError {
                 invalid(413, "request_too_large", message).at(field)
             }
             RequestError::BodyIncomplete => {
-                invalid(400, "incomplete_body", "the body did not arrive whole")
+                retryable(400, INVALID_REQUEST, "incomplete_body", "the body did not arrive whole")
             }
             RequestError::BodyTimeout => {
-                invalid(408, "request_timeout", "the body came too slowly")
+                retryable(408, INVALID_REQUEST, "request_timeout", "the body came too slowly")
             }
             RequestError::InvalidHead(error) => error.describe(),
             RequestError::HeadTooLarge(most) => invalid(
@@ -152,7 +162,8 @@ impl RequestError {
                 format!("the head of a request may have {most} bytes at most"),
             ),
             RequestError::HeadTimeout => {
-                invalid(408, "request_timeout", "the head of the request took too long")
+                let message = "the head of the request took too long";
+                retryable(408, INVALID_REQUEST, "request_timeout", message)
             }
         }
     }
@@ -201,6 +212,11 @@ impl HeadError {
                     "the connection cannot be upgraded; streams come as server-sent events";
                 invalid(400, "upgrade_refused", message).at("upgrade")
             }
+            HeadError::WebSocketRefused => {
+                let message = "there is no WebSocket on this path; send POST, with \"stream\": \
+                               true for server-sent events";
+                invalid(426, "upgrade_required", message).at("upgrade")
+            }
             HeadError::TooManyFields => invalid(
                 431,
                 "headers_too_large",
@@ -229,13 +245,23 @@ impl AdmissionError {
                 let message = format!("'{field}' names nothing that this account was given lately");
                 invalid(404, "not_found", message).at(field)
             }
-            AdmissionError::UnpricedField(refusal) => {
-                let (field, reason) = (&refusal.field, &refusal.reason);
-                let message = format!("field '{field}' is not available: {reason}");
-                let error = invalid(400, "unsupported_parameter", message).at(field);
-                ErrorDescription { details: refusal.details.as_deref(), ..error }
+            AdmissionError::UnpricedField(refused) => {
+                let (path, value, rule) = (&refused.path, &refused.value, &refused.rule);
+                let message = format!("{path} {value} is not available: {}", rule.reason);
+                let error = invalid(400, "unsupported_parameter", message).at(path);
+                ErrorDescription { details: rule.details.as_deref(), ..error }
             }
-            AdmissionError::InsufficientBalance { least, available } => row(
+            AdmissionError::CreditInUse { least, available, held } => retryable(
+                429,
+                RATE_LIMIT,
+                "credit_in_use",
+                format!(
+                    "the call needs {least} USD at least, {available} USD are available, and \
+                     {held} USD are held for calls under way; try again when one has ended"
+                ),
+            )
+            .retry_after(RETRY_AFTER_S),
+            AdmissionError::InsufficientBalance { least, available } => permanent(
                 402,
                 "insufficient_credits",
                 "insufficient_credits",
@@ -248,7 +274,7 @@ impl AdmissionError {
 impl VideoError {
     fn describe(self) -> ErrorDescription<'static> {
         match self {
-            VideoError::TooManyOpen(most) => row(
+            VideoError::TooManyOpen(most) => retryable(
                 429,
                 RATE_LIMIT,
                 "too_many_videos",
@@ -259,7 +285,8 @@ impl VideoError {
                 invalid(404, "not_found", "there is no such video, or not any more")
             }
             VideoError::NotReady => {
-                invalid(400, "video_not_ready", "the video is not finished; ask again")
+                let message = "the video is not finished; ask again";
+                retryable(400, INVALID_REQUEST, "video_not_ready", message)
             }
             VideoError::Deleted => {
                 invalid(404, "not_found", "the video of this idempotency key was deleted")
@@ -277,10 +304,10 @@ impl IdempotencyError {
                 "idempotency_key_reused",
                 "the idempotency key was used before, for a call of other content",
             )
-            .at("Idempotency-Key")
-            .no_retry(),
-            IdempotencyError::KeyInUse => invalid(
+            .at("Idempotency-Key"),
+            IdempotencyError::KeyInUse => retryable(
                 409,
+                INVALID_REQUEST,
                 "idempotency_key_in_use",
                 "the first call of this kind still runs; ask again",
             )
@@ -289,14 +316,12 @@ impl IdempotencyError {
                 409,
                 "reply_not_kept",
                 "the call was made before and paid for; its reply is not kept",
-            )
-            .no_retry(),
+            ),
             IdempotencyError::ReplyLost => invalid(
                 409,
                 "reply_lost",
                 "the call was made before and paid for; its reply was lost",
-            )
-            .no_retry(),
+            ),
         }
     }
 }
@@ -305,15 +330,18 @@ impl CapacityError {
     fn describe(self) -> ErrorDescription<'static> {
         let error = match self {
             CapacityError::Overloaded => {
-                row(503, SERVER_ERROR, "overloaded", "there is too much to do at the moment")
+                retryable(503, SERVER_ERROR, "overloaded", "there is too much to do at the moment")
             }
-            CapacityError::TooManyUploads => {
-                row(503, SERVER_ERROR, "overloaded", "too many images are being sent at the moment")
-            }
+            CapacityError::TooManyUploads => retryable(
+                503,
+                SERVER_ERROR,
+                "overloaded",
+                "too many images are being sent at the moment",
+            ),
             CapacityError::TooManyRequests(message) => {
-                row(429, RATE_LIMIT, "rate_limit_exceeded", message)
+                retryable(429, RATE_LIMIT, "rate_limit_exceeded", message)
             }
-            CapacityError::AnswersUnread => row(
+            CapacityError::AnswersUnread => retryable(
                 429,
                 RATE_LIMIT,
                 "answers_unread",
@@ -325,81 +353,10 @@ impl CapacityError {
     }
 }
 
-impl UpstreamError {
-    fn describe(&self) -> ErrorDescription<'_> {
-        match self {
-            UpstreamError::NoRoute(why) => row(503, SERVER_ERROR, "no_route", why).no_retry(),
-            UpstreamError::Refused { status, error } => ErrorDescription {
-                param: error.param.as_deref(),
-                messages_kind: error.kind.as_deref(),
-                details: error.details.as_deref(),
-                ..row(
-                    *status,
-                    error.kind.as_deref().unwrap_or(INVALID_REQUEST),
-                    error.code.as_deref().unwrap_or("vendor_refused"),
-                    match &error.message {
-                        Some(message) => Cow::from(message),
-                        None => format!("the vendor answered {status} without a reason").into(),
-                    },
-                )
-            },
-            UpstreamError::AllRoutesFailed(failure) => failure.describe(),
-            UpstreamError::Timeout => {
-                row(504, SERVER_ERROR, "upstream_timeout", "the vendor did not answer in time")
-                    .no_retry()
-            }
-            UpstreamError::RelayFailed(why) => describe_relay_error(why),
-        }
-    }
-}
-
-fn describe_relay_error(why: &RelayError) -> ErrorDescription<'static> {
-    let message = why.to_string();
-    match why {
-        RelayError::ContentFiltered => invalid(400, "content_policy_violation", message).no_retry(),
-        // Nothing was charged, and there may be room by then.
-        RelayError::NoBufferSpace => {
-            row(503, SERVER_ERROR, "overloaded", message).retry_after(RETRY_AFTER_S)
-        }
-        RelayError::SlowReader => row(502, SERVER_ERROR, "answers_unread", message).no_retry(),
-        RelayError::Truncated
-        | RelayError::Malformed
-        | RelayError::TooLarge
-        | RelayError::Stalled
-        | RelayError::Abandoned
-        | RelayError::InsufficientCredits
-        | RelayError::LedgerUnavailable
-        | RelayError::Vendor(_) => row(502, SERVER_ERROR, "upstream_error", message).no_retry(),
-    }
-}
-
-impl AttemptFailure {
-    fn describe(&self) -> ErrorDescription<'static> {
-        let failed = |message| row(502, SERVER_ERROR, "upstream_error", message);
-        let error = match self.status {
-            Some(408) => {
-                row(504, SERVER_ERROR, "upstream_timeout", "the vendor did not answer in time")
-            }
-            _ if self.is_overloaded() => {
-                let asked = self.retry_after.map_or(RETRY_AFTER_S, |d| d.as_secs());
-                let error =
-                    row(503, SERVER_ERROR, "upstream_overloaded", "the vendor is overloaded")
-                        .retry_after(asked.clamp(1, RETRY_AFTER_S_MAX));
-                // The messages format has its own status for an overloaded vendor.
-                ErrorDescription { messages_status: Some(529), ..error }
-            }
-            Some(_) => failed("the vendor failed"),
-            None => failed("the vendor could not be reached"),
-        };
-        let forbids_retry = self.may_be_billed || self.is_vendor_account_error();
-        ErrorDescription { forbids_retry, ..error }
-    }
-}
-
 impl ServerError {
     fn describe(self) -> ErrorDescription<'static> {
         match self {
-            ServerError::LedgerUnavailable => row(
+            ServerError::LedgerUnavailable => retryable(
                 503,
                 SERVER_ERROR,
                 "ledger_unavailable",
@@ -407,7 +364,7 @@ impl ServerError {
             )
             .retry_after(RETRY_AFTER_S),
             ServerError::Internal => {
-                row(500, SERVER_ERROR, "internal_error", "something went wrong here")
+                retryable(500, SERVER_ERROR, "internal_error", "something went wrong here")
             }
         }
     }
@@ -422,10 +379,69 @@ fn unknown_path_message(path: &str) -> String {
     }
 }
 
+fn missing_version_message(path: &str) -> String {
+    let shown: String = path.chars().take(80).collect();
+    format!(
+        "no such path: {shown}; it is /v1{shown}. Your client's base address must end in '/v1', \
+         unless the client adds '/v1' itself, as clients of the messages format do"
+    )
+}
+
 fn model_not_found_message(asked: &str, closest: Option<&str>) -> String {
     let asked: String = asked.chars().take(80).collect();
     match closest {
         Some(closest) => format!("model '{asked}' not found; closest: '{closest}'"),
         None => format!("model '{asked}' not found"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn no_money() -> crate::money::Money {
+        crate::money::Money::ZERO
+    }
+
+    #[rstest]
+    #[case::no_key(ApiKeyError::Missing.into(), true)]
+    #[case::wrong_key(ApiKeyError::Unknown.into(), true)]
+    #[case::revoked_key(ApiKeyError::Revoked.into(), true)]
+    #[case::path(RequestError::UnknownPath("/".to_owned()).into(), true)]
+    #[case::no_version(RequestError::MissingVersion("/models".to_owned()).into(), true)]
+    #[case::method(RequestError::MethodNotAllowed("GET").into(), true)]
+    #[case::packed(RequestError::UnsupportedEncoding.into(), true)]
+    #[case::large(RequestError::BodyTooLarge(1).into(), true)]
+    #[case::half(RequestError::BodyIncomplete.into(), false)]
+    #[case::slow(RequestError::BodyTimeout.into(), false)]
+    #[case::slow_head(RequestError::HeadTimeout.into(), false)]
+    #[case::bad_head(HeadError::MissingHost.into(), true)]
+    #[case::model(
+        AdmissionError::ModelNotFound { asked: "x".to_owned(), closest: None }.into(), true
+    )]
+    #[case::poor(
+        AdmissionError::InsufficientBalance { least: no_money(), available: no_money() }.into(),
+        true
+    )]
+    #[case::held(
+        AdmissionError::CreditInUse {
+            least: no_money(), available: no_money(), held: no_money()
+        }.into(),
+        false
+    )]
+    #[case::unfinished_video(VideoError::NotReady.into(), false)]
+    #[case::lost_video(VideoError::NotFound.into(), true)]
+    #[case::key_in_use(IdempotencyError::KeyInUse.into(), false)]
+    #[case::key_reused(IdempotencyError::KeyReused.into(), true)]
+    #[case::reply_lost(IdempotencyError::ReplyLost.into(), true)]
+    #[case::full(CapacityError::Overloaded.into(), false)]
+    #[case::ledger(ServerError::LedgerUnavailable.into(), false)]
+    #[case::defect(ServerError::Internal.into(), false)]
+    fn what_no_retry_cures_forbids_it(#[case] error: ApiError, #[case] forbids: bool) {
+        let row = error.describe();
+        assert_eq!(row.forbids_retry, forbids, "{}", row.code);
+        assert!(!(forbids && row.retry_after_s.is_some()), "{} says both", row.code);
     }
 }

@@ -16,6 +16,8 @@ pub const FIELDS_MAX: usize = 128;
 const METHOD_BYTES_MAX: usize = 32;
 /// A `content-length` has at most this many digits.
 const LENGTH_DIGITS_MAX: usize = 15;
+/// The path on which a WebSocket is refused in a way of its own.
+const RESPONSES_PATH: &[u8] = b"/v1/responses";
 
 /// The reason why a request head is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +54,9 @@ pub enum HeadError {
     UnsupportedExpectation,
     /// `upgrade` names another protocol than `h2c`.
     UnsupportedUpgrade,
+    /// A client asks for a WebSocket on the path of responses. It has an answer of its own, because
+    /// a known client then falls back to plain requests at once.
+    WebSocketRefused,
     /// There are more than [`FIELDS_MAX`] fields.
     TooManyFields,
 }
@@ -127,14 +132,20 @@ pub fn check_head(head: &[u8]) -> Result<(), HeadError> {
 pub fn request_path(head: &[u8]) -> String {
     let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    String::from_utf8_lossy(path_of(target)).into_owned()
+}
+
+/// Returns the path of a target, without the query.
+fn path_of(target: &[u8]) -> &[u8] {
     let rest = split_absolute(target).map_or(target, |(_, rest)| rest);
-    let path = rest.split(|byte| *byte == b'?').next().unwrap_or_default();
-    String::from_utf8_lossy(path).into_owned()
+    rest.split(|byte| *byte == b'?').next().unwrap_or_default()
 }
 
 /// The parts of the request line against which the fields are checked.
 struct RequestTarget<'a> {
     is_http_10: bool,
+    /// Whether it is a GET on the path of responses, which exists for POST only.
+    is_responses_get: bool,
     /// The host and port in the target, if the target is a URL.
     authority: Option<&'a [u8]>,
 }
@@ -159,7 +170,8 @@ fn check_target<'a>(request: &Request<'_, 'a>) -> Result<RequestTarget<'a>, Head
             Some(named.filter(|host| is_host(host)).ok_or(HeadError::BadTarget)?)
         }
     };
-    Ok(RequestTarget { is_http_10: request.version == Some(0), authority })
+    let is_responses_get = method == "GET" && path_of(target) == RESPONSES_PATH;
+    Ok(RequestTarget { is_http_10: request.version == Some(0), is_responses_get, authority })
 }
 
 /// Splits an http or https URL into its authority (host and port) and the rest. `None` if the
@@ -174,12 +186,13 @@ fn split_absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
     Some(rest.split_at(end))
 }
 
-/// The fields that determine the host of a request and the end of its body.
+/// The fields that determine the host of a request, the end of its body, and its protocol.
 #[derive(Default)]
 struct FramingFields<'a> {
     host: Option<&'a [u8]>,
     has_content_length: bool,
     has_transfer_encoding: bool,
+    asks_for_websocket: bool,
 }
 
 impl<'a> FramingFields<'a> {
@@ -192,11 +205,7 @@ impl<'a> FramingFields<'a> {
                 let known = value.eq_ignore_ascii_case(b"100-continue");
                 known.then_some(()).ok_or(HeadError::UnsupportedExpectation)
             }
-            // Offers HTTP/2 without TLS; a server may ignore it (RFC 9113, section 3.1).
-            7 if is_named("upgrade") => {
-                let known = value.eq_ignore_ascii_case(b"h2c");
-                known.then_some(()).ok_or(HeadError::UnsupportedUpgrade)
-            }
+            7 if is_named("upgrade") => self.set_upgrade(value),
             14 if is_named("content-length") => self.set_content_length(value),
             17 if is_named("transfer-encoding") => self.set_transfer_encoding(value),
             _ => Ok(()),
@@ -209,6 +218,15 @@ impl<'a> FramingFields<'a> {
         }
         self.host = Some(value);
         is_host(value).then_some(()).ok_or(HeadError::BadHost)
+    }
+
+    fn set_upgrade(&mut self, value: &[u8]) -> Result<(), HeadError> {
+        // Refused at the end of the head, because the path decides how.
+        let is_websocket = value.eq_ignore_ascii_case(b"websocket");
+        self.asks_for_websocket |= is_websocket;
+        // `h2c` offers HTTP/2 without TLS; a server may ignore it (RFC 9113, section 3.1).
+        let known = is_websocket || value.eq_ignore_ascii_case(b"h2c");
+        known.then_some(()).ok_or(HeadError::UnsupportedUpgrade)
     }
 
     fn set_content_length(&mut self, value: &[u8]) -> Result<(), HeadError> {
@@ -247,10 +265,14 @@ impl<'a> FramingFields<'a> {
         // HTTP/1.0 has no transfer encodings: an HTTP/1.0 server would read the chunk sizes as
         // content.
         if self.has_transfer_encoding && request.is_http_10 {
-            Err(HeadError::BadTransferEncoding)
-        } else {
-            Ok(())
+            return Err(HeadError::BadTransferEncoding);
         }
+        if !self.asks_for_websocket {
+            return Ok(());
+        }
+        // HTTP/1.0 has no upgrades either.
+        let is_known = request.is_responses_get && !request.is_http_10;
+        Err(if is_known { HeadError::WebSocketRefused } else { HeadError::UnsupportedUpgrade })
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::call::{DELIVERED_BYTES_MAX, IdempotentCall};
 use super::{Gateway, external_body};
 use crate::backoff::Backoff;
-use crate::gateway::context::RequestContext;
+use crate::gateway::context::{MODEL_HEADER, RequestContext};
 use crate::gateway::local_response::LocalResponse as Answer;
 use crate::gateway::spawn::poll_then_spawn;
 use crate::idempotency::{ClaimMode, IdempotencyKey, ReplyHead, ReplyParts, ReplyStore};
@@ -128,7 +128,9 @@ pub(in crate::gateway) async fn store_local_reply(
     reply: &Answer,
 ) {
     let Some(mut call) = ctx.idempotent_call.take() else { return };
-    let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
+    let mut headers = vec![("content-type".to_owned(), "application/json".to_owned())];
+    let model_id = ctx.access_log.aliased_model_id();
+    headers.extend(model_id.map(|id| (MODEL_HEADER.to_owned(), id.to_owned())));
     call.recorder.set_head(ReplyHead::new(reply.status, headers));
     call.recorder.push(&reply.body);
     call.complete(gateway, true, true);

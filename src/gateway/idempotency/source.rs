@@ -36,7 +36,7 @@ pub(in crate::gateway) enum IdempotencySource {
 
 impl IdempotencySource {
     /// Reads the headers of a call. `None` if there is neither a key nor a retry count, if the
-    /// endpoint is moderations, or if the key is one of a video.
+    /// endpoint is free, or if the key is one of a video.
     ///
     /// # Errors
     /// There is more than one key, or the key is malformed.
@@ -44,7 +44,7 @@ impl IdempotencySource {
         session: &Session,
         endpoint: Endpoint,
     ) -> Result<Option<IdempotencySource>, ApiError> {
-        if endpoint == Endpoint::Moderations {
+        if endpoint.is_free() {
             return Ok(None);
         }
         if let Some(key) = read_key_digest(session)? {

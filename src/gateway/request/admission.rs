@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::catalogue::vendor::TextApi;
 use crate::catalogue::{Catalogue, Model};
 use crate::dialect::Endpoint;
-use crate::dialect::call::{ModelCall, ParsedBody, RequestKind};
+use crate::dialect::call::{ModelCall, ParsedBody};
 use crate::dialect::json::JsonPatch;
 use crate::dialect::translate::request::{Translation, TranslationContext};
 use crate::gateway::api_error::{AdmissionError, ApiError, UpstreamError};
@@ -16,12 +16,12 @@ use crate::gateway::context::{
 };
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
-use crate::gateway::request::vendor_ids::ReferencedContext;
 use crate::gateway::request::{reasoning_cache, vendor_ids};
 use crate::gateway::settlement::funding::Funding;
 use crate::gateway::settlement::holds;
 use crate::gateway::state::Gateway;
 use crate::gateway::upstream::routes::VendorRouteSet;
+use crate::ledger::HoldRefused;
 use crate::money::price::Quote;
 
 /// A call that may be sold: its model is sold on the endpoint, its fields have a price, and its
@@ -29,6 +29,8 @@ use crate::money::price::Quote;
 pub(crate) struct AcceptedCall<'a> {
     pub(crate) call: ModelCall,
     pub(crate) model: Arc<Model>,
+    /// The name by which the client asked for the model, if that is not the model's id.
+    pub(crate) requested_model: Option<Arc<str>>,
     pub(crate) price_version: Arc<str>,
     /// The time whose prices apply, in unix seconds.
     pub(crate) priced_at: i64,
@@ -50,6 +52,8 @@ pub(crate) fn accept_call<'a>(
     let catalogue = gateway.catalogue.load();
     let model = find_model(&catalogue, &parsed.model, endpoint)?;
     ctx.access_log.model = Some(model.clone());
+    let requested_model = (parsed.model != model.id).then(|| Arc::from(parsed.model.as_str()));
+    ctx.access_log.requested_model.clone_from(&requested_model);
     let call = ModelCall::parse(parsed, endpoint)?;
     check_field_policy(&model, &call, endpoint)?;
     let vendor = &model.vendor.name;
@@ -57,7 +61,8 @@ pub(crate) fn accept_call<'a>(
         return Err(UpstreamError::NoRoute(format!("no route to {vendor} is set up")).into());
     };
     let price_version = catalogue.version.clone();
-    Ok(AcceptedCall { call, model, price_version, priced_at: ctx.arrived_ms / 1_000, routes })
+    let priced_at = ctx.arrived_ms / 1_000;
+    Ok(AcceptedCall { call, model, requested_model, price_version, priced_at, routes })
 }
 
 /// Admits a call. Afterwards its hold is placed, unless the call is free.
@@ -73,31 +78,27 @@ pub(crate) async fn admit_call(
     endpoint: Endpoint,
 ) -> Result<(), ApiError> {
     let accepted = accept_call(gateway, ctx, body.parsed, endpoint)?;
-    let AcceptedCall { call, model, price_version, priced_at, routes } = accepted;
+    let AcceptedCall { call, model, requested_model, price_version, priced_at, routes } = accepted;
     let translation = build_translation(&caller, &model, &call, endpoint)?;
     // Saved thinking may make a call that continues a tool loop longer. Only the least amount is
     // held until that is known.
     let is_continued = |t: &Translation| model.thinking && !t.tool_loop_ids().is_empty();
     let continued = translation.as_ref().is_some_and(is_continued);
-    let referenced_context = match &call.kind {
-        RequestKind::Responses(ask) => {
-            vendor_ids::check_ownership(gateway, &caller.key.account, &ask.references).await?
-        }
-        _ => ReferencedContext::default(),
-    };
+    let referenced_context =
+        vendor_ids::check_ownership(gateway, &caller.key.account, call.references()).await?;
     let mut untried = routes.attempt_order(ctx.access_log.account.as_ref(), ctx.arrived_ms);
     // Another route may use another of our vendor accounts, where the referenced objects do not
     // exist. If the route is gone it may have been renamed, so then all routes are tried.
     let is_pinned = untried.iter().any(|r| Some(&r.name) == referenced_context.route.as_ref());
     untried.retain(|r| !is_pinned || Some(&r.name) == referenced_context.route.as_ref());
     let mut quote = holds::quote_call(&model, &call, referenced_context.tokens, priced_at)?;
-    let full_hold = quote.as_ref().map(|quote| quote.wanted).unwrap_or_default();
+    let full_hold = quote.map(|quote| quote.full_hold).unwrap_or_default();
     if let Some(quote) = quote.as_mut().filter(|_| continued) {
-        quote.wanted = quote.least;
+        quote.hold.wanted = quote.hold.least;
     }
     // The response needs memory, so that budget is checked before the vendor is paid.
     let answer_permit = gateway.answer_budget.admit(&caller.tenant, endpoint)?;
-    let funding = fund_call(gateway, &ctx.id, caller, quote).await?;
+    let funding = fund_call(gateway, &ctx.id, caller, quote.map(|quote| quote.hold)).await?;
     let body_transform = match (&translation, model.vendor.text_api) {
         (Some(translation), _) => {
             BodyTransform::Translate { body: translation.build_call(), reasoning: None }
@@ -107,8 +108,15 @@ pub(crate) async fn admit_call(
     };
     let input_tokens = call.estimated_input_tokens().saturating_add(referenced_context.tokens);
     let input_tokens = model.context_length.map_or(input_tokens, |most| input_tokens.min(most));
-    let pricing =
-        PricedModel { model, price_version, priced_at, endpoint, input_tokens, full_hold };
+    let pricing = PricedModel {
+        model,
+        requested_model,
+        price_version,
+        priced_at,
+        endpoint,
+        input_tokens,
+        full_hold,
+    };
     ctx.stage = RequestStage::Admitted(Box::new(AdmittedCall {
         priced: PricedCall { call, body_transform, funding, pricing },
         permits: CallPermits {
@@ -133,7 +141,13 @@ async fn fund_call(
     quote: Option<Quote>,
 ) -> Result<Funding, ApiError> {
     let Some(quote) = quote else { return Ok(Funding::Free) };
-    Ok(gateway.place_hold(&caller.key, id, quote).await?)
+    match gateway.place_hold(&caller.key, id, quote).await {
+        Err(HoldRefused::Insufficient { least, available }) => {
+            let account = &caller.key.account;
+            Err(Box::pin(holds::describe_shortage(gateway, account, least, available)).await)
+        }
+        held => Ok(held?),
+    }
 }
 
 /// Prepares the translation of a call into the vendor's format; `None` if the vendor's format is
@@ -164,7 +178,7 @@ fn check_field_policy(model: &Model, call: &ModelCall, endpoint: Endpoint) -> Re
         .field_policy(endpoint)
         .and_then(|s| s.find_refusal(&call.document, &model.price))
     {
-        Some(refusal) => Err(AdmissionError::UnpricedField(refusal.clone()).into()),
+        Some(refused) => Err(AdmissionError::UnpricedField(Box::new(refused)).into()),
         None => Ok(()),
     }
 }
@@ -175,8 +189,9 @@ fn find_model(
     asked: &str,
     endpoint: Endpoint,
 ) -> Result<Arc<Model>, ApiError> {
+    let endpoint = endpoint.rules_endpoint();
     let Some(model) = catalogue.find(asked) else {
-        let closest = catalogue.closest_model_id(asked, Some(endpoint)).map(str::to_owned);
+        let closest = catalogue.closest_name(asked, Some(endpoint)).map(str::to_owned);
         return Err(AdmissionError::ModelNotFound { asked: asked.to_owned(), closest }.into());
     };
     let sold_on = model.endpoints();

@@ -40,15 +40,14 @@ pub(crate) struct PayingAccount<'a> {
 
 impl PayingAccount<'_> {
     /// Creates the payer of a request. Its balance is not checked if the request may be a retry,
-    /// because a retry of a paid call needs no money, or if the endpoint is moderations, which are
-    /// free.
+    /// because a retry of a paid call needs no money, or if the endpoint is free.
     pub(crate) fn new<'a>(
         caller: &'a AuthenticatedCaller,
         session: &Session,
         endpoint: Endpoint,
     ) -> PayingAccount<'a> {
-        let may_be_free = endpoint == Endpoint::Moderations || may_be_repeat(session);
-        PayingAccount { caller, needs_balance_check: !may_be_free }
+        let needs_balance_check = !endpoint.is_free() && !may_be_repeat(session);
+        PayingAccount { caller, needs_balance_check }
     }
 
     /// Checks the account's balance, once, as soon as `bytes` of the body are more than

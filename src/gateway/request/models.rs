@@ -111,7 +111,8 @@ pub(crate) fn models_json(
         owners.dedup();
         return Err(invalid_choice("owned_by", &owners.join(", ")));
     }
-    let data: Vec<_> = all.iter().filter(|m| filter.matches(m)).map(|m| m.listing(at)).collect();
+    let wanted = catalogue.names().filter(|(_, model)| filter.matches(model));
+    let data: Vec<_> = wanted.map(|(name, model)| model.listing(name, at)).collect();
     let id = |entry: Option<&Json>| entry.map_or(Json::Null, |entry| entry["id"].clone());
     let (first_id, last_id) = (id(data.first()), id(data.last()));
     let list = json!({
@@ -124,14 +125,15 @@ pub(crate) fn models_json(
     Ok(list.to_string())
 }
 
-/// Builds the listing of one model with the prices of the moment `at` (unix seconds).
+/// Builds the listing of one model, under its id or an alias, with the prices of the moment `at`
+/// (unix seconds).
 ///
 /// # Errors
-/// There is no such model; the error names the one with the most similar id.
-pub(crate) fn model_json(catalogue: &Catalogue, id: &str, at: i64) -> Result<String, ApiError> {
-    let Some(model) = catalogue.find(id) else {
-        let closest = catalogue.closest_model_id(id, None).map(str::to_owned);
-        return Err(AdmissionError::ModelNotFound { asked: id.to_owned(), closest }.into());
+/// There is no such model; the error names the one with the most similar name.
+pub(crate) fn model_json(catalogue: &Catalogue, name: &str, at: i64) -> Result<String, ApiError> {
+    let Some(model) = catalogue.find(name) else {
+        let closest = catalogue.closest_name(name, None).map(str::to_owned);
+        return Err(AdmissionError::ModelNotFound { asked: name.to_owned(), closest }.into());
     };
-    Ok(model.listing(at).to_string())
+    Ok(model.listing(name, at).to_string())
 }

@@ -81,16 +81,16 @@ async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> 
     replace_text_bytes(call, before.saturating_add(bytes));
     let covered = match holds::quote_call(&terms.model, call, 0, terms.priced_at) {
         Ok(Some(quote)) => {
-            let extended = gateway.extend_hold(&mut priced.funding, quote.wanted).await;
-            extended.ok().filter(|held| *held >= quote.least).map(|_| quote.wanted)
+            let extended = gateway.extend_hold(&mut priced.funding, quote.hold.wanted).await;
+            extended.ok().filter(|held| *held >= quote.hold.least).map(|_| quote.full_hold)
         }
         Ok(None) | Err(_) => None,
     };
-    let Some(wanted) = covered else {
+    let Some(full_hold) = covered else {
         replace_text_bytes(call, before);
         return false;
     };
-    terms.full_hold = wanted;
+    terms.full_hold = full_hold;
     terms.input_tokens = call.estimated_input_tokens();
     true
 }

@@ -9,10 +9,13 @@ use crate::gateway::request::models::ModelFilter;
 use crate::gateway::request::target::{percent_decode, require_method};
 use crate::gateway::videos::action::VideoAction;
 
+/// What every path begins with.
+const VERSION: &str = "/v1";
+
 const MODELS_PATH: &str = "/v1/models";
 
 /// The endpoints whose answer is the response to the same request, without a job.
-const SYNCHRONOUS_ENDPOINTS: [Endpoint; 8] = [
+const SYNCHRONOUS_ENDPOINTS: [Endpoint; 10] = [
     Endpoint::Chat,
     Endpoint::Responses,
     Endpoint::Messages,
@@ -21,6 +24,8 @@ const SYNCHRONOUS_ENDPOINTS: [Endpoint; 8] = [
     Endpoint::Speech,
     Endpoint::Embeddings,
     Endpoint::Moderations,
+    Endpoint::MessagesCountTokens,
+    Endpoint::ResponsesInputTokens,
 ];
 
 /// The operation that a request asks for.
@@ -51,7 +56,7 @@ impl ApiOperation {
     #[must_use]
     pub(crate) fn is_free(&self) -> bool {
         match self {
-            ApiOperation::Endpoint(endpoint) => *endpoint == Endpoint::Moderations,
+            ApiOperation::Endpoint(endpoint) => endpoint.is_free(),
             ApiOperation::Models(_) | ApiOperation::Model(_) => true,
             ApiOperation::Video(_) => false,
         }
@@ -61,9 +66,9 @@ impl ApiOperation {
 /// Returns the error format that clients of a path expect. The path need not exist.
 #[must_use]
 pub(crate) fn error_format(path: &str) -> ErrorFormat {
-    let normalized_path =
-        path.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")).unwrap_or(path);
-    let rest = normalized_path.strip_prefix(Endpoint::Messages.path());
+    // A client with a wrong base address sends '/v1' twice, or not at all.
+    let rest =
+        without_version(without_version(path)).strip_prefix(Endpoint::Messages.vendor_path());
     let messages = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     if messages { ErrorFormat::Messages } else { ErrorFormat::Chat }
 }
@@ -90,7 +95,25 @@ pub(crate) fn match_operation(head: &RequestHeader) -> Result<ApiOperation, ApiE
     if let Some(wanted) = VideoAction::from_request(head)? {
         return Ok(ApiOperation::Video(wanted));
     }
-    Err(RequestError::UnknownPath(path.to_owned()).into())
+    let path = path.to_owned();
+    if lacks_version(&path) {
+        return Err(RequestError::MissingVersion(path).into());
+    }
+    Err(RequestError::UnknownPath(path).into())
+}
+
+fn without_version(path: &str) -> &str {
+    path.strip_prefix(VERSION).unwrap_or(path)
+}
+
+/// Whether a path is one of the interface if '/v1' is put before it.
+fn lacks_version(path: &str) -> bool {
+    let paths = Endpoint::ALL.map(Endpoint::path).into_iter().chain([MODELS_PATH]);
+    let mut paths = paths.filter_map(|known| known.strip_prefix(VERSION));
+    // Ids of models and videos follow in their paths.
+    paths.any(|known| {
+        path.strip_prefix(known).is_some_and(|id| id.is_empty() || id.starts_with('/'))
+    })
 }
 
 #[cfg(test)]
@@ -98,9 +121,49 @@ mod tests {
     use std::sync::Arc;
 
     use crate::catalogue::Catalogue;
+    use crate::gateway::api_error::ErrorFormat;
     use crate::gateway::request::models::ModelFilter;
     use crate::gateway::request::models::ModelListing;
     use crate::gateway::request::target::percent_decode;
+
+    use super::{error_format, lacks_version};
+
+    #[test]
+    fn clients_of_messages_get_their_format_however_often_they_say_v1() {
+        for (path, is_messages) in [
+            ("/v1/messages", true),
+            ("/v1/messages/count_tokens", true),
+            ("/v1/v1/messages", true),
+            ("/messages", true),
+            ("/messages/count_tokens", true),
+            ("/v1/messagesx", false),
+            ("/v1messages", false),
+            ("/v1/chat/messages", false),
+            ("/v1/chat/completions", false),
+        ] {
+            assert_eq!(error_format(path) == ErrorFormat::Messages, is_messages, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_lacks_only_v1_is_told_from_others() {
+        for (path, lacks) in [
+            ("/chat/completions", true),
+            ("/responses", true),
+            ("/responses/input_tokens", true),
+            ("/messages", true),
+            ("/messages/count_tokens", true),
+            ("/models", true),
+            ("/models/lmb-5.5", true),
+            ("/videos/video_1", true),
+            ("/v1/chat/completion", false),
+            ("/modelsx", false),
+            ("/chat", false),
+            ("/", false),
+        ] {
+            assert_eq!(lacks_version(path), lacks, "{path}");
+        }
+    }
 
     #[test]
     fn answers_with_all_models_share_their_bytes() {

@@ -40,6 +40,7 @@ pub(crate) async fn send_file(
         ByteRange::Unsatisfiable => {
             let none = LocalResponse { status: 416, ..LocalResponse::ok(String::new()) };
             let none = none.with_header("content-range", &format!("bytes */{length}"));
+            let none = none.with_header("x-should-retry", &"false");
             writer::send_response(session, ctx, none).await;
             return Ok(());
         }
@@ -58,6 +59,7 @@ pub(crate) async fn send_file(
             head.insert_header("content-range", format!("bytes {first}-{last}/{length}"))?;
         }
         head::add_request_id(&mut head, ctx)?;
+        ctx.cors.add_headers(&mut head)?;
         let down = &mut session.downstream_session;
         down.write_response_header(Box::new(head)).await?;
         let mut left = range.end - range.start;

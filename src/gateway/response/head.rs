@@ -9,7 +9,7 @@ use crate::dialect::call::RequestKind;
 use crate::dialect::relay::RelayMode;
 use crate::dialect::translate::reply::ReplyMetadata;
 use crate::gateway::api_error::ErrorFormat;
-use crate::gateway::context::{BodyTransform, PricedCall, RequestContext};
+use crate::gateway::context::{BodyTransform, MODEL_HEADER, PricedCall, RequestContext};
 use crate::gateway::settlement::funding::Funding;
 
 /// The content type of audio if the vendor sends none.
@@ -41,6 +41,7 @@ pub(crate) fn relay_mode(ctx: &RequestContext, priced: &PricedCall) -> RelayMode
         },
         // The gateway itself answers an order of a video, so its mode is never used.
         (RequestKind::Moderation | RequestKind::Video { .. }, _) => RelayMode::Moderation,
+        (RequestKind::TokenCount { .. }, _) => RelayMode::TokenCount,
         (RequestKind::Speech { characters }, _) => RelayMode::Speech { characters: *characters },
     }
 }
@@ -79,7 +80,9 @@ pub(crate) fn build_head(
         head.insert_header("transfer-encoding", "chunked")?;
     }
     add_request_id(&mut head, ctx)?;
+    ctx.cors.add_headers(&mut head)?;
     head.insert_header("x-gateway-fallback-depth", ctx.access_log.fallback_depth)?;
+    add_model_id(&mut head, ctx)?;
     if let BodyTransform::Translate { body, reasoning: thinking } = &priced.body_transform {
         if !body.dropped_fields.is_empty() {
             head.insert_header("x-gateway-dropped-params", body.dropped_fields.join(","))?;
@@ -102,6 +105,16 @@ pub(crate) fn add_request_id(
         head.insert_header("request-id", ctx.id.as_str())?;
     }
     Ok(())
+}
+
+/// Adds the header with the model's id if the client asked for the model by another name.
+pub(crate) fn add_model_id(head: &mut ResponseHeader, ctx: &RequestContext) -> pingora::Result<()> {
+    let id = ctx.access_log.aliased_model_id();
+    // The rules may have an id that no header can carry.
+    match id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()) {
+        Some(id) => head.insert_header(MODEL_HEADER, id),
+        None => Ok(()),
+    }
 }
 
 /// A vendor's request id of more than this many bytes is ignored.

@@ -102,14 +102,19 @@ pub(crate) async fn write_response(
     if !body.is_empty() {
         head.insert_header("content-type", "application/json")?;
     }
-    head.insert_header("content-length", body.len())?;
+    // A 204 (no content) has no length either.
+    if reply.status != 204 {
+        head.insert_header("content-length", body.len())?;
+    }
     head::add_request_id(&mut head, ctx)?;
+    ctx.cors.add_headers(&mut head)?;
     for (name, value) in reply.headers {
         head.insert_header(name, value)?;
     }
     if ctx.access_log.route.is_some() {
         head.insert_header("x-gateway-fallback-depth", ctx.access_log.fallback_depth)?;
     }
+    head::add_model_id(&mut head, ctx)?;
     let down = &mut session.downstream_session;
     down.write_response_header(Box::new(head)).await?;
     down.write_response_body(body, true).await

@@ -20,8 +20,19 @@ const CHARGE_MIN: Money = match Money::from_nano(1) {
     Err(_) => Money::ZERO,
 };
 
-/// Returns the amount to hold for a call; `None` if the call is free. `earlier_input_tokens` is the
-/// number of input tokens of earlier responses that the vendor reads again.
+/// The amounts to hold for a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallQuote {
+    /// The amount to hold before a vendor is called. A stream holds the estimate of its output,
+    /// whatever its limit is, because its hold grows with it: a client that sends a high limit with
+    /// each call would otherwise hold its whole balance.
+    pub(crate) hold: Quote,
+    /// The hold that covers the call at its largest.
+    pub(crate) full_hold: Money,
+}
+
+/// Returns the amounts to hold for a call; `None` if the call is free. `earlier_input_tokens` is
+/// the number of input tokens of earlier responses that the vendor reads again.
 ///
 /// # Errors
 /// The cost exceeds any balance, or the model has no price for the requested video resolution.
@@ -30,18 +41,38 @@ pub(crate) fn quote_call(
     call: &ModelCall,
     earlier_input_tokens: u64,
     priced_at: i64,
+) -> Result<Option<CallQuote>, ApiError> {
+    let Some(full) = quote_output(model, call, earlier_input_tokens, priced_at, None)? else {
+        return Ok(None);
+    };
+    let estimate = call.stream.then_some(model.vendor.output_tokens_default);
+    let hold = match estimate {
+        Some(_) => quote_output(model, call, earlier_input_tokens, priced_at, estimate)?,
+        None => None,
+    };
+    Ok(Some(CallQuote { hold: hold.unwrap_or(full), full_hold: full.wanted }))
+}
+
+/// Returns the quote of a call whose output is as long as its limit allows, but at most
+/// `estimate` tokens for each choice, if there is an estimate.
+fn quote_output(
+    model: &Model,
+    call: &ModelCall,
+    earlier_input_tokens: u64,
+    priced_at: i64,
+    estimate: Option<u64>,
 ) -> Result<Option<Quote>, ApiError> {
     let input_max = |content: &InputSize| {
         input_tokens_max(content, &model.vendor).saturating_add(earlier_input_tokens)
     };
     let text = |price: &TokenPrice, input: u64, output_max: Option<u64>, choices: u64| {
         let input = model.context_length.map_or(input, |most| input.min(most));
-        let output =
-            output_max.unwrap_or(model.vendor.output_tokens_default).saturating_mul(choices);
+        let output = output_max.unwrap_or(model.vendor.output_tokens_default);
+        let output = estimate.map_or(output, |most| output.min(most)).saturating_mul(choices);
         price.quote(input, output, priced_at)
     };
     match (&model.price, &call.kind) {
-        (Price::Free, _) => return Ok(None),
+        (Price::Free, _) | (_, RequestKind::TokenCount { .. }) => return Ok(None),
         (Price::Tokens(price), RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
             let quote = text(price, input_max(&t.input_size), t.output_max, t.choices);
             quote.map_err(|_| field_too_large("max_tokens"))
@@ -113,6 +144,23 @@ pub(crate) async fn check_balance(
     }
     Err(AdmissionError::InsufficientBalance { least: CHARGE_MIN, available: balances.available }
         .into())
+}
+
+/// Returns why a call is refused whose hold the available money does not cover: if money that is
+/// held for other calls would make up for it, the client should try again soon.
+pub(crate) async fn describe_shortage(
+    gateway: &Gateway,
+    account: &AccountName,
+    least: Money,
+    available: Money,
+) -> ApiError {
+    let found = gateway.with_ledger_timeout("balances", gateway.ledger.balances(account)).await;
+    match found {
+        Ok(Some(now)) if now.held.checked_add(now.available).is_ok_and(|sum| sum >= least) => {
+            AdmissionError::CreditInUse { least, available, held: now.held }.into()
+        }
+        _ => AdmissionError::InsufficientBalance { least, available }.into(),
+    }
 }
 
 impl Gateway {

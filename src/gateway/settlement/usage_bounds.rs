@@ -130,7 +130,7 @@ fn input_tokens_max(model: &Model, content: &InputSize, counted: u64, is_continu
     // If the body is longer than the listed context and the vendor accepts it, the tokens that were
     // sent are plausible.
     let most = most_context.max(counted);
-    let is_alone = content.is_all_text() && !is_continued;
+    let is_alone = content.is_bounded_by_body() && !is_continued;
     if is_alone { most.min(plausible_max(counted)) } else { most }
 }
 
@@ -180,10 +180,16 @@ mod tests {
         let model = CATALOGUE.find(model).expect("a model").clone();
         let input_tokens = call.estimated_input_tokens();
         let (price_version, full_hold) = ("".into(), Money::ZERO);
-        (
-            call,
-            PricedModel { model, price_version, priced_at: 0, endpoint, input_tokens, full_hold },
-        )
+        let pricing = PricedModel {
+            model,
+            requested_model: None,
+            price_version,
+            priced_at: 0,
+            endpoint,
+            input_tokens,
+            full_hold,
+        };
+        (call, pricing)
     }
 
     fn bounds(model: &str, endpoint: Endpoint, members: &str) -> UsageBounds {
@@ -209,7 +215,7 @@ mod tests {
     )]
     #[case::counted("lmb-4o", "", 10, 160 + 4_096)]
     #[case::counted_and_limited("lmb-4o", r#","max_tokens":160"#, 10_000, 170 + 64)]
-    #[case::counted_up_to_the_most("lmb-4o", "", 10_000, 18_062 + 64)]
+    #[case::counted_up_to_the_most("lmb-4o", "", 10_000, 17_408 + 64)]
     #[case::prediction("lmb-4o", r#","max_tokens":160,"prediction":"0123456789""#, 0, 182 + 64)]
     #[case::limit_that_the_rules_fill_in("lma-opus-5", "", 0, 8_704 + 64)]
     #[case::context_where_nothing_is_named("orgA/famA-V3.1", "", 0, 174_250 + 64)]
@@ -234,6 +240,14 @@ mod tests {
     )]
     #[case::thinking_between_calls_of_tools(
         r#""max_tokens":1600,"thinking":{"type":"enabled","budget_tokens":16000}"#, 18_700 + 64
+    )]
+    #[case::the_summary_of_a_compaction(
+        r#""max_tokens":1600,"context_management":{"edits":[{"type":"compact_20260112"}]}"#,
+        137_700 + 64
+    )]
+    #[case::clearing_makes_no_output(
+        r#""max_tokens":1600,"context_management":{"edits":[{"type":"clear_thinking_20251015"}]}"#,
+        1_764
     )]
     fn output_of_messages_is_believed_up_to(#[case] members: &str, #[case] most: u64) {
         let bounds = bounds("lma-haiku-4-5", Endpoint::Messages, &format!("{HI},{members}"));

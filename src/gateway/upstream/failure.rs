@@ -55,7 +55,9 @@ pub(crate) fn reason_for_answer(why: &RelayError, is_stream: bool) -> Option<&'s
         | RelayError::InsufficientCredits
         | RelayError::LedgerUnavailable
         | RelayError::NoBufferSpace
-        | RelayError::ContentFiltered => None,
+        | RelayError::ContentFiltered
+        // So does every route of the vendor whose rules say otherwise.
+        | RelayError::ImageAddress => None,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::clock::unix_ms;
 use crate::dialect::call::RequestKind;
 use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::dialect::{Endpoint, videos};
-use crate::gateway::api_error::{AdmissionError, ApiError, ApiKeyError, ServerError, VideoError};
+use crate::gateway::api_error::{ApiError, ApiKeyError, ServerError, VideoError};
 use crate::gateway::context::RequestContext;
 use crate::gateway::idempotency::source::read_key_digest;
 use crate::gateway::local_response::LocalResponse;
@@ -44,11 +44,11 @@ pub(in crate::gateway) async fn create_job(
     request_body: RequestBody,
 ) -> Result<LocalResponse, ApiError> {
     let accepted = admission::accept_call(gateway, ctx, request_body.parsed, Endpoint::Videos)?;
-    let AcceptedCall { call, model, price_version, priced_at, .. } = accepted;
+    let AcceptedCall { call, model, requested_model, price_version, priced_at, .. } = accepted;
     let RequestKind::Video { request, file } = &call.kind else {
         return Err(ServerError::Internal.into());
     };
-    let quote = holds::quote_call(&model, &call, 0, priced_at)?.ok_or(ServerError::Internal)?;
+    let quote = holds::quote_call(&model, &call, 0, priced_at)?.ok_or(ServerError::Internal)?.hold;
     let schedule = &gateway.videos.schedule;
     let account = &caller.key.account;
     let job = Job {
@@ -56,6 +56,7 @@ pub(in crate::gateway) async fn create_job(
         account: account.clone(),
         key_prefix: caller.key.prefix.clone(),
         model: model.id.clone(),
+        requested_model: requested_model.as_deref().map(str::to_owned),
         vendor: model.vendor.name.clone(),
         seconds: request.seconds,
         resolution: request.resolution,
@@ -93,9 +94,8 @@ pub(in crate::gateway) async fn create_job(
         PlaceResult::AlreadyPlaced(first) => first.to_api_json(schedule),
         PlaceResult::Deleted => return Err(VideoError::Deleted.into()),
         PlaceResult::Insufficient(available) => {
-            return Err(
-                AdmissionError::InsufficientBalance { least: quote.least, available }.into()
-            );
+            let (account, least) = (&job.account, quote.least);
+            return Err(holds::describe_shortage(gateway, account, least, available).await);
         }
         PlaceResult::TooManyOpen => return Err(VideoError::TooManyOpen(schedule.open_max).into()),
         PlaceResult::NoAccount => return Err(ApiKeyError::Unknown.into()),

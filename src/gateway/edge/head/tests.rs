@@ -40,6 +40,38 @@ fn what_is_sound_is_taken(#[case] head: &str) {
     assert_eq!(read(more.as_bytes()), Ok(Some(head.len())));
 }
 
+/// Returns the head of a WebSocket handshake with this first line.
+fn handshake(first: &str) -> String {
+    let lines = "Host: a\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13";
+    format!("{first}\r\n{lines}\r\n\r\n")
+}
+
+#[rstest]
+#[case::plain("GET /v1/responses HTTP/1.1", HeadError::WebSocketRefused)]
+#[case::query("GET /v1/responses?a=b HTTP/1.1", HeadError::WebSocketRefused)]
+#[case::absolute("GET http://a/v1/responses HTTP/1.1", HeadError::WebSocketRefused)]
+#[case::another_method("POST /v1/responses HTTP/1.1", HeadError::UnsupportedUpgrade)]
+#[case::another_path("GET /v1/realtime HTTP/1.1", HeadError::UnsupportedUpgrade)]
+#[case::below("GET /v1/responses/ HTTP/1.1", HeadError::UnsupportedUpgrade)]
+#[case::old("GET /v1/responses HTTP/1.0", HeadError::UnsupportedUpgrade)]
+#[case::another_host("GET http://b/v1/responses HTTP/1.1", HeadError::MultipleHosts)]
+fn a_websocket_for_responses_has_an_answer_of_its_own(
+    #[case] first: &str,
+    #[case] fault: HeadError,
+) {
+    assert_eq!(read(handshake(first).as_bytes()), Err(fault));
+}
+
+#[test]
+fn a_websocket_beside_another_fault_is_that_fault() {
+    let head = handshake("GET /v1/responses HTTP/1.1");
+    for line in ["Content-Length: 01", "Upgrade: TLS/1.2", "Upgrade: websocket, h2c"] {
+        let head = head.replace("Connection", &format!("{line}\r\nConnection"));
+        let fault = read(head.as_bytes()).expect_err("a fault");
+        assert_ne!(fault, HeadError::WebSocketRefused, "{line}");
+    }
+}
+
 /// Returns a head with this line after its `host` field.
 fn with(line: &str) -> String {
     format!("POST / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n")
