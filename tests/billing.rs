@@ -201,9 +201,25 @@ async fn no_more_is_held_than_there_is_and_then_a_second_call_waits_for_credit()
         world.chat(call.clone()).await
     };
     let (first, second) = tokio::join!(world.chat(call.clone()), second);
-    assert_eq!((first.status, second.status), (200, 402));
+    assert_eq!(first.status, 200);
+    assert_eq!(second.refusal(), (429, "credit_in_use".to_owned()));
+    assert_eq!(second.header("retry-after"), Some("1"));
     assert_eq!(world.sim.count("vendor_b"), 1);
     world.settled(1).await;
+}
+
+/// A coding agent sends a high limit with each call, and several calls at a time.
+#[tokio::test]
+async fn a_stream_with_a_high_limit_held_all_credit_and_the_next_call_was_refused() {
+    let mut call = chat_of("lmb-5.5");
+    call["max_tokens"] = 128_000.into();
+    call["stream"] = true.into();
+    let vendor = ["delay=500;prompt=1;completion=1"];
+    let world = World::start(Store::Sqlite).credit("1").vendor("vendor_b", &vendor).run().await;
+    let (first, second) = tokio::join!(world.chat(call.clone()), world.chat(call));
+    assert_eq!((first.status, second.status), (200, 200));
+    let charges = world.settled(2).await;
+    assert!(charges.iter().all(|charge| charge.amount_nano == INPUT + OUTPUT), "{charges:?}");
 }
 
 #[tokio::test]

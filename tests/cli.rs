@@ -176,6 +176,33 @@ async fn an_unknown_setting_is_told_with_its_line_and_the_closest_known_one() {
     }
 }
 
+#[tokio::test]
+async fn an_alias_that_misleads_is_told_with_its_line() {
+    let world = World::start(Store::Sqlite).run().await;
+    let file = world.path("tollgate.toml");
+    let sound = std::fs::read_to_string(&file).expect("the configuration");
+    let wrong = format!(
+        "{sound}\n[vendor.vendor_a.aliases]\nboth = \"lma-opus-5\"\n[vendor.vendor_b.aliases]\n\
+         both = \"lmb-4o\"\n\"lmb-5.5\" = \"lmb-4o\"\nnew = \"lmb-4o-minni\"\n"
+    );
+    std::fs::write(&file, &wrong).expect("a wrong configuration");
+    let line = wrong.lines().position(|l| l == "both = \"lma-opus-5\"").expect("the line") + 1;
+    for words in [&["check"][..], &["serve"], &["models"]] {
+        let run = world.command(words).await;
+        assert_eq!(run.code, 1, "{words:?}");
+        for (below, told) in [
+            (2, "alias 'both' is already defined at "),
+            (3, "alias 'lmb-5.5' is the id of a model"),
+            (4, "alias 'new' stands for 'lmb-4o-minni', which is no model id; closest is "),
+        ] {
+            let told = format!("tollgate.toml:{}: {told}", line + below);
+            assert!(run.err.contains(&told), "{words:?}: {told}: {}", run.err);
+        }
+        assert!(run.err.contains("closest is 'lmb-4o-mini'"), "{}", run.err);
+        assert!(run.err.contains(&format!("tollgate.toml:{line};")), "{}", run.err);
+    }
+}
+
 /// A part of the rules, what takes its place, and a part of what is told then.
 const BROKEN_RULES: [(&str, &str, &str); 4] = [
     ("[chat]\n", "[chat]\n\"x-1\" = { input = 1, ouput = 2 }\n", "closest is 'output'"),

@@ -11,6 +11,7 @@ use crate::world::{RawAnswer, World, chat_of, parse};
 
 mod admin;
 mod chunks;
+mod cors;
 mod crowds;
 mod cut_off;
 mod fine;

@@ -13,6 +13,7 @@ mod responses;
 mod sizes;
 mod speech;
 mod streams;
+mod token_counts;
 mod traffic;
 mod tricks;
 

@@ -24,9 +24,12 @@ struct Expected {
 }
 
 impl Expected {
-    /// The messages format has the same status with another name.
+    /// The messages format has the same status with another name. What is wrong with a call is
+    /// wrong with it the next time too.
     fn new(status: u16, code: &'static str, of_messages: &'static str) -> Expected {
-        Expected { status, code, messages: (status, of_messages), ..Expected::default() }
+        let messages = (status, of_messages);
+        let no_retry = (400..500).contains(&status) && !matches!(status, 408 | 409 | 429);
+        Expected { status, code, messages, no_retry, ..Expected::default() }
     }
 
     fn at(self, param: &'static str) -> Expected {

@@ -1,5 +1,6 @@
 //! Tests of the whole, by capability: the gateway, its vendors and its stores run as processes.
 
+mod aliases;
 mod audit;
 mod billing;
 mod chat;

@@ -71,6 +71,37 @@ async fn a_stream_passes_byte_for_byte(
 }
 
 #[tokio::test]
+async fn tool_search_was_refused_although_it_has_no_fee() {
+    let world = World::start(Store::Sqlite).run().await;
+    let search = "tool_search_tool_regex";
+    let tools = json!([
+        { "type": "tool_search_tool_regex_20251119", "name": search },
+        { "type": "tool_search_tool_bm25", "name": "tool_search_tool_bm25" },
+        { "name": "f", "input_schema": { "type": "object" }, "defer_loading": true },
+    ]);
+    let query = json!({ "query": "f" });
+    let asked = json!({ "type": "server_tool_use", "id": "s_1", "name": search, "input": query });
+    let found = json!({
+        "type": "tool_search_tool_search_result",
+        "tool_references": [{ "type": "tool_reference", "tool_name": "f" }],
+    });
+    let found =
+        json!({ "type": "tool_search_tool_result", "tool_use_id": "s_1", "content": found });
+    let messages = json!([
+        { "role": "user", "content": "Find it" },
+        { "role": "assistant", "content": [asked, found, { "type": "text", "text": "Found." }] },
+        { "role": "user", "content": "And?" },
+    ]);
+    let members =
+        json!({ "tools": tools, "messages": messages, "tool_choice": { "type": "none" } });
+    let call = with(messages_of(MODEL), &members);
+    let answer = world.messages(call.clone()).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(world.sim.take_seen()[0].json(), call);
+    assert_eq!(world.charge().await.basis, "reported");
+}
+
+#[tokio::test]
 async fn the_model_is_renamed_where_the_vendor_calls_it_otherwise_and_nothing_else_changes() {
     let names = "[vendor.vendor_a.names]\n\"lma-opus-5\" = \"theirs\"\n\"lma-haiku*\" = \"old*\"";
     let vendor = Canned::start(http(EMPTY), usize::MAX).await;

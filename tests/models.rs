@@ -117,6 +117,8 @@ async fn every_model_is_listed_with_exactly_its_prices() {
             by_id.get(row["model"]).unwrap_or_else(|| panic!("{} is missing", row["model"]));
         let effort = &model["supports_effort"];
         assert!(effort.is_boolean(), "{model}");
+        let (context, output_max) = (number(&row, "context_tokens"), &model["max_output_tokens"]);
+        assert!(output_max.is_u64() || output_max.is_null(), "{model}");
         let expected = json!({
             "id": row["model"],
             "object": "model",
@@ -127,13 +129,19 @@ async fn every_model_is_listed_with_exactly_its_prices() {
             "type": row["kind"],
             "endpoints": endpoints(&row),
             "supports_effort": effort,
-            "context_length": number(&row, "context_tokens"),
+            "context_length": context,
+            "max_output_tokens": output_max,
+            "max_input_tokens": context,
+            "max_tokens": output_max,
+            "top_provider": { "context_length": context, "max_completion_tokens": output_max },
             "pricing": pricing(&row),
         });
         assert_eq!(**model, expected);
     }
     assert_eq!(by_id["lmb-5.5"]["supports_effort"], true);
     assert_eq!(by_id["lmb-4o"]["supports_effort"], false);
+    assert_eq!(by_id["lmb-4o"]["max_output_tokens"], 16_384);
+    assert_eq!(by_id["tts-1"]["max_output_tokens"], Value::Null);
 }
 
 #[tokio::test]

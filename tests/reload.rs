@@ -158,7 +158,7 @@ async fn a_vendor_without_its_file_is_no_configuration() {
     for words in [&["check"][..], &["serve"]] {
         let run = world.command(words).await;
         assert_eq!(run.code, 1, "{words:?}");
-        assert!(run.err.contains("rules/vendor_b.toml: the file is not there"), "{}", run.err);
+        assert!(run.err.contains("rules/vendor_b.toml: the file does not exist"), "{}", run.err);
         assert!(run.err.contains("[vendor.vendor_b]"), "{}", run.err);
     }
     // Retired on purpose: without its section.

@@ -197,15 +197,15 @@ const UNPRICED: [(&str, &str, &str); 16] = [
     ("vendor_b", r#","service_ti\u0065r":"\u0070riority""#, "service_tier"),
     ("vendor_b", r#","service_tier":["priority"]"#, "service_tier"),
     ("vendor_b", r#","web_search_options":{}"#, "web_search_options"),
-    ("vendor_b", r#","tools":[{"type":"web_search"}]"#, "tools[].type"),
-    ("vendor_b", r#","tools":[{"type":"function"},{"type":"code_interpreter"}]"#, "tools[].type"),
+    ("vendor_b", r#","tools":[{"type":"web_search"}]"#, "tools[0].type"),
+    ("vendor_b", r#","tools":[{"type":"function"},{"type":"code_interpreter"}]"#, "tools[1].type"),
     ("vendor_b", r#","audio":{"voice":"x"}"#, "audio"),
-    ("vendor_b", r#","modalities":["text","audio"]"#, "modalities[]"),
+    ("vendor_b", r#","modalities":["text","audio"]"#, "modalities[1]"),
     ("vendor_d", r#","deferred":true"#, "deferred"),
     ("vendor_d", r#","search_parameters":{}"#, "search_parameters"),
     ("vendor_d", r#","service_tier":"priority""#, "service_tier"),
     ("vendor_c", r#","serviceTier":"priority""#, "serviceTier"),
-    ("vendor_c", r#","tools":[{"google_search":{}}]"#, "tools[].google_search"),
+    ("vendor_c", r#","tools":[{"google_search":{}}]"#, "tools[0].google_search"),
     (
         "vendor_c",
         r#","extra_body":{"google":{"cached_content":"x"}}"#,
@@ -236,7 +236,7 @@ async fn sound_in_a_message_is_refused() {
         format!(r#"{{"model":"lmb-5.5","messages":[{{"role":"user","content":[{part}]}}]}}"#);
     let (status, code, param) = refused(&world, "sound", body).await;
     assert_eq!((status, code.as_str()), (400, "unsupported_parameter"));
-    assert_eq!(param, "messages[].content[].type");
+    assert_eq!(param, "messages[0].content[0].type");
 }
 
 #[tokio::test]

@@ -283,6 +283,7 @@ fn worked_example() -> (Value, Value) {
     let calls = json!([call("call_1", "now", ""), call("call.2", "temp", r#"{ "city": "Rome" }"#)]);
     let url = json!({ "url": "data:image/png;base64,iVBO" });
     let schema = json!({ "type": "object", "properties": { "city": { "type": "string" } } });
+    let closed = json!({ "type": "object", "properties": {}, "additionalProperties": false });
     let temp = json!({ "name": "temp", "description": "t", "parameters": schema });
     let asked = json!({
         "model": MODEL,
@@ -333,7 +334,7 @@ fn worked_example() -> (Value, Value) {
             ] },
         ],
         "tools": [
-            { "name": "now", "input_schema": { "type": "object", "properties": {} } },
+            { "name": "now", "strict": true, "input_schema": closed },
             { "name": "temp", "description": "t", "input_schema": schema },
         ],
     });

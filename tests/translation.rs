@@ -7,6 +7,7 @@ mod chats;
 mod checker;
 mod edits;
 mod embeddings;
+mod fields;
 mod golden;
 mod images;
 mod messages;

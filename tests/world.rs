@@ -28,8 +28,8 @@ pub(crate) use books::Charge;
 pub(crate) use builder::{Builder, RedisKind};
 pub(crate) use canned::{Canned, events, http};
 pub(crate) use endpoints::{
-    CHAT, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, Form, IMAGE_B, IMAGE_D, MESSAGES, MODERATION,
-    OFFERS, Offer, RESPONSES, SPEECH, Sent, VIDEO, usd,
+    CHAT, COUNT_TOKENS, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, Form, IMAGE_B, IMAGE_D,
+    INPUT_TOKENS, MESSAGES, MODERATION, OFFERS, Offer, RESPONSES, SPEECH, Sent, VIDEO, usd,
 };
 pub(crate) use gate::{Gate, Hold};
 pub(crate) use process::{Process, closed_port};

@@ -51,6 +51,8 @@ HTTP_CLIENTS = {
 ROUTE_NAMES = ("main", "second", "third")
 # How often jobs are looked at, so that one is over in about a second.
 PAUSES = {"poll_ms": 100, "retry_ms": 100}
+# The status and code of a call that the credit does not cover: there is none, or other calls hold it.
+SHORT_OF_CREDIT = ((402, "insufficient_credits"), (429, "credit_in_use"))
 NANO = 10**9
 
 

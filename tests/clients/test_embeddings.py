@@ -199,9 +199,7 @@ def test_as_many_texts_as_may_be_and_no_more(gateway, model):
 
 WRONG = [
     ({"input": openai.omit}, "missing_required_parameter", "input"),
-    ({"input": ""}, "invalid_value", "input"),
     ({"input": []}, "invalid_value", "input"),
-    ({"input": ["a", ""]}, "invalid_value", "input"),
     ({"input": ["a", 1]}, "invalid_value", "input"),
     ({"input": [1, "a"]}, "invalid_value", "input"),
     ({"input": [[]]}, "invalid_value", "input"),
@@ -213,6 +211,17 @@ WRONG = [
     ({"dimensions": 1.5}, "invalid_value", "dimensions"),
     ({"encoding_format": "hex"}, "invalid_value", "encoding_format"),
 ]
+
+
+@sim
+@of_each_vendor
+@pytest.mark.parametrize("text", ["", ["a", ""]], ids=shown)
+def test_an_empty_text_is_for_the_vendor_to_judge(gateway, model, text):
+    gw = gateway()
+    alice, before = gw.account(), gw.vendor.count()
+    with pytest.raises(openai.BadRequestError):
+        embed(alice.client(), text, model)
+    assert gw.vendor.count() == before + 1 and alice.charges(0) == []
 
 
 @sim

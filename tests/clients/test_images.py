@@ -7,7 +7,7 @@ import threading
 
 import openai
 import pytest
-from stack import until
+from stack import SHORT_OF_CREDIT, until
 from talk import PNG, draw, edit, verdict
 
 JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00" + bytes(40)
@@ -229,7 +229,7 @@ def test_parallel_images_do_not_overdraw_an_account(gateway, model):
         try:
             return bool(await client.images.generate(model=model, prompt="hello"))
         except openai.APIStatusError as refused:
-            assert (refused.status_code, refused.code) == (402, "insufficient_credits")
+            assert (refused.status_code, refused.code) in SHORT_OF_CREDIT
             return False
 
     async def all_at_once():

@@ -115,10 +115,18 @@ def test_a_body_that_is_too_large_is_refused_here(gateway):
     assert alice.charges(0) == [] and gw.vendor.count() == before
 
 
-def test_tokens_are_not_counted_here(gateway):
-    with pytest.raises(anthropic.NotFoundError) as refused:
-        gateway().account().native().messages.count_tokens(model=MODEL, messages=ask("hello"))
-    assert_shape(refused.value, 404, "not_found_error")
+@pytest.mark.vendors("sim")
+def test_counting_tokens_is_free(gateway):
+    alice = gateway().account()
+    counted = alice.native().messages.count_tokens(model=MODEL, messages=ask("hello"))
+    assert counted.input_tokens > 0 and alice.charges(0) == []
+
+
+def test_a_wrong_key_is_not_tried_again(gateway):
+    client = anthropic.Anthropic(base_url=gateway().base_url.removesuffix("/v1"), api_key="wrong")
+    with pytest.raises(anthropic.AuthenticationError) as refused:
+        message(client)
+    assert refused.value.response.headers["x-should-retry"] == "false"
 
 
 def test_a_base_address_with_v1_is_told_to_leave_it_out(gateway):

@@ -144,4 +144,21 @@ def test_every_listed_chat_model_with_a_route_answers(gateway):
         reply = alice.client().chat.completions.create(model=model.id, messages=ask("hello"))
         assert reply.choices[0].message.content, model.id
     paid = {charge.model for charge in alice.charges(len(chat_models))}
-    assert paid == {model.id for model in chat_models}
+    # A name that stands for a model is listed too, and charged as that model.
+    assert paid == {getattr(model, "alias_of", model.id) for model in chat_models}
+
+
+def test_another_name_of_a_model_is_listed_and_found(gateway):
+    client = gateway().account().client()
+    model, alias = (client.models.retrieve(name) for name in ("lma-sonnet-4-5", "claude-sonnet-4-5"))
+    assert (alias.id, alias.alias_of, alias.pricing) == ("claude-sonnet-4-5", "lma-sonnet-4-5", model.pricing)
+    assert alias in list(client.models.list())
+
+
+def test_the_limits_of_a_model_are_told_where_clients_look_for_them(gateway):
+    alice = gateway().account()
+    model = alice.client().models.retrieve("lma-opus-5")
+    assert (model.context_length, model.max_output_tokens) == (1_000_000, 128_000)
+    assert model.top_provider == {"context_length": 1_000_000, "max_completion_tokens": 128_000}
+    native = alice.native().models.retrieve("lma-opus-5")
+    assert (native.max_input_tokens, native.max_tokens) == (1_000_000, 128_000)

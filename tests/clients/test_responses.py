@@ -382,6 +382,7 @@ WRONG = [
     ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
     ({"tools": [{"type": "image_generation"}]}, "unsupported_parameter", "tools"),
     ({"prompt": {"id": "pmpt_of_somebody"}}, "unsupported_parameter", "prompt"),
+    ({"input": openai.omit, "prompt": {"id": "pmpt_of_somebody"}}, "unsupported_parameter", "prompt"),
 ]
 
 

@@ -171,9 +171,24 @@ def test_of_temperature_and_top_p_only_the_first_goes(tapped):
 
 def test_what_vendor_a_has_nothing_like_is_named_to_the_client(tapped):
     more = {"seed": 7, "presence_penalty": 0.5, "logit_bias": {"1": 2}, "store": False, "metadata": {"a": "b"}}
-    asked = Asking(tapped(), **more, response_format={"type": "json_object"})
-    assert asked.dropped == {*more, "response_format"}
+    messages = [{"role": "user", "name": "bob", "content": "hello"}]
+    asked = Asking(tapped(), messages=messages, **more)
+    assert asked.dropped == {*more, "messages[].name"}
     assert set(asked.body) == {"model", "max_tokens", "messages"}
+
+
+def test_a_json_object_is_asked_for_in_words_and_the_client_is_told(tapped):
+    messages = [{"role": "system", "content": "Be brief."}, *ask("hello")]
+    asked = Asking(tapped(), messages=messages, response_format={"type": "json_object"})
+    first, second = asked.body["system"]
+    assert first["text"] == "Be brief." and "one JSON object" in second["text"]
+    assert asked.dropped == {"response_format"} and "output_config" not in asked.body
+
+
+def test_a_conversation_may_begin_with_the_assistant(tapped):
+    asked = Asking(tapped(), messages=[{"role": "assistant", "content": "How can I help?"}, *ask("hello")])
+    assert [turn["role"] for turn in asked.body["messages"]] == ["assistant", "user"]
+    assert asked.dropped == set()
 
 
 def test_tools_are_rewritten_and_a_tool_without_parameters_gets_an_empty_schema(tapped):
@@ -183,6 +198,7 @@ def test_tools_are_rewritten_and_a_tool_without_parameters_gets_an_empty_schema(
             "name": "get_weather",
             "description": "The weather in a city, now.",
             "input_schema": WEATHER["function"]["parameters"],
+            "strict": True,
         },
         {
             "name": "now",
@@ -203,6 +219,14 @@ CHOICES = [
     ("lma-fable-5", "required", {"type": "auto"}),
     ("lma-fable-5", NAMED, {"type": "auto"}),
 ]
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+
+
+@pytest.mark.parametrize(("model", "kind"), [(MODEL, "any"), ("lma-fable-5", "auto")])
+def test_of_the_tools_only_the_allowed_ones_are_sent(tapped, model, kind):
+    asked = Asking(tapped(), model=model, messages=ask("weather"), tools=[CLOCK, WEATHER], tool_choice=ALLOWED)
+    assert [tool["name"] for tool in asked.body["tools"]] == ["get_weather"]
+    assert asked.body["tool_choice"] == {"type": kind} and asked.dropped == set()
 
 
 @pytest.mark.parametrize(("model", "given", "sent"), CHOICES, ids=str)
@@ -297,14 +321,18 @@ def test_the_user_is_told_apart_but_not_told(tapped):
 BMP = "data:image/bmp;base64,QQ=="
 REFUSED = {
     "n": ({"n": 2}, "n"),
-    "custom tool": ({"tools": [{"type": "custom", "custom": {"name": "grep"}}]}, "tools[].type"),
+    "custom tool": ({"tools": [{"type": "custom", "custom": {"name": "grep"}}]}, "tools[0].type"),
     "file of somebody's": (
         {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}]},
-        "messages[].content[].file.file_id",
+        "messages[0].content[0].file.file_id",
     ),
     "picture of another kind": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": BMP}}]}]},
         None,
+    ),
+    "a tool that nobody defined": (
+        {"tools": [CLOCK], "tool_choice": ALLOWED},
+        "tool_choice.allowed_tools.tools[0]",
     ),
     "nobody asks": ({"messages": [{"role": "system", "content": "Be brief."}]}, "messages"),
     "arguments": (

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import openai
 import pytest
-from stack import NANO, VENDOR_KEY
+from stack import NANO, SHORT_OF_CREDIT, VENDOR_KEY
 from talk import ended, film, film_by_json, filmed, footage
 
 SOLD = {
@@ -136,7 +136,7 @@ def test_parallel_jobs_do_not_overdraw_an_account(gateway):
             job = await client.videos.create(model="lmd-imagine-video", prompt="hello")
             return await asyncio.wait_for(client.videos.poll(job.id, poll_interval_ms=50), 30)
         except openai.APIStatusError as refused:
-            assert (refused.status_code, refused.code) == (402, "insufficient_credits")
+            assert (refused.status_code, refused.code) in SHORT_OF_CREDIT
 
     async def six():
         async with alice.async_client() as client:

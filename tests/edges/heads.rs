@@ -185,6 +185,25 @@ async fn a_refusal_is_told_as_the_path_has_it() {
 }
 
 #[tokio::test]
+async fn a_websocket_for_responses_got_400_and_its_client_did_not_fall_back() {
+    let world = World::start(Store::Sqlite).run().await;
+    let lines = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let first = "GET /v1/responses HTTP/1.1";
+    let answer = refused(&world, head(&world, first, lines).as_bytes()).await;
+    assert_eq!((answer.status, code(&answer)), (426, "upgrade_required".to_owned()));
+    let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
+    assert_eq!(body["error"]["type"], "invalid_request_error", "{body}");
+    assert_eq!(body["error"]["param"], "upgrade", "{body}");
+    let message = body["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("send POST"), "{message}");
+    for first in ["GET /v1/realtime HTTP/1.1", "GET /v1/messages HTTP/1.1"] {
+        assert_eq!(refused(&world, head(&world, first, lines).as_bytes()).await.status, 400);
+    }
+    world.free_of_charge().await;
+}
+
+#[tokio::test]
 async fn a_refusal_of_the_messages_path_is_told_as_messages_are() {
     let world = World::start(Store::Sqlite).run().await;
     let bad = "POST /v1/messages HTTP/1.1\r\nHost: tollgate\r\nContent-Length: x\r\n\r\n";

@@ -182,7 +182,7 @@ async fn a_reply_that_is_complete_passes_byte_for_byte_and_others_are_completed(
 #[case::no_data(r#"{"created":1}"#, 502)]
 #[case::empty(r#"{"created":1,"data":[{"b64_json":""}]}"#, 400)]
 #[case::null(r#"{"created":1,"data":[{"b64_json":null}]}"#, 400)]
-#[case::an_address(r#"{"created":1,"data":[{"url":"https://a.test/b.png"}]}"#, 400)]
+#[case::an_address(r#"{"created":1,"data":[{"url":"https://a.test/b.png"}]}"#, 502)]
 #[case::half(r#"{"created":1,"data":[{"b64_json":"QUJD"}"#, 502)]
 #[case::page("<html>", 502)]
 #[tokio::test]

@@ -171,6 +171,150 @@ async fn what_has_no_price_is_refused_and_no_vendor_hears_of_it() {
     world.free_of_charge().await;
 }
 
+/// Calls that are refused, each with the place and the value that the message begins with.
+fn unpriced_places() -> [(Value, &'static str, &'static str); 9] {
+    let web = json!({ "type": "web_search" });
+    let space = json!({ "type": "namespace", "name": "n", "description": "", "tools": [
+        { "type": "function", "name": "f" }, web,
+    ] });
+    let mut tools = vec![json!({ "type": "function", "name": "f" }); 8];
+    tools.push(web.clone());
+    let said = json!({ "role": "user", "content": "hi" });
+    let items = |kind: &str, tool: &Value| {
+        let added = json!({ "type": kind, "tools": [tool] });
+        json!({ "input": [said, added] })
+    };
+    let search = json!({ "type": "tool_search", "execution": "x\n'y" });
+    let prompt = json!({ "prompt": { "id": "pmpt_1" }, "input": null });
+    [
+        (json!({ "tools": tools }), "tools[8].type", "'web_search'"),
+        (json!({ "tools": [space] }), "tools[0].tools[1].type", "'web_search'"),
+        (items("additional_tools", &web), "input[1].tools[0].type", "'web_search'"),
+        (items("additional_tools", &space), "input[1].tools[0].tools[1].type", "'web_search'"),
+        (items("tool_search_output", &web), "input[1].tools[0].type", "'web_search'"),
+        (json!({ "tools": [search] }), "tools[0].execution", r"'x\n\'y'"),
+        (json!({ "input": [{ "type": "web_search_call" }] }), "input[0].type", "'web_search_call'"),
+        (json!({ "background": true }), "background", "true"),
+        (prompt, "prompt", r#"{"id":"pmpt_1"}"#),
+    ]
+}
+
+#[tokio::test]
+async fn a_refusal_did_not_tell_which_of_many_tools_it_meant() {
+    let world = World::start(Store::Sqlite).run().await;
+    for (members, place, value) in unpriced_places() {
+        let what = members.to_string();
+        let answer = world.call(RESPONSES, members).await;
+        let expected = (400, "unsupported_parameter".to_owned());
+        assert_eq!(answer.refusal_of(&what), expected, "{what}: {answer:?}");
+        assert_eq!(answer.json()["error"]["param"], place, "{what}");
+        let begins = format!("{place} {value} is not available: ");
+        assert!(answer.message().starts_with(&begins), "{what}: {}", answer.message());
+    }
+    let answer = world.call(RESPONSES, json!({ "tools": [{ "type": "web_search" }] })).await;
+    assert!(answer.message().contains("switch it off in the client"), "{}", answer.message());
+    assert_eq!(world.sim.seen().len(), 0);
+    world.free_of_charge().await;
+}
+
+/// What a coding agent sends: its tools, and what was said before.
+fn turn_of_an_agent(items: &[Value]) -> Value {
+    let function = json!({ "type": "function", "name": "g", "parameters": {} });
+    let space = json!({
+        "type": "namespace", "name": "n", "description": "tools", "tools": [function],
+    });
+    let search = json!({
+        "type": "tool_search", "execution": "client", "description": "find", "parameters": {},
+    });
+    let added = json!({
+        "type": "additional_tools", "id": "at_1", "role": "developer", "tools": [space],
+    });
+    let said = json!({
+        "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "hi" }],
+    });
+    let input: Vec<Value> = [added, said].iter().chain(items).cloned().collect();
+    json!({
+        "store": false,
+        "include": ["reasoning.encrypted_content"],
+        "client_metadata": { "installation": "a" },
+        "tools": [function, space, search, { "type": "local_shell" }, { "type": "apply_patch" }],
+        "input": input,
+    })
+}
+
+/// Items of earlier turns, which nobody but the client keeps.
+fn items_of_an_agent() -> Vec<Value> {
+    let action = json!({ "type": "exec", "command": ["ls"], "env": {} });
+    let operation = json!({ "type": "delete_file", "path": "a" });
+    let found = json!({ "type": "function", "name": "h", "parameters": {} });
+    let part = json!({ "type": "encrypted_content", "encrypted_content": "gAA" });
+    vec![
+        json!({ "type": "compaction", "id": "cmp_1", "encrypted_content": "gAA" }),
+        json!({ "type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAA" }),
+        json!({
+            "type": "local_shell_call", "id": "lsh_1", "call_id": "c", "status": "completed",
+            "action": action,
+        }),
+        json!({ "type": "local_shell_call_output", "id": "c", "output": "{}" }),
+        json!({
+            "type": "apply_patch_call", "id": "apc_1", "call_id": "d", "status": "completed",
+            "operation": operation,
+        }),
+        json!({
+            "type": "apply_patch_call_output", "id": "apo_1", "call_id": "d", "status": "completed",
+        }),
+        json!({
+            "type": "tool_search_call", "id": "tsc_1", "call_id": "e", "execution": "client",
+            "arguments": { "query": "h" },
+        }),
+        json!({
+            "type": "tool_search_output", "id": "tso_1", "call_id": "e", "execution": "client",
+            "tools": [found],
+        }),
+        json!({
+            "type": "agent_message", "id": "am_1", "author": "a", "recipient": "b",
+            "content": [part],
+        }),
+    ]
+}
+
+#[tokio::test]
+async fn a_coding_agent_could_not_begin_a_conversation_nor_go_on_with_it() {
+    let world = World::start(Store::Sqlite).run().await;
+    let turns = [turn_of_an_agent(&[]), turn_of_an_agent(&items_of_an_agent())];
+    for (number, turn) in turns.iter().enumerate() {
+        for stream in [false, true] {
+            let mut members = turn.clone();
+            members["stream"] = stream.into();
+            let answer = world.call(RESPONSES, members.clone()).await;
+            assert_eq!(answer.status, 200, "turn {number}: {answer:?}");
+            let seen = world.sim.take_seen();
+            let body: Value = serde_json::from_slice(&seen[0].body).expect("JSON");
+            assert_eq!((seen.len(), &body["input"]), (1, &members["input"]), "turn {number}");
+            assert_eq!(body["tools"], members["tools"], "turn {number}");
+        }
+    }
+    world.settled(4).await;
+}
+
+#[tokio::test]
+async fn an_item_with_a_part_missing_is_still_looked_up() {
+    let world = World::start(Store::Sqlite).run().await;
+    let parts = ["action", "operation", "status", "arguments", "tools", "content"];
+    for mut item in items_of_an_agent() {
+        let kept = item.as_object().expect("an item").len();
+        for name in parts.iter().chain(&["encrypted_content", "output"]) {
+            item.as_object_mut().expect("an item").remove(*name);
+        }
+        assert!(item.as_object().expect("an item").len() < kept, "{item}");
+        let answer = world.call(RESPONSES, turn_of_an_agent(std::slice::from_ref(&item))).await;
+        assert_eq!(answer.refusal_of(&item.to_string()), (404, "not_found".to_owned()), "{item}");
+        assert_eq!(answer.json()["error"]["param"], "input[2].id", "{item}");
+    }
+    assert_eq!(world.sim.seen().len(), 0);
+    world.free_of_charge().await;
+}
+
 /// What is wrong, the members that make it so, in the place of those of a good call, and the field
 /// that is named.
 fn wrong_fields() -> Vec<(&'static str, Value, &'static str)> {

@@ -194,12 +194,52 @@ async fn what_is_wrong_with_a_call_is_told_and_no_vendor_hears_of_it(
     table.end(&world, CELLS).await;
 }
 
+/// What an SDK has to be told, or it tries again by itself or its user does.
+#[tokio::test]
+async fn a_wrong_key_was_tried_again_for_a_minute() {
+    let world = World::start(Store::Sqlite).run().await;
+    let sent = MODERATION.sent(&json!({}));
+    for key in [None, Some("sk-tg-wrong")] {
+        let request = world.sending(MODERATION.path, &sent.media, key);
+        let answer = Answer::read(request.body(sent.bytes.clone())).await;
+        assert_eq!((answer.status, answer.header("x-should-retry")), (401, Some("false")));
+    }
+}
+
+#[rstest]
+#[case::chat("/chat/completions", true)]
+#[case::responses("/responses", true)]
+#[case::messages("/messages", true)]
+#[case::count("/messages/count_tokens", true)]
+#[case::models("/models", true)]
+#[case::model("/models/lmb-5.5", true)]
+#[case::video("/videos/video_1", true)]
+#[case::nothing("/", false)]
+#[case::completions("/completions", false)]
+#[tokio::test]
+async fn a_base_address_without_v1_was_not_found_and_no_more_was_said(
+    #[case] path: &str,
+    #[case] is_hinted: bool,
+) {
+    let world = World::start(Store::Sqlite).run().await;
+    for answer in [world.send(path, &Sent::json(&json!({}))).await, world.get(path).await] {
+        assert_eq!(answer.status, 404, "{answer:?}");
+        assert_eq!(answer.header("x-should-retry"), Some("false"));
+        let message = answer.message();
+        assert_eq!(message.contains("must end in '/v1'"), is_hinted, "{message}");
+        assert_eq!(message.contains(&format!("it is /v1{path}")), is_hinted, "{message}");
+        // Clients of the messages format look for its shape there as well.
+        let of_messages = answer.json()["type"] == "error";
+        assert_eq!(of_messages, path.starts_with("/messages"), "{answer:?}");
+    }
+}
+
 #[rstest]
 #[tokio::test]
 async fn paths_around_the_endpoints_are_not_found(
     #[values(
         "/v1/responses/resp_1",
-        "/v1/responses/input_tokens",
+        "/v1/responses/resp_1/input_items",
         "/v1/images",
         "/v1/images/variations",
         "/v1/audio/transcriptions",

@@ -69,6 +69,7 @@ fn job(account: &AccountName, id: &str) -> Job {
         account: account.clone(),
         key_prefix: "tg_ä\"{}".to_owned(),
         model: "film".to_owned(),
+        requested_model: Some("a film".to_owned()),
         vendor: "vendor_d".to_owned(),
         seconds: 4,
         resolution: VideoResolution::P720,

@@ -6,7 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::MODEL;
-use crate::world::{Answer, Canned, Store, World, events, long, messages_of, with};
+use crate::world::{Answer, Canned, Store, World, events, http, long, messages_of, with};
 
 /// Nano-USD of a token of lma-sonnet-4-6, in and out.
 const INPUT: i64 = 3_000;
@@ -125,6 +125,30 @@ async fn a_streams_usage_is_read_from_its_start_and_its_last_report(
     assert_eq!(charge.basis, "reported");
     let nano = |tokens: u64, rate: i64| i64::try_from(tokens).expect("few") * rate;
     assert_eq!(charge.amount_nano, nano(input, INPUT) + nano(output, OUTPUT));
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_compaction_was_refused_although_all_that_it_costs_is_reported(
+    #[values(true, false)] stream: bool,
+) {
+    let steps = r#"[{"type":"compaction","input_tokens":18000,"output_tokens":3500},{"type":"message","input_tokens":2300,"output_tokens":1000}]"#;
+    let total = format!(r#"{{"input_tokens":2300,"output_tokens":1000,"iterations":{steps}}}"#);
+    let whole = format!(r#"{{"content":[{{"type":"text","text":"four"}}],"usage":{total}}}"#);
+    let answer = if stream {
+        stream_with(&[r#"{"input_tokens":18000,"output_tokens":1}"#, &total])
+    } else {
+        http(&whole)
+    };
+    let vendor = Canned::start(answer, usize::MAX).await;
+    let world = World::start(Store::Sqlite).vendor("vendor_a", &[&vendor.url]).run().await;
+    let edits = json!({ "edits": [{ "type": "compact_20260112" }] });
+    let members = json!({ "stream": stream, "context_management": edits });
+    let answer = world.messages(long(with(messages_of(MODEL), &members), 20_000)).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let charge = world.charge().await;
+    assert_eq!((charge.tokens(), charge.basis.as_str()), ((20_300, 4_500), "reported"));
+    assert_eq!(charge.amount_nano, 20_300 * INPUT + 4_500 * OUTPUT);
 }
 
 #[rstest]

@@ -56,6 +56,8 @@ mod tests {
             ("/vendor_b/cut=1/v1/audio/speech", Vendor::B, Endpoint::Speech, "cut=1"),
             ("/vendor_c/with-usage/v1beta/openai/embeddings", Vendor::C, Embeddings, "with-usage"),
             ("/vendor_b/v1/moderations", Vendor::B, Moderations, ""),
+            ("/vendor_a/v1/messages/count_tokens", Vendor::A, Endpoint::CountTokens, ""),
+            ("/vendor_b/v1/responses/input_tokens", Vendor::B, Endpoint::InputTokens, ""),
         ] {
             let expected = Address { vendor, endpoint, faults, job: "" };
             assert_eq!(Address::parse(path), Some(expected), "{path}");
@@ -73,7 +75,8 @@ mod tests {
         }
         for wrong in [
             "/vendor_a/v1/chat/completions",
-            "/vendor_a/v1/messages/count_tokens",
+            "/vendor_b/v1/messages/count_tokens",
+            "/vendor_a/v1/responses/input_tokens",
             "/vendor_b/v1/messages",
             "/vendor_e/v1/chat/completions",
             "/vendor_b/cut=2/more/v1/chat/completions",

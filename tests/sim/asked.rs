@@ -1,12 +1,12 @@
 //! A request that is admitted, on its way to the endpoint it asks for.
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::endpoint::Endpoint;
 use super::faults::Faults;
 use super::messages::{Call, Terms};
-use super::record::Record;
+use super::record::{Billed, Record};
 use super::refusal::Refusal;
 use super::reply::{Ask, Reply};
 use super::said::{Said, Stream, Words};
@@ -52,6 +52,8 @@ impl Asked {
             Endpoint::Speech => speech::answer(self),
             Endpoint::Embeddings => embeddings::answer(self),
             Endpoint::Moderations => moderations::answer(self),
+            Endpoint::CountTokens => self.count_message(),
+            Endpoint::InputTokens => responses::count(self, record),
             Endpoint::Submit | Endpoint::Poll | Endpoint::File => videos::answer(self, record),
         }
     }
@@ -92,6 +94,12 @@ impl Asked {
             Words::Whole(turn.whole())
         };
         Ok(Said::new(turn.billed(), turn.billed_for_prompt(), words))
+    }
+
+    fn count_message(&self) -> Result<Said, Refusal> {
+        let call = Call::read_to_count(&self.body, &self.terms)?;
+        let tokens = call.input_tokens(self.serial, &self.faults, &self.body);
+        Ok(Said::whole(Billed::default(), json!({ "input_tokens": tokens }).to_string()))
     }
 
     fn say_chat(&self) -> Result<Said, Refusal> {
@@ -139,7 +147,7 @@ impl Asked {
     }
 
     /// The reply that is JSON, and its bill.
-    pub(super) fn reply(&self) -> Result<(Value, Option<super::record::Billed>), Refusal> {
+    pub(super) fn reply(&self) -> Result<(Value, Option<Billed>), Refusal> {
         let said = self.say(&Record::default())?;
         let Words::Whole(body) = said.words else { panic!("the reply does not come at once") };
         Ok((serde_json::from_str(&body).expect("a reply is JSON"), said.billed))

@@ -13,6 +13,10 @@ pub(super) enum Endpoint {
     Speech,
     Embeddings,
     Moderations,
+    /// The tokens of messages.
+    CountTokens,
+    /// The tokens of what a response is asked for with.
+    InputTokens,
     /// Where a video is asked for.
     Submit,
     /// A video that was asked for, by its id.
@@ -25,7 +29,7 @@ impl Endpoint {
     /// Those of a vendor, the one of conversation first.
     pub(super) fn of(vendor: Vendor) -> &'static [Endpoint] {
         match vendor {
-            Vendor::A => &[Endpoint::Messages],
+            Vendor::A => &[Endpoint::Messages, Endpoint::CountTokens],
             Vendor::B => &[
                 Endpoint::Chat,
                 Endpoint::Responses,
@@ -34,6 +38,7 @@ impl Endpoint {
                 Endpoint::Speech,
                 Endpoint::Embeddings,
                 Endpoint::Moderations,
+                Endpoint::InputTokens,
             ],
             Vendor::C => &[Endpoint::Chat, Endpoint::Embeddings],
             Vendor::D => &[
@@ -90,6 +95,8 @@ impl Endpoint {
             Endpoint::Speech => "/audio/speech",
             Endpoint::Embeddings => "/embeddings",
             Endpoint::Moderations => "/moderations",
+            Endpoint::CountTokens => "/messages/count_tokens",
+            Endpoint::InputTokens => "/responses/input_tokens",
             Endpoint::Submit => "/videos/generations",
             Endpoint::Poll => "/videos",
             Endpoint::File => "/files",

@@ -36,6 +36,10 @@ use node::Node;
 /// The vendor's limit of a body.
 const BODY_BYTES_MAX: usize = 32 << 20;
 
+/// The fields of a call that only has its tokens counted.
+const COUNTED_FIELDS: &str = "model messages system tools tool_choice thinking output_config \
+    cache_control mcp_servers context_management";
+
 /// What the headers of a request say about how it is to be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Terms {
@@ -116,6 +120,23 @@ impl Call {
         request::check(&root, family, terms).map_err(invalid)?;
         let ask = ask(&body, family);
         Ok(Call { body, ask })
+    }
+
+    /// Reads a body whose tokens are to be counted. It is one of a call without what concerns the
+    /// reply.
+    pub(super) fn read_to_count(body: &[u8], terms: &Terms) -> Result<Call, Refusal> {
+        let invalid = |message: String| Refusal::new(400, message);
+        let mut body: Value = serde_json::from_slice(body)
+            .map_err(|error| invalid(format!("The request body is not valid JSON: {error}")))?;
+        Node::root(&body).only(&[COUNTED_FIELDS, ""]).map_err(invalid)?;
+        let thought = body["thinking"]["budget_tokens"].as_u64().unwrap_or(0);
+        body["max_tokens"] = (thought + 1).into();
+        Call::read(body.to_string().as_bytes(), terms)
+    }
+
+    /// The tokens of the input.
+    pub(super) fn input_tokens(&self, serial: u64, faults: &Faults, body: &Bytes) -> u64 {
+        Reply::new(Vendor::A, serial, 0, &self.ask, faults, body).billed.prompt
     }
 
     /// Whether the reply is to come in events.

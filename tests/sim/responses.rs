@@ -1,9 +1,10 @@
 //! The responses format: one object that grows, and events which tell how.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::asked::Asked;
 use super::faults::Fault;
+use super::member::Member;
 use super::record::{Billed, Record};
 use super::refusal::Refusal;
 use super::reply::{Ask, Reply, Tool, ToolChoice, plain_text};
@@ -27,6 +28,25 @@ use object::{Object, Outcome};
 /// The reasoning of a model that always thinks, and of one that is told to.
 const PRO_THOUGHT: u64 = 64;
 const THOUGHT: u64 = 16;
+
+/// The fields of a call that only has its tokens counted.
+const COUNTED_FIELDS: &str = "model input instructions previous_response_id conversation \
+    parallel_tool_calls reasoning text tool_choice tools truncation";
+
+/// Counts the tokens of the input, or tells why not. It costs nothing.
+pub(super) fn count(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
+    let mut body = asked.json()?;
+    Member::root(&body).only(COUNTED_FIELDS)?;
+    if body.get("input").is_none() {
+        body["input"] = "nothing".into();
+    }
+    request::check(&body, record)?;
+    let Asked { serial, created, ref faults, .. } = *asked;
+    let reply = Reply::new(Vendor::B, serial, created, &ask(&body), faults, &asked.body);
+    let tokens = reply.billed.prompt;
+    let body = json!({ "object": "response.input_tokens", "input_tokens": tokens });
+    Ok(Said::whole(Billed::default(), body.to_string()))
+}
 
 /// Responds, or tells why not.
 pub(super) fn answer(asked: &Asked, record: &Record) -> Result<Said, Refusal> {

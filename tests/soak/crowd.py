@@ -18,6 +18,8 @@ from fleet import Fleet
 from report import Report, percentile
 
 CALLS = 1_000
+# Refused for want of credit: there is none, or other calls hold it.
+SHORT = (402, 429)
 # After this a call has hung.
 WAIT_S = 60
 LEASE_MS = 30_000
@@ -110,7 +112,7 @@ class Crowd:
         charges, balance = self.books(name)
         reached = self.fleet.sim.count() - before
         paid = {reply.id for reply in replies if reply.status == 200 and reply.whole}
-        refused = [reply for reply in replies if reply.status == 402 and reply.whole]
+        refused = [reply for reply in replies if reply.status in SHORT and reply.whole]
         here, check = f"{name}: credit for {affordable}", self.found.check
         check(len(paid) == affordable, "answered calls are not those affordable", f"{here}, {len(paid)}")
         check(reached == affordable, "calls at the vendor are not those affordable", f"{here}, {reached}")
@@ -119,7 +121,7 @@ class Crowd:
         wrong = [amount for amount in charges.values() if amount != price]
         check(not wrong, "charged another price", f"{here}, {wrong[:3]} instead of {price}")
         told = f"{here}, {len(refused)}: {statuses(replies)}"
-        check(len(refused) == CALLS - affordable, "the others were not all refused with 402", told)
+        check(len(refused) == CALLS - affordable, "the others were not all refused for want of credit", told)
         self.count(len(paid), len(refused), charges, balance)
 
     def unknown_round(self, name, key, size, credit):
@@ -131,8 +133,8 @@ class Crowd:
         check(balance["written_off_nano"] == 0, "something was written off", here)
         answered = {reply.id for reply in replies if reply.status == 200}
         check(answered == set(charges), "charges are not the answered calls", here)
-        others = [reply for reply in replies if reply.status not in (200, 402)]
-        check(not others, "the others were not all refused with 402", f"{here}: {statuses(replies)}")
+        others = [reply for reply in replies if reply.status not in (200, *SHORT)]
+        check(not others, "the others were not all refused for want of credit", f"{here}: {statuses(replies)}")
         self.count(len(answered), CALLS - len(answered) - len(others), charges, balance)
 
     def books(self, name):
@@ -156,7 +158,7 @@ class Crowd:
         for name, value in (
             ("rounds of 1,000", self.rounds),
             ("paid", self.paid),
-            ("refused with 402", self.refused),
+            ("refused for want of credit", self.refused),
             ("anything else", self.others),
             ("credit", self.credit),
             ("charged", self.charged),

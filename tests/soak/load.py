@@ -26,7 +26,7 @@ RETRY_S = 0.25
 TRIES_MAX = 200
 CHECK_EVERY_S = 0.5
 # A refusal with one of these ended a hold, with one of those there was none to be had.
-ENDED, DRY = (400, 502, 504), (402,)
+ENDED, DRY = (400, 502, 504), (402, 429)
 
 
 @dataclass

@@ -137,9 +137,9 @@ fn untranslatable() -> [(Value, &'static str); 4] {
     let file = json!({ "type": "file", "file": { "file_id": "file-1" } });
     [
         (json!({ "n": 2 }), "n"),
-        (json!({ "tools": [{ "type": "custom", "custom": { "name": "f" } }] }), "tools[].type"),
-        (of_user(&json!([{ "type": "input_audio" }])), "messages[].content[].type"),
-        (of_user(&json!([file])), "messages[].content[].file.file_id"),
+        (json!({ "tools": [{ "type": "custom", "custom": { "name": "f" } }] }), "tools[0].type"),
+        (of_user(&json!([{ "type": "input_audio" }])), "messages[0].content[0].type"),
+        (of_user(&json!([file])), "messages[0].content[0].file.file_id"),
     ]
 }
 
@@ -180,6 +180,9 @@ const ARGUMENTS: &str = "messages[1].tool_calls[0].function.arguments";
 fn wrong_fields() -> Vec<(&'static str, Value, &'static str)> {
     let said = |role: &str| json!({ "messages": [{ "role": role, "content": "hi" }] });
     let nameless = json!({ "tools": [{ "type": "function", "function": {} }] });
+    let unknown = json!({ "type": "function", "function": { "name": "nobody" } });
+    let allowed = json!({ "mode": "auto", "tools": [unknown] });
+    let allowed = json!({ "tool_choice": { "type": "allowed_tools", "allowed_tools": allowed } });
     vec![
         ("broken arguments", of_call("{"), ARGUMENTS),
         ("a list of arguments", of_call("[1]"), ARGUMENTS),
@@ -190,10 +193,10 @@ fn wrong_fields() -> Vec<(&'static str, Value, &'static str)> {
         ("not base64", image("data:image/png;base64,a*b"), "messages[0].content[0]"),
         ("a local file", image("file:///etc/passwd"), "messages[0].content[0]"),
         ("only a system message", said("system"), "messages"),
-        ("begun by the assistant", said("assistant"), "messages"),
         ("effort", json!({ "reasoning_effort": "extreme" }), "reasoning_effort"),
         ("format", json!({ "response_format": { "type": "xml" } }), "response_format"),
-        ("choice", json!({ "tool_choice": { "type": "allowed_tools" } }), "tool_choice"),
+        ("choice", json!({ "tool_choice": { "type": "custom" } }), "tool_choice"),
+        ("a tool that is not defined", allowed, "tool_choice.allowed_tools.tools[0]"),
         ("a nameless tool", nameless, "tools[0].function.name"),
         ("no function", json!({ "tools": [{ "type": "function" }] }), "tools[0].function"),
     ]

@@ -44,6 +44,8 @@ fn settings() -> Vec<Row> {
     let auto = json!({ "type": "auto", "disable_parallel_tool_use": true });
     let format = json!({ "name": "n", "strict": true, "schema": { "type": "object" } });
     let schema = json!({ "type": "json_schema", "schema": { "type": "object" } });
+    let allowed = json!({ "mode": "required", "tools": tools(&["g"]) });
+    let allowed = json!({ "type": "allowed_tools", "allowed_tools": allowed });
     vec![
         (MODEL, json!({ "max_tokens": null, "n": 1, "stop": null }), "/max_tokens", json!(8192)),
         (MODEL, json!({ "stop": [" ", "a", "\n"] }), "/stop_sequences", json!(["a"])),
@@ -79,6 +81,18 @@ fn settings() -> Vec<Row> {
             json!({ "type": "none" }),
         ),
         (MODEL, json!({ "tools": [], "tool_choice": "auto" }), "/tool_choice", Value::Null),
+        (
+            "lma-fable-5",
+            json!({ "tools": tools(&["f", "g"]), "tool_choice": allowed }),
+            "/tool_choice",
+            json!({ "type": "auto" }),
+        ),
+        (
+            "lma-fable-5",
+            json!({ "tools": tools(&["f", "g"]), "tool_choice": allowed }),
+            "/tools/1",
+            Value::Null,
+        ),
         (
             MODEL,
             json!({ "functions": [{ "name": "f" }], "function_call": { "name": "f" } }),

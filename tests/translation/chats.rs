@@ -36,13 +36,16 @@ fn text_part() -> impl Strategy<Value = Json> {
 fn user_part() -> impl Strategy<Value = Json> {
     let image = select(vec![
         "https://pics.example/a.png",
+        "http://pics.example/b",
         "data:image/png;base64,AAEC",
         "data:image/jpg;base64,AAECAw==",
         "data:application/pdf;base64,JVBE",
         "data:image/svg+xml;base64,AAEC",
         "ftp://pics.example/a",
     ]);
-    let image = image.prop_map(|url| json!({"type": "image_url", "image_url": {"url": url}}));
+    let image = (image, select(vec!["auto", "high"])).prop_map(
+        |(url, detail)| json!({"type": "image_url", "image_url": {"url": url, "detail": detail}}),
+    );
     let file = select(vec!["application/pdf", "text/plain", "image/gif", "application/zip"]);
     let file = file.prop_map(
         |kind| json!({"type": "file", "file": {"file_data": format!("data:{kind};base64,aGkh")}}),
@@ -111,6 +114,7 @@ fn settings() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
     let function = json!({"type": "function", "function": {"name": "now", "strict": true}});
     let schema = json!({"type": "json_schema", "json_schema": {"schema": {"type": "object"}}});
     let choice = json!({"type": "function", "function": {"name": "now"}});
+    let allowed = json!({"mode": "required", "tools": [choice]});
     let all = vec![
         ("max_tokens", json!(7)),
         ("max_completion_tokens", json!(9)),
@@ -128,6 +132,7 @@ fn settings() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
         ("tool_choice", json!("required")),
         ("tool_choice", json!("none")),
         ("tool_choice", choice),
+        ("tool_choice", json!({"type": "allowed_tools", "allowed_tools": allowed})),
         ("function_call", json!({"name": "now"})),
         ("parallel_tool_calls", json!(false)),
         ("reasoning_effort", json!("minimal")),
@@ -145,10 +150,11 @@ fn settings() -> impl Strategy<Value = Vec<(&'static str, Json)>> {
 
 /// A request for any model.
 pub(super) fn request() -> impl Strategy<Value = Json> {
-    let first = content(user_part().boxed()).prop_map(|c| json!({"role": "user", "content": c}));
+    let user = content(user_part().boxed());
+    let user = user.prop_map(|content| vec![json!({"role": "user", "content": content})]);
+    let first = prop_oneof![6 => user, 1 => messages()];
     let messages =
-        (first, proptest::collection::vec(messages(), 0..9)).prop_map(|(first, rest)| {
-            let mut messages = vec![first];
+        (first, proptest::collection::vec(messages(), 0..9)).prop_map(|(mut messages, rest)| {
             messages.extend(rest.into_iter().flatten());
             messages
         });

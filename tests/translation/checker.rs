@@ -67,7 +67,9 @@ fn tools(body: &Members) -> Verdict {
     let mut names = Vec::new();
     if let Some(tools) = body.get("tools") {
         for tool in filled(tools)? {
-            let tool = object(tool, &["name", "input_schema"], &["description", "cache_control"])?;
+            let may = ["description", "cache_control", "strict"];
+            let tool = object(tool, &["name", "input_schema"], &may)?;
+            demand(tool.get("strict").is_none_or(|strict| *strict == true), "a flag that is true")?;
             names.push(tool["name"].as_str().ok_or("a tool's name is text")?);
             demand(tool["input_schema"]["type"] == "object", "a schema of an object")?;
             demand(tool.get("description").is_none_or(Json::is_string), "a description of text")?;
@@ -90,10 +92,12 @@ fn tools(body: &Members) -> Verdict {
 fn messages(messages: &Json) -> Result<bool, String> {
     let turns = filled(messages)?;
     let mut called = false;
+    // The assistant may begin.
+    let ahead = usize::from(turns[0]["role"] == "assistant");
     for (i, turn) in turns.iter().enumerate() {
         let turn = object(turn, &["role", "content"], &[])?;
-        let expected = if i % 2 == 0 { "user" } else { "assistant" };
-        demand(turn["role"] == expected, "turns that alternate and begin with the user")?;
+        let expected = if (i + ahead) % 2 == 0 { "user" } else { "assistant" };
+        demand(turn["role"] == expected, "turns that alternate")?;
         let blocks = filled(&turn["content"])?;
         if expected == "user" {
             user_turn(blocks)?;

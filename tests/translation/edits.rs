@@ -50,8 +50,8 @@ fn take(content_type: &str, form: &[u8], size: usize) -> Result<ParsedBody, Call
 fn body(model: &Model, opened: ParsedBody) -> Result<Vec<u8>, CallError> {
     let call = ModelCall::parse(opened, Endpoint::ImageEdits)?;
     let screen = model.vendor.field_policy(Endpoint::ImageEdits).expect("rules for edits");
-    if let Some(refusal) = screen.find_refusal(&call.document, &model.price) {
-        let (param, message) = (Some(refusal.field.clone()), refusal.reason.clone());
+    if let Some(refused) = screen.find_refusal(&call.document, &model.price) {
+        let (param, message) = (Some(refused.path), refused.rule.reason);
         return Err(CallError { code: "unsupported_parameter", param, message });
     }
     let mut draft = JsonPatch::new(&call.document);

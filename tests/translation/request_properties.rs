@@ -30,7 +30,9 @@ proptest! {
             Outcome::Body(body, dropped) => {
                 let shown = String::from_utf8_lossy(body);
                 prop_assert_eq!(check(body), Ok(()), "{}", shown);
-                prop_assert!(dropped.iter().all(|field| request.get(field).is_some()));
+                let top = |path: &String| path.split(['.', '[']).next().map(str::to_owned);
+                let is_there = |path| top(path).is_some_and(|name| request.get(name).is_some());
+                prop_assert!(dropped.iter().all(is_there), "{:?}", dropped);
             }
         }
         prop_assert_eq!(translate(model(id), Bytes::from(request.to_string())), outcome);

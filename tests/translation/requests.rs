@@ -35,8 +35,8 @@ pub(super) fn translate_with(
 ) -> Outcome {
     let document = JsonDocument::parse(body).expect("a sound body");
     let screen = model.vendor.field_policy(Endpoint::Chat).expect("rules for chat");
-    if let Some(refusal) = screen.find_refusal(&document, &model.price) {
-        return Outcome::Refused("unsupported_parameter".to_owned(), refusal.field.clone());
+    if let Some(refused) = screen.find_refusal(&document, &model.price) {
+        return Outcome::Refused("unsupported_parameter".to_owned(), refused.path);
     }
     let mut draft = JsonPatch::new(&document);
     model.rewrite(Endpoint::Chat, &mut draft);
@@ -59,7 +59,7 @@ pub(super) fn translate_with(
 
 #[test]
 fn every_golden_request_becomes_what_is_expected() {
-    judge(&goldens("chat_to_messages", 187), |golden| {
+    judge(&goldens("chat_to_messages", 210), |golden| {
         let model = model(&golden.text("model"));
         let given = golden.bytes("given").expect("a body");
         match translate(model, given) {

@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::world::{Store, World, quick};
+use crate::world::{Store, World, quick, with};
 
 const JOBS: usize = 23;
 
@@ -58,7 +58,10 @@ async fn a_list_is_read_page_by_page_in_either_order(
     }
     let list = world.get("/v1/videos").await.json();
     assert_eq!((ids(&list).as_slice(), &list["has_more"]), (&newest[..20], &json!(true)));
-    assert_eq!(list["data"][0], world.video(&newest[0]).await.json, "the same object");
+    // Its progress may have grown between the two answers.
+    let without_progress = |video: &Value| with(video.clone(), &json!({ "progress": null }));
+    let video = world.video(&newest[0]).await.json;
+    assert_eq!(without_progress(&list["data"][0]), without_progress(&video), "the same object");
     let last = world.get(&format!("/v1/videos?after={}", jobs[0])).await.json();
     assert_eq!(last["data"], json!([]));
     assert_eq!((&last["first_id"], &last["last_id"]), (&Value::Null, &Value::Null));

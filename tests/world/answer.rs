@@ -67,6 +67,15 @@ impl Answer {
         assert!(self.header("x-request-id").is_some(), "{case}: {self:?}");
         (self.status, self.code())
     }
+
+    /// Whether the credit does not cover the call: there is none, or other calls hold it.
+    pub(crate) fn is_short_of_credit(&self) -> bool {
+        match self.status {
+            402 => self.code() == "insufficient_credits",
+            429 => self.code() == "credit_in_use",
+            _ => false,
+        }
+    }
 }
 
 /// An answer in events of which some may have come.

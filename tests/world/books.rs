@@ -15,6 +15,9 @@ pub(crate) struct Charge {
     pub(crate) at: i64,
     pub(crate) endpoint: String,
     pub(crate) model: String,
+    /// The name by which the client asked, if it was another.
+    #[serde(default)]
+    pub(crate) requested_model: Option<String>,
     pub(crate) vendor: String,
     pub(crate) route: String,
     pub(crate) depth: u32,

@@ -49,6 +49,11 @@ pub(crate) const EMBEDDING_C: Offer =
     offer("embeddings", "/v1/embeddings", "vendor_c", "lmc-embedding-2");
 pub(crate) const MODERATION: Offer =
     offer("moderations", "/v1/moderations", "vendor_b", "omni-moderation-latest");
+/// Free as well, and with the rules of others, so they stand beside them.
+pub(crate) const COUNT_TOKENS: Offer =
+    offer("messages_count_tokens", "/v1/messages/count_tokens", "vendor_a", "lma-sonnet-4-6");
+pub(crate) const INPUT_TOKENS: Offer =
+    offer("responses_input_tokens", "/v1/responses/input_tokens", "vendor_b", "lmb-5.5");
 /// Answered before a vendor hears of it, so it stands beside the others.
 pub(crate) const VIDEO: Offer = offer("videos", "/v1/videos", "vendor_d", "lmd-imagine-video");
 
@@ -74,7 +79,10 @@ impl Offer {
         match self.endpoint {
             "chat" => chat_of(model),
             "messages" => messages_of(model),
-            "responses" => json!({ "model": model, "input": "How much is 2 + 2?" }),
+            "messages_count_tokens" => with(messages_of(model), &json!({ "max_tokens": null })),
+            "responses" | "responses_input_tokens" => {
+                json!({ "model": model, "input": "How much is 2 + 2?" })
+            }
             "images" | "videos" => json!({ "model": model, "prompt": "A red dot." }),
             "image_edits" => json!({ "model": model, "prompt": "Redder.", "image": "a file" }),
             "speech" => json!({ "model": model, "input": "hello", "voice": "alloy" }),

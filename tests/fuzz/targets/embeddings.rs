@@ -51,7 +51,9 @@ fn check_reply(sent: &JsonDocument, inputs: EmbeddingInputs) -> bool {
     let reported = usage.get("prompt_tokens").and_then(JsonValue::integer);
     assert_eq!(reported, Some(tokens.unwrap_or(inputs.tokens)));
     assert!(reported <= Some(TOKENS_MAX));
-    if tokens.is_some() {
+    let prompt_tokens = sent.get("usage").and_then(|usage| usage.get("prompt_tokens"));
+    let is_told = tokens.is_some() && prompt_tokens.is_some_and(|tokens| !tokens.is_null());
+    if is_told {
         assert_eq!(sent.get("usage"), Some(usage));
     }
     let (before, after) = (entries(sent), entries(&converted));
@@ -68,7 +70,7 @@ fn check_reply(sent: &JsonDocument, inputs: EmbeddingInputs) -> bool {
         }
         assert!(after.get("embedding").is_some());
     }
-    if tokens.is_some() && !inputs.base64 {
+    if is_told && !inputs.base64 {
         assert_eq!(body, sent.body());
     }
     true
@@ -131,7 +133,7 @@ fn check_requests(body: Bytes) {
 /// The tokens of one input, or of one token.
 fn count_tokens(input: &Serde) -> u64 {
     match input {
-        Serde::String(text) => text.chars().count().div_ceil(4) as u64,
+        Serde::String(text) => text.chars().count().div_ceil(4).max(1) as u64,
         Serde::Array(tokens) => tokens.len() as u64,
         token => u64::from(token.is_u64()),
     }

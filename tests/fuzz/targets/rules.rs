@@ -9,7 +9,7 @@ fuzz_target!(|data: &[u8]| {
     let sources = [("fuzz.toml".to_owned(), text.to_owned())];
     if let Ok(catalogue) = Catalogue::parse(&sources, &[]) {
         for model in catalogue.models() {
-            assert!(model.listing(0).is_object());
+            assert!(model.listing(&model.id, 0).is_object());
         }
     }
 });

@@ -33,7 +33,7 @@ const EVERYWHERE: &[Place] = &[Place::System, Place::User, Place::Assistant, Pla
 const SHOWN: &[Place] = &[Place::User, Place::Result];
 const SAID: &[Place] = &[Place::Assistant];
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 13] = [
     kind("text", EVERYWHERE, "text", "cache_control citations"),
     kind("image", SHOWN, "source", "cache_control"),
     kind("document", SHOWN, "source", "cache_control citations context title"),
@@ -42,6 +42,9 @@ const KINDS: [Kind; 10] = [
     kind("tool_use", SAID, "id name input", "cache_control caller"),
     kind("server_tool_use", SAID, "id name input", "cache_control caller"),
     kind("web_search_tool_result", SAID, "tool_use_id content", "cache_control caller"),
+    kind("tool_search_tool_result", SAID, "tool_use_id content", "cache_control caller"),
+    kind("tool_reference", &[Place::Result], "tool_name", "cache_control"),
+    kind("compaction", SAID, "content", "cache_control"),
     kind("thinking", SAID, "thinking signature", ""),
     kind("redacted_thinking", SAID, "data", ""),
 ];
@@ -119,6 +122,8 @@ fn members(node: &Node<'_>, name: &str) -> Verdict {
             node.need("thinking")?.text().map(|_| ())
         }
         "redacted_thinking" => node.need("data")?.text().map(|_| ()),
+        "tool_reference" => node.need("tool_name")?.text().map(|_| ()),
+        "compaction" => Ok(()),
         _ => node.need("tool_use_id")?.word(usize::MAX).map(|_| ()),
     }
 }

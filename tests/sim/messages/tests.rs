@@ -141,6 +141,26 @@ fn models_differ_in_what_they_take() {
 }
 
 #[test]
+fn the_assistant_may_begin_and_its_turns_hold_what_the_vendor_did() {
+    let compacted = json!({"type": "compaction", "content": "They greeted."});
+    let search = json!({"type": "server_tool_use", "id": "s_1", "name": "search", "input": {}});
+    let found = json!({"type": "tool_search_tool_search_result",
+        "tool_references": [{"type": "tool_reference", "tool_name": "now"}]});
+    let found = json!({"type": "tool_search_tool_result", "tool_use_id": "s_1", "content": found});
+    let hi = json!({"role": "user", "content": "Hi"});
+    let turn = |content: Value| json!({"role": "assistant", "content": content});
+    judge(
+        CALL,
+        &[
+            (json!({"messages": [turn(json!("Hello.")), hi]}), ""),
+            (json!({"messages": [turn(json!("Hello."))]}), "assistant message prefill"),
+            (json!({"messages": [hi, turn(json!([compacted, search, found])), hi]}), ""),
+            (json!({"messages": [hi, turn(json!([{"type": "tool_reference"}])), hi]}), "here"),
+        ],
+    );
+}
+
+#[test]
 fn messages_and_blocks_are_checked() {
     let content = |block: Value| json!({"/messages/0/content": [block]});
     let image = |source: Value| content(json!({"type": "image", "source": source}));
@@ -152,7 +172,6 @@ fn messages_and_blocks_are_checked() {
             (json!({"messages": []}), "at least one message is required"),
             (json!({"/messages/0/role": "system"}), "Unexpected role \"system\""),
             (json!({"/messages/0/role": "tool"}), "messages.0.role: Input should be 'user'"),
-            (json!({"/messages/0/role": "assistant"}), "first message must use the \"user\" role"),
             (json!({"/messages/0/name": "Ann"}), "messages.0.name: Extra inputs"),
             (json!({"/messages/0/content": ""}), "messages.0: all messages must have non-empty"),
             (json!({"/messages/0/content": []}), "messages.0: all messages must have non-empty"),

@@ -8,6 +8,8 @@ use super::node::{Node, Verdict};
 
 const OF_CUSTOM: &str = "name description input_schema cache_control type strict defer_loading \
     allowed_callers input_examples eager_input_streaming";
+/// Tools of the vendor whose types have no date.
+const UNDATED: [&str; 2] = ["tool_search_tool_regex", "tool_search_tool_bm25"];
 const NAME_MAX: usize = 128;
 
 pub(super) fn check(root: &Node<'_>, family: &Family) -> Verdict {
@@ -30,7 +32,8 @@ fn check_one<'a>(tool: &Node<'a>) -> Result<&'a str, String> {
     let node = tool.tagged(kind);
     if kind != "custom" {
         let day = kind.rsplit_once('_').map_or("", |(_, day)| day);
-        if day.len() != 8 || !day.chars().all(|c| c.is_ascii_digit()) {
+        let is_dated = day.len() == 8 && day.chars().all(|c| c.is_ascii_digit());
+        if !is_dated && !UNDATED.contains(&kind) {
             return Err(tool.fault(&format!(
                 "Input tag '{kind}' found using 'type' does not match any of the expected tags"
             )));

@@ -55,9 +55,6 @@ pub(super) fn check(root: &Node<'_>, family: &Family) -> Verdict {
             None => turns.push(Turn { first: at, assistant, blocks }),
         }
     }
-    if turns.first().is_some_and(|turn| turn.assistant) {
-        return Err(messages.fault("first message must use the \"user\" role"));
-    }
     for turn in &turns {
         turn.blocks.iter().try_for_each(untouched)?;
     }

@@ -3,12 +3,15 @@
 use std::collections::HashSet;
 
 use super::super::member::{Member, Verdict};
+use super::request::check_tool;
 
 const TEXT_CHARACTERS_MAX: usize = 10_485_760;
 const ITEMS: &str = "message function_call function_call_output custom_tool_call \
     custom_tool_call_output reasoning item_reference web_search_call file_search_call \
     code_interpreter_call image_generation_call mcp_call mcp_list_tools computer_call \
-    computer_call_output compaction";
+    computer_call_output compaction local_shell_call local_shell_call_output apply_patch_call \
+    apply_patch_call_output tool_search_call tool_search_output additional_tools agent_message";
+const STATES: &str = "in_progress completed incomplete";
 
 /// Refuses an input that the vendor refuses; calls may stand in the response `before` it.
 pub(super) fn check(input: &Member<'_>, before: bool) -> Verdict {
@@ -44,13 +47,53 @@ pub(super) fn check(input: &Member<'_>, before: bool) -> Verdict {
                 }
                 open.retain(|known| *known != id);
             }
-            "reasoning" | "item_reference" => drop(item.need("id")?.text_within(256)?),
-            _ => {}
+            "item_reference" => drop(item.need("id")?.text_within(256)?),
+            // Sealed, it says itself what would be looked up.
+            "reasoning" if item.get("encrypted_content").is_none() => {
+                item.need("id")?.text_within(256)?;
+            }
+            _ => item_of_tools(item)?,
         }
     }
     match open.first() {
         None => Ok(()),
         Some(id) => Err(input.refusal(&format!("No tool output found for function call {id}."))),
+    }
+}
+
+/// Refuses an item of a tool that the client runs, or of agents, if a member of it is missing.
+fn item_of_tools(item: &Member<'_>) -> Verdict {
+    match item.value["type"].as_str().unwrap_or_default() {
+        "local_shell_call" => {
+            item.need("call_id")?.text()?;
+            item.need("status")?.one_of(STATES)?;
+            let action = item.need("action")?;
+            action.need("type")?.one_of("exec")?;
+            action.need("command")?.items().map(|_| ())
+        }
+        "apply_patch_call" => {
+            item.need("call_id")?.text()?;
+            item.need("status")?.one_of("in_progress completed")?;
+            let operation = item.need("operation")?;
+            operation.need("path")?.text()?;
+            operation.need("type")?.one_of("create_file delete_file update_file").map(|_| ())
+        }
+        "apply_patch_call_output" => {
+            item.need("call_id")?.text()?;
+            item.need("status")?.one_of("completed failed").map(|_| ())
+        }
+        "local_shell_call_output" => item.need("output")?.text().map(|_| ()),
+        "tool_search_call" => item.need("arguments").map(|_| ()),
+        "tool_search_output" | "additional_tools" => {
+            item.need("tools")?.items()?.iter().try_for_each(|tool| check_tool(tool).map(|_| ()))
+        }
+        "agent_message" => {
+            item.need("author")?.text()?;
+            item.need("recipient")?.text()?;
+            item.need("content")?.items().map(|_| ())
+        }
+        "compaction" => item.need("encrypted_content")?.text().map(|_| ()),
+        _ => Ok(()),
     }
 }
 

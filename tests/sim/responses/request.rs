@@ -8,10 +8,10 @@ use super::super::refusal::Refusal;
 use super::input;
 
 const FIELDS: &str = "model input instructions previous_response_id conversation prompt background \
-    context_management include max_output_tokens max_tool_calls metadata moderation \
-    parallel_tool_calls prewarm prompt_cache_key prompt_cache_options prompt_cache_retention \
-    reasoning safety_identifier service_tier store stream stream_options temperature text \
-    tool_choice tools top_logprobs top_p truncation user";
+    client_metadata context_management include max_output_tokens max_tool_calls metadata \
+    moderation parallel_tool_calls prewarm prompt_cache_key prompt_cache_options \
+    prompt_cache_retention reasoning safety_identifier service_tier store stream \
+    stream_options temperature text tool_choice tools top_logprobs top_p truncation user";
 /// Fields of the chat format, and where they went.
 const MOVED: [(&str, &str); 6] = [
     ("messages", "input"),
@@ -25,7 +25,7 @@ const MOVED: [(&str, &str); 6] = [
 const OTHER_KINDS: &str = "image embedding tts moderation imagine";
 const TOOLS: &str = "function custom web_search web_search_2025_08_26 web_search_preview \
     web_search_preview_2025_03_11 file_search code_interpreter image_generation mcp \
-    computer_use_preview computer local_shell shell apply_patch";
+    computer_use_preview computer local_shell shell apply_patch namespace tool_search";
 const EFFORTS: &str = "none minimal low medium high xhigh max";
 const TOKENS_MIN: u64 = 16;
 
@@ -95,7 +95,7 @@ fn stream_options(root: &Member<'_>) -> Verdict {
 
 fn reasoning(root: &Member<'_>) -> Verdict {
     let Some(reasoning) = root.get("reasoning") else { return Ok(()) };
-    reasoning.only("effort summary generate_summary")?;
+    reasoning.only("effort summary generate_summary context")?;
     reasoning.get("effort").map(|effort| effort.one_of(EFFORTS)).transpose()?;
     let known = "auto concise detailed";
     reasoning.get("summary").map(|summary| summary.one_of(known)).transpose().map(|_| ())
@@ -117,15 +117,8 @@ fn tools(root: &Member<'_>) -> Verdict {
     let mut names = Vec::new();
     if let Some(tools) = root.get("tools") {
         for tool in tools.items()? {
-            let kind = tool.need("type")?.one_of(TOOLS)?;
-            if matches!(kind, "function" | "custom") {
-                names.push(tool.need("name")?.text_within(64)?);
-            }
-            if kind == "function" {
-                tool.only("type name description parameters strict")?;
-            }
-            if kind == "code_interpreter" {
-                tool.need("container")?;
+            if let "function" | "custom" = check_tool(&tool)? {
+                names.push(tool.need("name")?.text()?);
             }
         }
     }
@@ -142,6 +135,31 @@ fn tools(root: &Member<'_>) -> Verdict {
         return Ok(());
     }
     Err(choice.refusal(&format!("Tool choice '{name}' not found in 'tools' parameter.")))
+}
+
+/// Refuses a tool that the vendor refuses; tells what it is.
+pub(super) fn check_tool<'a>(tool: &Member<'a>) -> Result<&'a str, Refusal> {
+    let kind = tool.need("type")?.one_of(TOOLS)?;
+    if matches!(kind, "function" | "custom" | "namespace") {
+        tool.need("name")?.text_within(64)?;
+    }
+    match kind {
+        "function" => tool.only("type name description parameters strict defer_loading")?,
+        "code_interpreter" => drop(tool.need("container")?),
+        "tool_search" => {
+            tool.only("type execution description parameters")?;
+            tool.get("execution").map(|who| who.one_of("client server")).transpose()?;
+        }
+        "namespace" => {
+            tool.need("description")?.text()?;
+            for inner in tool.need("tools")?.items()? {
+                inner.need("type")?.one_of("function custom")?;
+                check_tool(&inner)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(kind)
 }
 
 /// Refuses what names an object that this simulator never gave out.

@@ -104,6 +104,40 @@ fn requests_are_checked() {
 }
 
 #[test]
+fn what_coding_agents_send_is_checked() {
+    let operation = json!({"type": "delete_file", "path": "a"});
+    let patch = json!({
+        "type": "apply_patch_call", "call_id": "c", "status": "completed", "operation": operation,
+    });
+    judge(
+        AT,
+        &call(),
+        &[
+            (json!({"tools": [space("function"), space("custom")]}), ""),
+            (json!({"tools": [space("web_search")]}), "Invalid value: 'web_search'"),
+            (json!({"tools": [{"type": "namespace", "name": "n"}]}), "'tools[0].description'"),
+            (json!({"tools": [{"type": "tool_search", "execution": "client"}]}), ""),
+            (json!({"tools": [{"type": "tool_search", "execution": "x"}]}), "Invalid value: 'x'"),
+            (json!({"client_metadata": {"a": "b"}, "include": []}), ""),
+            (json!({"input": [{"type": "reasoning"}]}), "'input[0].id'"),
+            (json!({"input": [{"type": "reasoning", "encrypted_content": "a"}]}), ""),
+            (json!({"input": [{"type": "compaction"}]}), "'input[0].encrypted_content'"),
+            (json!({"input": [{"type": "agent_message"}]}), "'input[0].author'"),
+            (json!({"input": [{"type": "additional_tools", "tools": [space("custom")]}]}), ""),
+            (json!({"input": [{"type": "tool_search_output"}]}), "'input[0].tools'"),
+            (json!({"input": [{"type": "local_shell_call"}]}), "'input[0].call_id'"),
+            (json!({"input": [patch]}), ""),
+        ],
+    );
+}
+
+/// A namespace with one tool of a kind.
+fn space(kind: &str) -> Value {
+    let tool = json!({"type": kind, "name": "f"});
+    json!({"type": "namespace", "name": "n", "description": "", "tools": [tool]})
+}
+
+#[test]
 fn a_response_tells_what_it_cost() {
     for (members, faults, reasoning, output) in [
         (json!({}), "", 0, 10),

@@ -135,7 +135,7 @@ def other_paths(a):
     path = a.rng.choice(
         "/ /v1 /v1/ /v1/completions /v1/files /v1/batches /v1/fine_tuning/jobs /v1/assistants /v1/threads"
         " /v1/uploads /v1/realtime /v1/audio/transcriptions /v1/images/variations /v1/engines"
-        " /v1/organization/usage /v1/responses/resp_1 /v1/messages/batches /v1/messages/count_tokens /metrics"
+        " /v1/organization/usage /v1/responses/resp_1 /v1/messages/batches /v1/messages/count /metrics"
         " /healthz /readyz /admin /debug/pprof /actuator/env /server-status /v1/models/../metrics /v1/chat"
         " /v1/chat/completions/x /v1/responses/resp_1/cancel /v1/responses/resp_1/input_items"
         " /v1/conversations".split()
