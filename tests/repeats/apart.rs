@@ -99,7 +99,8 @@ async fn thirty_four_long_replies_filled_the_memory_of_redis() {
     let (_, files) = below(&world.path("files/bodies/replies"));
     let total: i64 = charges.iter().map(|charge| charge.amount_nano).sum();
     println!("used_memory {before} before, {after} after; {files} in files; {total} nano charged");
-    assert!(after - before < 4 << 20, "{before} bytes before, {after} after");
+    // It may also be less: Redis gives back what its clients' buffers took.
+    assert!(after < before + (4 << 20), "{before} bytes before, {after} after");
 }
 
 /// Asks until the first call has ended, whose reply is not there. A store on a busy disk may be
