@@ -223,14 +223,7 @@ pub(super) fn build_probe_head(
     head.insert_header(ACCEPT_ENCODING, "identity")?;
     head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
     authorize(&mut head, vendor, route)?;
-    if let Some((header, default_version)) = &vendor.version {
-        let real_name =
-            vendor_routes.map_or(header.as_str(), |routes| routes.header_name(header)).to_owned();
-        head.insert_header(
-            real_name,
-            HeaderValue::from_str(default_version).map_err(internal_error)?,
-        )?;
-    }
+    write_version_header(&mut head, vendor, vendor_routes)?;
     Ok(head)
 }
 
@@ -250,6 +243,18 @@ fn authorize(
     head.insert_header(header, key)
 }
 
+/// Writes the vendor's version header, if it has one, with the value of the rules.
+fn write_version_header(
+    head: &mut RequestHeader,
+    vendor: &Vendor,
+    vendor_routes: Option<&VendorRouteSet>,
+) -> pingora::Result<()> {
+    let Some((header, default_version)) = &vendor.version else { return Ok(()) };
+    let real_name =
+        vendor_routes.map_or(header.as_str(), |routes| routes.header_name(header)).to_owned();
+    head.insert_header(real_name, HeaderValue::from_str(default_version).map_err(internal_error)?)
+}
+
 /// Writes the vendor's version header, with the value of the rules, and then the client's forwarded
 /// headers, which may replace that value. A call that is translated to the vendor's dialect has no
 /// forwarded headers: they do not exist in the client's dialect.
@@ -262,14 +267,7 @@ fn write_vendor_headers(
 ) -> pingora::Result<()> {
     let forwarded =
         collect_forwarded_headers(session, vendor, priced.pricing.endpoint, vendor_routes);
-    if let Some((header, default_version)) = &vendor.version {
-        let real_name =
-            vendor_routes.map_or(header.as_str(), |routes| routes.header_name(header)).to_owned();
-        head.insert_header(
-            real_name,
-            HeaderValue::from_str(default_version).map_err(internal_error)?,
-        )?;
-    }
+    write_version_header(head, vendor, vendor_routes)?;
     for (name, value) in forwarded {
         let real_name =
             vendor_routes.map_or(name.as_str(), |routes| routes.header_name(&name)).to_owned();

@@ -18,7 +18,7 @@ const NULL: &str = "null";
 const REQUEST_HEADERS: &str = "authorization, x-api-key, content-type, idempotency-key";
 /// The response headers that a page may read.
 const EXPOSED_HEADERS: &str = "x-request-id, request-id, retry-after, x-should-retry, \
-    x-gateway-fallback-depth, x-gateway-model, x-gateway-output-limit, x-gateway-dropped-params, \
+    x-gateway-fallback-depth, x-gateway-model, x-gateway-dropped-params, \
     x-gateway-thinking, x-service-charged-nano, x-service-characters, idempotent-replayed, \
     x-original-request-id, openai-poll-after-ms, allow, location, content-range";
 /// A browser may keep the answer to a preflight for this many seconds. No browser keeps it longer.

@@ -42,15 +42,11 @@ pub(crate) fn quote_call(
     earlier_input_tokens: u64,
     priced_at: i64,
 ) -> Result<Option<CallQuote>, ApiError> {
-    let Some(full) = quote_output(model, call, earlier_input_tokens, priced_at, None)? else {
-        return Ok(None);
-    };
-    let estimate = call.stream.then_some(model.vendor.output_tokens_default);
-    let hold = match estimate {
-        Some(_) => quote_output(model, call, earlier_input_tokens, priced_at, estimate)?,
-        None => None,
-    };
-    Ok(Some(CallQuote { hold: hold.unwrap_or(full), full_hold: full.wanted }))
+    let quote = |estimate| quote_output(model, call, earlier_input_tokens, priced_at, estimate);
+    let Some(full) = quote(None)? else { return Ok(None) };
+    let estimated =
+        if call.stream { quote(Some(model.vendor.output_tokens_default))? } else { None };
+    Ok(Some(CallQuote { hold: estimated.unwrap_or(full), full_hold: full.wanted }))
 }
 
 /// Returns the quote of a call whose output is as long as its limit allows, but at most
