@@ -69,7 +69,7 @@ pub(crate) async fn end_hold(
             }
             Err((back, why)) => {
                 log::warn!(
-                    event = "ledger_retry", op, request_id, why:% = why;
+                    event = "ledger_retry", op, request_id, error:% = why;
                     "ledger request failed; retrying"
                 );
                 hold = back;

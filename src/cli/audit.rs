@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use rustix::process::{geteuid, getuid};
 use serde_json::{Map, Value, json};
 
+use crate::clock;
 use crate::conf::AuditSection;
 use crate::ledger::key::PREFIX_CHARS;
 use crate::ledger::{AccountName, Ledger};
@@ -157,7 +158,7 @@ fn write_line(
     fields: Map<String, Value>,
 ) -> anyhow::Result<()> {
     let mut line = Map::new();
-    line.insert("at".to_owned(), jiff::Timestamp::now().to_string().into());
+    line.insert("at".to_owned(), clock::timestamp().to_string().into());
     line.insert("target".to_owned(), "audit".into());
     line.insert("id".to_owned(), id.into());
     line.insert("stage".to_owned(), stage.into());

@@ -7,6 +7,7 @@ use log::kv::{Error, Key, Value, VisitSource};
 use log::{LevelFilter, Record};
 use serde_json::{Map, Value as Json};
 
+use crate::clock;
 use crate::conf::LogSection;
 
 /// Starts the log of the gateway. Log lines of the libraries are written from the level `warn` on.
@@ -36,7 +37,7 @@ pub(super) fn start_for_commands(section: LogSection) {
 
 fn json_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
     let mut fields = LogFields(Map::new());
-    fields.0.insert("at".to_owned(), jiff::Timestamp::now().to_string().into());
+    fields.0.insert("at".to_owned(), clock::timestamp().to_string().into());
     fields.0.insert("level".to_owned(), record.level().as_str().to_lowercase().into());
     fields.0.insert("message".to_owned(), record.args().to_string().into());
     // Taking the fields cannot fail: the visitor accepts every field.
@@ -50,7 +51,7 @@ fn text_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
     // This cannot fail either.
     let _ = record.key_values().visit(&mut fields);
     let fields: String = fields.0.iter().map(|(k, v)| format!(" {k}={v}")).collect();
-    writeln!(out, "{} {level} {}{fields}", jiff::Timestamp::now(), record.args())
+    writeln!(out, "{} {level} {}{fields}", clock::timestamp(), record.args())
 }
 
 struct LogFields(Map<String, Json>);

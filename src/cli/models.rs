@@ -1,11 +1,12 @@
 //! `tollgate models`: the listing of `GET /v1/models`.
 
 use super::output::{OutputFormat, print_line};
+use crate::clock;
 use crate::conf::Config;
 
 pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     let catalogue = super::rules::load_catalogue(conf)?;
-    let now = jiff::Timestamp::now().as_second();
+    let now = clock::timestamp().as_second();
     for (name, model) in catalogue.names() {
         let listing = model.listing(name, now);
         if out.json {

@@ -268,7 +268,7 @@ impl BodyFiles {
                     }
                     // A body that cannot be deleted still counts.
                     Err(why) => log::warn!(
-                        event = "object_delete_failed", why:% = why;
+                        event = "object_delete_failed", error:% = why;
                         "expired body not deleted"
                     ),
                 }

@@ -34,7 +34,7 @@ pub(super) fn open(path: &str) -> Result<LocalFileSystem, FileReadError> {
     let store = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
     if let Err(why) = sweep(FilePath::new(path), SystemTime::now()) {
         log::warn!(
-            event = "file_sweep_failed", path, why:% = why;
+            event = "file_sweep_failed", path, error:% = why;
             "unfinished file sweep failed"
         );
     }

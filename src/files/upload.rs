@@ -128,7 +128,7 @@ impl Drop for FileUpload<'_> {
 async fn abort_parts(mut parts: Box<dyn MultipartUpload>) {
     if let Err(why) = parts.abort().await {
         log::warn!(
-            event = "file_upload_abort_failed", why:% = why;
+            event = "file_upload_abort_failed", error:% = why;
             "multipart upload abort failed"
         );
     }

@@ -149,7 +149,7 @@ async fn accept_tls(acceptor: &Acceptor, stream: Stream) -> Option<Stream> {
     match acceptor.tls_handshake(*socket).await {
         Ok(stream) => Some(Box::new(stream)),
         Err(why) => {
-            log::debug!(event = "tls_handshake_failed", why:% = why; "TLS handshake failed");
+            log::debug!(event = "tls_handshake_failed", error:% = why; "TLS handshake failed");
             None
         }
     }

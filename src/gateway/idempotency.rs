@@ -204,7 +204,7 @@ impl ClaimAttempt<'_> {
             Ok(taken) => Ok(taken),
             Err(why) => {
                 log::warn!(
-                    event = "idempotency_lookup_failed", owner = key.owner, why:% = why;
+                    event = "idempotency_lookup_failed", owner = key.owner, error:% = why;
                     "idempotency claim failed"
                 );
                 // The store may have made the claim nevertheless.

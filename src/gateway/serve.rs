@@ -192,7 +192,7 @@ pub(super) async fn finish_request(
 ) {
     if ctx.stage.has_open_hold() {
         log::error!(
-            event = "hold_not_released", request_id = ctx.id, why:?;
+            event = "hold_not_released", request_id = ctx.id, error:? = why;
             "request ended with an open hold"
         );
         settlement::void_open_hold(gateway, ctx);

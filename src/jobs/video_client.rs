@@ -246,7 +246,8 @@ impl VideoClient {
             Ok(response) => response,
             Err(why) if why.is_connect() || why.is_builder() => {
                 log::warn!(
-                    event = "upstream_connect_failed", route = route.name, why:% = error_chain(why);
+                    event = "upstream_connect_failed", route = route.name,
+                    error:% = error_chain(why);
                     "upstream connect failed"
                 );
                 return SubmitOutcome::Busy(None);
@@ -298,7 +299,7 @@ impl VideoClient {
             Err(why) => {
                 log::warn!(
                     event = "video_poll_failed", route = route.name, vendor_id,
-                why:% = error_chain(why);
+                error:% = error_chain(why);
                     "video poll failed"
                 );
                 return PollOutcome::NoAnswer(None);

@@ -95,7 +95,10 @@ impl JobWorker {
                     });
                 }
                 Err(why) => {
-                    log::warn!(event = "video_claim_failed", why:% = why; "video job claim failed");
+                    log::warn!(
+                        event = "video_claim_failed", error:% = why;
+                        "video job claim failed"
+                    );
                     while !*stop.borrow() && !self.count_jobs().await {
                         sleep(RETRY_WAIT_MAX).await;
                     }
@@ -122,7 +125,7 @@ impl JobWorker {
     async fn count_jobs(&self) -> bool {
         let counts = self.queue.count_by_status().await;
         if let Err(why) = &counts {
-            log::warn!(event = "video_count_failed", why:% = why; "video job count failed");
+            log::warn!(event = "video_count_failed", error:% = why; "video job count failed");
         }
         for (status, jobs) in counts.iter().flatten() {
             let gauge = METRICS.video_jobs.with_label_values(&[status.name()]);
@@ -141,7 +144,7 @@ impl JobWorker {
                     // The lease expires, and then another worker takes the job over.
                     log::warn!(
                         event = "video_job_abandoned", job = claim.job.id,
-                        why:% = format!("{why:#}");
+                        error:% = format!("{why:#}");
                         "video job abandoned until its lease expires"
                     );
                     return;
@@ -266,7 +269,7 @@ impl JobWorker {
     /// Logs that a job is not on disk yet. Returns how long the job waits, in ms.
     fn log_persist_failure(&self, job: &str, why: &Unavailable) -> u64 {
         log::error!(
-            event = "video_persist_failed", job, why:% = why;
+            event = "video_persist_failed", job, error:% = why;
             "video job not persisted; submission is delayed"
         );
         self.schedule.retry_delay_ms(1)
@@ -319,7 +322,7 @@ impl JobWorker {
             return self.save_outcome(claim, outcome).await;
         };
         log::warn!(
-            event = "video_copy_failed", job = claim.job.id, why:% = why;
+            event = "video_copy_failed", job = claim.job.id, error:% = why;
             "video copy failed"
         );
         // A vendor's file is given up after some failed copies. A failure of the gateway's own
@@ -383,7 +386,7 @@ impl JobWorker {
                 Ok(saved) => break saved,
                 Err(why) if began.elapsed() > RETRY_TIME_MAX => return Err(why.into()),
                 Err(why) => log::warn!(
-                    event = "video_save_retry", job = claim.job.id, why:% = why;
+                    event = "video_save_retry", job = claim.job.id, error:% = why;
                     "video job save failed; retrying"
                 ),
             }
@@ -424,7 +427,7 @@ impl JobWorker {
                     Ok(true) => (pause, last_renewed) = (every, Instant::now()),
                     Err(why) => {
                         log::warn!(
-                            event = "video_claim_renewal_failed", job = claim.job.id, why:% = why;
+                            event = "video_claim_renewal_failed", job = claim.job.id, error:% = why;
                             "video job claim renewal failed"
                         );
                         pause = RENEW_RETRY_INTERVAL.min(every);

@@ -19,7 +19,7 @@ pub(super) fn parse_job(text: &str) -> Result<Job, Unavailable> {
 pub(super) fn parse_claimed_job(text: &str) -> Option<Job> {
     let job = parse_job(text);
     if let Err(why) = &job {
-        log::error!(event = "video_job_unreadable", why:% = why; "video job cannot be parsed");
+        log::error!(event = "video_job_unreadable", error:% = why; "video job cannot be parsed");
     }
     job.ok()
 }

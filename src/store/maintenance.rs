@@ -156,7 +156,7 @@ impl Maintenance {
                 Ok(()) => every,
                 Err(why) => {
                     log::warn!(
-                        event = "lease_renewal_failed", why:% = why;
+                        event = "lease_renewal_failed", error:% = why;
                         "lease renewal failed"
                     );
                     RENEW_RETRY_INTERVAL.min(every)

@@ -92,7 +92,7 @@ impl OpenStore {
         for failed in join_all(self.connections.iter().map(|c| c.connect())).await {
             if let Err(why) = failed {
                 log::warn!(
-                    event = "store_connect_failed", why:% = why;
+                    event = "store_connect_failed", error:% = why;
                     "store connect failed"
                 );
             }

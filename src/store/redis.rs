@@ -154,7 +154,7 @@ impl Ledger for RedisStore {
         // recounts.
         if let Err(why) = self.recount_kept_bytes().await {
             log::warn!(
-                event = "kept_bytes_update_failed", why:% = why;
+                event = "kept_bytes_update_failed", error:% = why;
                 "kept bytes recount failed"
             );
         }

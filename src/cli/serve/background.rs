@@ -131,7 +131,7 @@ impl BackgroundTasks {
             if let Err(why) =
                 expire_dead_holds(&*self.ledger, || self.maintenance.may_sweep()).await
             {
-                log::warn!(event = "hold_sweep_failed", why:% = why; "hold sweep failed");
+                log::warn!(event = "hold_sweep_failed", error:% = why; "hold sweep failed");
             }
         }
     }
@@ -148,7 +148,7 @@ impl BackgroundTasks {
                     evicted.inc_by(swept.evicted_bytes);
                 }
                 Err(why) => log::warn!(
-                    event = "object_sweep_failed", why:% = why;
+                    event = "object_sweep_failed", error:% = why;
                     "stored body sweep failed"
                 ),
             }
@@ -165,7 +165,7 @@ impl BackgroundTasks {
             Ok(hangup) => hangup,
             Err(why) => {
                 log::error!(
-                    event = "signal_handler_failed", why:% = why;
+                    event = "signal_handler_failed", error:% = why;
                     "SIGHUP handler failed; rules are reloaded when their files change"
                 );
                 return std::future::pending().await;
@@ -284,7 +284,7 @@ async fn resolve_route(route: &VendorRoute) {
             route.set_addresses(addresses);
         }
         Err(why) => log::warn!(
-            event = "dns_lookup_failed", host = route.base.host, why:% = why;
+            event = "dns_lookup_failed", host = route.base.host, error:% = why;
             "dns lookup failed"
         ),
     }

@@ -43,7 +43,7 @@ impl ServerCertificate {
             Err(why) => {
                 let why = format!("{why:#}");
                 let event = "certificate_reload_failed";
-                log::error!(event, cert, why:% = why; "certificate not reloaded");
+                log::error!(event, cert, error:% = why; "certificate not reloaded");
             }
         }
     }

@@ -43,7 +43,7 @@ impl ReloadableCredentials {
             Err(why) => {
                 let why = format!("{why:#}");
                 let event = "vendor_keys_reload_failed";
-                log::error!(event, why:% = why; "vendor keys not reloaded");
+                log::error!(event, error:% = why; "vendor keys not reloaded");
             }
         }
     }

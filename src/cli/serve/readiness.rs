@@ -115,7 +115,7 @@ impl ServiceWithDependents for StartupGate {
         if let Err(why) = self.publish_listen_fds(&sockets).await {
             // No request was accepted yet, so the process may exit at once.
             log::error!(
-                event = "startup_failed", why:% = format!("{why:#}");
+                event = "startup_failed", error:% = format!("{why:#}");
                 "startup failed"
             );
             self.maintenance.flush();

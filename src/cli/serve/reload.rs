@@ -79,7 +79,7 @@ impl RulesReload {
                 }
             },
             Err(why) => log::error!(
-                event = "rules_reload_failed", why;
+                event = "rules_reload_failed", error = why;
                 "rules not reloaded, the old ones stay"
             ),
         }

@@ -51,7 +51,7 @@ fn raise_limit() -> u64 {
         Ok(()) => most,
         Err(why) => {
             log::warn!(
-                event = "descriptor_limit_failed", why:% = why, before;
+                event = "descriptor_limit_failed", error:% = why, before;
                 "descriptor limit not raised"
             );
             before

@@ -48,7 +48,7 @@ impl ShutdownSignalWatch for SignalHandler {
             Ok(signals) => signals,
             Err(why) => {
                 log::error!(
-                    event = "signal_handler_failed", why:% = why;
+                    event = "signal_handler_failed", error:% = why;
                     "signal handlers failed; only SIGKILL stops the process"
                 );
                 return std::future::pending().await;
@@ -100,7 +100,7 @@ impl SignalHandler {
                     }
                     Err(why) => {
                         log::error!(
-                            event = "upgrade_aborted", why:% = format!("{why:#}");
+                            event = "upgrade_aborted", error:% = format!("{why:#}");
                             "upgrade aborted; this process keeps serving"
                         );
                     }

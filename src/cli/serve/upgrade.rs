@@ -65,7 +65,7 @@ pub(super) fn check_socket_folder(socket: &str) {
         && let Err(why) = permissions::check_private_folder(folder)
     {
         log::warn!(
-            event = "upgrade_folder_unsafe", why:% = why;
+            event = "upgrade_folder_unsafe", error:% = why;
             "this process cannot be replaced by serve --upgrade"
         );
     }
@@ -170,7 +170,7 @@ async fn accept_trusted(
         match handover::check_peer(&stream) {
             Ok(()) => return Ok(stream),
             Err(why) => log::warn!(
-                event = "upgrade_peer_rejected", why:% = why;
+                event = "upgrade_peer_rejected", error:% = why;
                 "untrusted peer rejected at the upgrade socket"
             ),
         }
@@ -187,7 +187,7 @@ pub(super) fn write_pid_file(server: &ServerSection) {
     let written = folder.and_then(|()| fs::write(&new, format!("{number}\n")));
     if let Err(why) = written.and_then(|()| fs::rename(&new, file)) {
         log::error!(
-            event = "pid_file_write_failed", file, why:% = why;
+            event = "pid_file_write_failed", file, error:% = why;
             "pid file write failed"
         );
     }

@@ -56,7 +56,7 @@ pub(super) fn claim_in_background(
         if let Err(why) = reply_store.claim_key(&account, &key, &ClaimMode::Replace, lease_ms).await
         {
             log::warn!(
-                event = "idempotency_register_failed", owner = key.owner, why:% = why;
+                event = "idempotency_register_failed", owner = key.owner, error:% = why;
                 "idempotency claim not registered"
             );
         }
@@ -247,13 +247,13 @@ async fn retry_until_stored(
         };
         if began.elapsed() > RETRY_TIMEOUT {
             log::error!(
-                event = "idempotency_update_failed", owner, why:% = why;
+                event = "idempotency_update_failed", owner, error:% = why;
                 "idempotency record update abandoned, claim left to expire"
             );
             return false;
         }
         log::warn!(
-            event = "idempotency_retry", owner, why:% = why;
+            event = "idempotency_retry", owner, error:% = why;
             "idempotency record update failed, retrying"
         );
         if let ClaimEnding::Charged(reply) = end

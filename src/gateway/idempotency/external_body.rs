@@ -39,7 +39,7 @@ pub(super) async fn store_long_body(
     let name = body_name(account, &key.owner, head.external_body?);
     if let Err(why) = bodies.write(&name, body).await {
         log::warn!(
-            event = "reply_store_failed", owner = key.owner, why:% = why;
+            event = "reply_store_failed", owner = key.owner, error:% = why;
             "reply body not stored"
         );
         return None;
@@ -60,7 +60,7 @@ pub(super) async fn delete_body(
         bodies.delete(&body_name(account, &key.owner, external_body), external_body.bytes).await;
     if let Err(why) = deleted {
         log::warn!(
-            event = "reply_delete_failed", owner = key.owner, why:% = why;
+            event = "reply_delete_failed", owner = key.owner, error:% = why;
             "reply body delete failed, left to the sweep"
         );
     }

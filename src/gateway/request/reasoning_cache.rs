@@ -63,7 +63,7 @@ async fn load_reasoning(
     found
         .inspect_err(|why| {
             log::warn!(
-                event = "cache_read_failed", why:% = why;
+                event = "cache_read_failed", error:% = why;
                 "reasoning cache read failed"
             );
         })
@@ -102,7 +102,7 @@ pub(crate) async fn save_reasoning(gateway: &Gateway, account: &AccountName, kep
     let names = [cache_key(&kept.id)];
     let keeping = gateway.account_cache.put(account, &names, kept.record, life_ms);
     if let Err(why) = gateway.with_ledger_timeout("notes", keeping).await {
-        log::warn!(event = "cache_write_failed", why:% = why; "reasoning cache write failed");
+        log::warn!(event = "cache_write_failed", error:% = why; "reasoning cache write failed");
     }
 }
 

@@ -87,7 +87,10 @@ pub(crate) async fn store_ids(
             }
             let keeping = gateway.account_cache.put(account, &names, record.encode(), life_ms);
             if let Err(why) = gateway.with_ledger_timeout("notes", keeping).await {
-                log::warn!(event = "cache_write_failed", why:% = why; "storing vendor ids failed");
+                log::warn!(
+                    event = "cache_write_failed", error:% = why;
+                    "storing vendor ids failed"
+                );
             }
         }
     });

@@ -25,7 +25,7 @@ pub(crate) async fn send_file(
     let unreadable = |why| match why {
         FileReadError::Missing => ApiError::Video(VideoError::NotFound),
         why @ FileReadError::Unavailable(_) => {
-            log::error!(event = "file_read_failed", name, why:% = why; "video file open failed");
+            log::error!(event = "file_read_failed", name, error:% = why; "video file open failed");
             ApiError::Server(ServerError::Internal)
         }
     };
@@ -68,7 +68,7 @@ pub(crate) async fn send_file(
                 Ok(piece) => piece,
                 Err(why) => {
                     log::error!(
-                        event = "file_read_failed", name, why:% = why;
+                        event = "file_read_failed", name, error:% = why;
                         "video file read failed"
                     );
                     return Ok(false);

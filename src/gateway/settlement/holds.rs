@@ -178,7 +178,7 @@ impl Gateway {
         };
         let made = self.with_ledger_timeout("hold", holding).await;
         if let Err(HoldRefused::Unavailable(why)) = &made {
-            log::warn!(event = "hold_failed", request_id = id, why:% = why; "hold failed");
+            log::warn!(event = "hold_failed", request_id = id, error:% = why; "hold failed");
             if hold_requested {
                 self.void_unknown_hold(account.clone(), id.to_owned());
             }

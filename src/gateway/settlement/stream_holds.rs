@@ -83,7 +83,7 @@ pub(crate) fn write_checkpoint(gateway: &Gateway, ctx: &mut RequestContext) {
     poll_then_spawn(async move {
         let noted = ledger.submit(&account, Operation::Checkpoint { id, charge, line }).await;
         if let Err(why) = noted {
-            log::debug!(event = "checkpoint_failed", why:% = why; "checkpoint failed");
+            log::debug!(event = "checkpoint_failed", error:% = why; "checkpoint failed");
         }
     });
 }

@@ -159,7 +159,7 @@ async fn attempt_route(
                     let why = why.etype().as_str();
                     let request_id = ctx.id.as_str();
                     log::info!(
-                        event = "upstream_no_response", request_id, why;
+                        event = "upstream_no_response", request_id, error = why;
                         "upstream closed without a response"
                     );
                     return Err(AttemptError::retryable(failure::RESET, true));
@@ -181,7 +181,7 @@ fn record_connect_failure(ctx: &mut RequestContext, why: &Error) -> AttemptError
         let why: String = why.to_string().chars().take(CONNECT_ERROR_CHARS_MAX).collect();
         log::warn!(
             event = "upstream_connect_failed", request_id = ctx.id, vendor, route = name,
-            reason, why:?; "upstream connect failed"
+            reason, error:? = why; "upstream connect failed"
         );
     }
     AttemptError::retryable(reason, false)

@@ -29,7 +29,7 @@ pub(super) async fn store_body(
     let Some((name, _)) = job.external_body() else { return Err(ServerError::Internal.into()) };
     if let Err(why) = gateway.body_files.write(&name, body).await {
         log::warn!(
-            event = "video_body_store_failed", job = job.id, why:% = why;
+            event = "video_body_store_failed", job = job.id, error:% = why;
             "video request body not stored"
         );
         return Err(CapacityError::Overloaded.into());
@@ -42,7 +42,7 @@ pub(super) async fn delete_body(gateway: &Gateway, job: &Job) {
     let Some((name, bytes)) = job.external_body() else { return };
     if let Err(why) = gateway.body_files.delete(&name, bytes).await {
         log::warn!(
-            event = "video_body_delete_failed", job = job.id, why:% = why;
+            event = "video_body_delete_failed", job = job.id, error:% = why;
             "video request body delete failed, left to the sweep"
         );
     }

@@ -131,7 +131,7 @@ pub(in crate::gateway) async fn place_job(
     };
     if let Err(why) = &placed {
         log::warn!(
-            event = "video_place_failed", job = id, why:% = why;
+            event = "video_place_failed", job = id, error:% = why;
             "placing a video job failed"
         );
         if !has_key {

@@ -12,7 +12,7 @@ pub(super) fn log_possible_loss(job: &Job, why: &str) {
     };
     METRICS.lost_attempts.with_label_values(&[job.vendor.as_str(), route]).inc();
     log::error!(
-        event = "video_unpaid", job = job.id, route, why;
+        event = "video_unpaid", job = job.id, route, error = why;
         "video failed after the vendor may have billed it"
     );
 }
@@ -30,7 +30,7 @@ pub(super) fn log_skipped(route: &VideoRoute, job: &str, reason: &str) {
 /// Logs a submission of which it is unknown whether the vendor received it.
 pub(super) fn log_unanswered(route: &VideoRoute, job: &str, why: &str) {
     log::error!(
-        event = "video_submit_unknown", job, route = route.name, why;
+        event = "video_submit_unknown", job, route = route.name, error = why;
         "video submission outcome unknown"
     );
 }

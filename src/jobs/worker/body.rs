@@ -37,7 +37,7 @@ impl JobWorker {
             Err(why) => {
                 let job = &claim.job.id;
                 log::warn!(
-                    event = "video_body_read_failed", job, why:% = why;
+                    event = "video_body_read_failed", job, error:% = why;
                     "video request body read failed"
                 );
                 Ok(BodyLocation::Unreachable)
@@ -50,7 +50,7 @@ impl JobWorker {
         let Some((name, bytes)) = claim.job.external_body() else { return };
         if let Err(why) = self.bodies.delete(&name, bytes).await {
             log::warn!(
-                event = "video_body_delete_failed", job = claim.job.id, why:% = why;
+                event = "video_body_delete_failed", job = claim.job.id, error:% = why;
                 "video request body delete failed, left to the sweep"
             );
         }

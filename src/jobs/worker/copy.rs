@@ -43,7 +43,7 @@ impl JobWorker {
         let ready = self.files.check_writable().await;
         if let Err(why) = &ready {
             log::error!(
-                event = "file_store_unavailable", why:% = why;
+                event = "file_store_unavailable", error:% = why;
                 "file store unavailable; no video jobs are submitted"
             );
         }

@@ -24,7 +24,7 @@ where
         match ask().await {
             Err(why) if began.elapsed() <= RETRY_TIME_MAX => {
                 log::warn!(
-                    event = "video_store_retry", why:% = why;
+                    event = "video_store_retry", error:% = why;
                     "store request failed; retrying"
                 );
                 backoff.wait().await;

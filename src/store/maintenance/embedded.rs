@@ -62,7 +62,7 @@ impl EmbeddedMaintenance {
             loop {
                 if let Err(why) = self.outbox.log.bind_to_store(&store.store_id) {
                     log::warn!(
-                        event = "outbox_write_failed", why:% = why;
+                        event = "outbox_write_failed", error:% = why;
                         "store id not written to the outbox"
                     );
                 } else if !self.has_adopted() {
@@ -92,7 +92,7 @@ impl EmbeddedMaintenance {
         match self.replay.lock().await.adopt_orphans(&self.outbox.store, Some(now)).await {
             Ok(()) => self.adopted.store(true, Ordering::SeqCst),
             Err(why) => log::warn!(
-                event = "outbox_adoption_failed", why:% = why;
+                event = "outbox_adoption_failed", error:% = why;
                 "orphaned outbox segments pending"
             ),
         }

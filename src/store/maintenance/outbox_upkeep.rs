@@ -34,7 +34,7 @@ pub(super) async fn maintain_outbox<R: ServerRun>(
         adopted = Instant::now();
         if let Err(why) = replay.adopt_orphans(&run, last_answer).await {
             log::warn!(
-                event = "outbox_adoption_failed", why:% = why;
+                event = "outbox_adoption_failed", error:% = why;
                 "orphaned outbox segments pending"
             );
         }

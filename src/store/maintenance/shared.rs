@@ -126,7 +126,7 @@ impl SharedMaintenance {
                     self.outbox.store.invalidate_master().await;
                     self.gate.set_unreachable(true);
                     if !progress.is_unreachable {
-                        log::warn!(event = "store_unavailable", why:% = why; "store unavailable");
+                        log::warn!(event = "store_unavailable", error:% = why; "store unavailable");
                     }
                     progress.is_unreachable = true;
                 }
@@ -189,7 +189,7 @@ impl SharedMaintenance {
         }
         if let Err(why) = self.recover(seen, progress).await {
             log::warn!(
-                event = "store_recovery_failed", why:% = why;
+                event = "store_recovery_failed", error:% = why;
                 "store recovery failed; retrying"
             );
         }

@@ -76,7 +76,7 @@ impl FsyncThread {
             for file in files {
                 if let Err(why) = file.sync_data() {
                     log::error!(
-                        event = "outbox_sync_failed", why:% = why;
+                        event = "outbox_sync_failed", error:% = why;
                         "outbox fsync failed"
                     );
                     METRICS.outbox_errors.inc();

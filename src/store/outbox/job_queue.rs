@@ -45,7 +45,7 @@ impl OutboxQueue {
             // The operation goes on, since the server has the job or gets it next. New calls are
             // refused.
             log::error!(
-                event = "outbox_write_failed", job, why:% = why;
+                event = "outbox_write_failed", job, error:% = why;
                 "video job not written to the outbox"
             );
             self.log.record_write_failure(&why);

@@ -440,7 +440,7 @@ async fn read_segment(file: &Path, sent: &mut ReplayOutcome) -> Vec<LogRecord> {
 fn or_log_error<T: Default>(path: &Path, read: io::Result<T>) -> T {
     read.unwrap_or_else(|why| {
         log::error!(
-            event = "outbox_read_failed", place:? = path, why:% = why;
+            event = "outbox_read_failed", place:? = path, error:% = why;
             "outbox read failed"
         );
         METRICS.outbox_errors.inc();

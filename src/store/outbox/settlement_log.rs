@@ -226,7 +226,7 @@ impl SettlementLog {
         let begun = self.calls.record_start(account, key, || self.segment_dir());
         if let Err(why) = begun {
             log::warn!(
-                event = "outbox_call_write_failed", owner = key.owner, why:% = why;
+                event = "outbox_call_write_failed", owner = key.owner, error:% = why;
                 "started call not written to the outbox"
             );
             METRICS.outbox_errors.inc();
@@ -444,7 +444,7 @@ impl SettlementLog {
     pub(super) fn record_write_failure(&self, why: &std::io::Error) {
         if self.writable.swap(false, Ordering::SeqCst) {
             log::error!(
-                event = "outbox_write_failed", why:% = why;
+                event = "outbox_write_failed", error:% = why;
                 "outbox write failed; new calls are refused"
             );
         }
@@ -480,7 +480,7 @@ impl SettlementLog {
         segment_files::create_segment(dir, SegmentKind::HoldEnds, number, self.syncer.as_deref())
             .inspect_err(|why| {
                 log::error!(
-                    event = "outbox_file_create_failed", why:% = why;
+                    event = "outbox_file_create_failed", error:% = why;
                     "outbox file create failed"
                 );
                 METRICS.outbox_errors.inc();

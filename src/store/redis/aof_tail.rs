@@ -47,7 +47,7 @@ impl RedisStore {
         match self.start_new_aof_if_needed().await {
             Err(why) if self.section.allow_volatile => {
                 log::warn!(
-                    event = "store_log_rewrite_failed", why:% = why;
+                    event = "store_log_rewrite_failed", error:% = why;
                     "AOF rewrite failed, a truncated tail may be replayed"
                 );
                 Ok(())

@@ -150,7 +150,7 @@ impl ClusterLinks {
         self.is_view_stale.store(false, Ordering::Relaxed);
         if let Err(why) = self.connect(nodes).await {
             log::warn!(
-                event = "store_connect_failed", why:% = why;
+                event = "store_connect_failed", error:% = why;
                 "cluster reconnect failed"
             );
         }

@@ -306,7 +306,7 @@ impl RedisStore {
         // the job again.
         if let Some("insufficient" | "no_account") = result {
             log::error!(
-                event = "video_job_lost", job = id, why:? = result;
+                event = "video_job_lost", job = id, error:? = result;
                 "video job lost by the store, not restored"
             );
         }

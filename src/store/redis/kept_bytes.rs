@@ -91,7 +91,7 @@ impl RedisStore {
             };
             if let Err(why) = result {
                 log::warn!(
-                    event = "kept_bytes_update_failed", why:% = why;
+                    event = "kept_bytes_update_failed", error:% = why;
                     "kept bytes report failed"
                 );
             }

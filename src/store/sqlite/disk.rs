@@ -64,7 +64,7 @@ impl DiskSync {
                 let copied = self.checkpoint_if_long();
                 copied.unwrap_or_else(|why| {
                     log::warn!(
-                        event = "ledger_checkpoint_failed", why:% = why;
+                        event = "ledger_checkpoint_failed", error:% = why;
                         "WAL checkpoint failed"
                     );
                 });
@@ -87,7 +87,7 @@ impl DiskSync {
         let kept = self.wal.sync_data();
         if let Err(why) = &kept {
             log::error!(
-                event = "ledger_sync_failed", why:% = why;
+                event = "ledger_sync_failed", error:% = why;
                 "ledger WAL sync failed"
             );
         }

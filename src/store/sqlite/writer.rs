@@ -190,7 +190,7 @@ impl WriteScheduler {
         if self.lost_reason.set(why).is_ok() {
             let why = self.lost_reason.get().map_or("", String::as_str);
             log::error!(
-                event = "ledger_file_lost", why;
+                event = "ledger_file_lost", error = why;
                 "ledger file deleted or replaced, paid calls are refused"
             );
         }
@@ -276,7 +276,7 @@ impl WriteScheduler {
             }
             // Dropping the jobs tells their callers that the store is unavailable.
             Err(why) => log::error!(
-                event = "ledger_write_failed", why:% = why;
+                event = "ledger_write_failed", error:% = why;
                 "ledger write failed"
             ),
         }
@@ -386,7 +386,7 @@ impl WriteConnection {
             && let Err(why) = self.connection.execute_batch("ROLLBACK")
         {
             log::error!(
-                event = "ledger_rollback_failed", why:% = why;
+                event = "ledger_rollback_failed", error:% = why;
                 "ledger rollback failed"
             );
         }

@@ -132,7 +132,7 @@ impl RedisStore {
     async fn run_index_script(&self, call: &ScriptCall, pick: ScriptSelector) {
         if let Err(why) = self.run_script(call, pick).await {
             log::warn!(
-                event = "video_index_update_failed", why:% = why;
+                event = "video_index_update_failed", error:% = why;
                 "video job index update failed"
             );
         }

@@ -23,7 +23,7 @@ impl RedisStore {
         match self.repair_index_from(cursor).await {
             Ok(next) => self.index_repair.set_cursor(next),
             Err(why) => log::warn!(
-                event = "video_index_scan_failed", why:% = why;
+                event = "video_index_scan_failed", error:% = why;
                 "video job index scan failed"
             ),
         }
