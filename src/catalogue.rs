@@ -21,6 +21,7 @@ pub mod field_policy;
 pub mod kind;
 pub mod model;
 mod offer;
+pub(crate) mod output_limit;
 mod prices;
 pub mod rewrite;
 pub mod route;

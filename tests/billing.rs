@@ -268,9 +268,9 @@ async fn what_an_answer_costs_beyond_the_balance_is_written_off_and_told(
 
 #[tokio::test]
 async fn a_write_off_of_less_than_a_cent_is_no_alarm() {
-    let builder = World::start(Store::Sqlite).vendor("vendor_d", &["prompt=1;reasoning=1000"]);
+    let builder = World::start(Store::Sqlite).vendor("vendor_d", &["prompt=1;reasoning=5000"]);
     let call = chat_of("lmd-4.6");
-    let credit = usd(bytes(&call) * REASONING_INPUT + REASONING_OUTPUT);
+    let credit = usd(bytes(&call) * REASONING_INPUT + 4_096 * REASONING_OUTPUT);
     let world = builder.credit(&credit).run().await;
     assert_eq!(world.chat(call).await.status, 200);
     let charge = world.charge().await;

@@ -29,7 +29,7 @@ async fn a_body_reaches_the_vendor_byte_for_byte(
     #[case] bytes: usize,
     #[values(false, true)] chunked: bool,
 ) {
-    let world = World::start(store).run().await;
+    let world = World::start(store).credit("100").run().await;
     let body = spaced(&call_of_size(bytes));
     let answer =
         if chunked { world.post(in_chunks(&body)).await } else { world.post(body.clone()).await };
@@ -132,7 +132,7 @@ async fn a_call_that_is_no_stream_gets_no_stream_options() {
 #[tokio::test]
 async fn the_vendors_name_of_a_model_takes_the_place_of_ours() {
     let names = "[vendor.vendor_b.names]\n\"lmb-5.5\" = \"theirs\"\n\"lmb-4*\" = \"old-*\"";
-    let world = World::start(Store::Sqlite).conf(names).run().await;
+    let world = World::start(Store::Sqlite).credit("100").conf(names).run().await;
     for (ours, theirs) in [("lmb-5.5", "theirs"), ("lmb-4o", "old-o"), ("o1", "o1")] {
         let body =
             format!(r#"{{"messages":[{{"role":"user","content":"hi"}}], "model":"{ours}"}}"#);

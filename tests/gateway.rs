@@ -11,6 +11,7 @@ mod errors;
 mod fallback;
 mod features;
 mod growth;
+mod hold_sizing;
 mod keys;
 #[allow(dead_code, unused_imports, reason = "the tests of the ledger use the rest of it")]
 mod ledger {

@@ -119,8 +119,8 @@ async fn what_is_counted_in_the_place_of_a_refused_report_is_at_most_the_hold(
     let world = World::start(store).credit(&usd(credit)).vendor("vendor_b", &[faults]).run().await;
     assert_eq!(world.chat(call).await.status, 200);
     let charge = is_refused(&world, CHAT).await;
-    assert_eq!((charge.amount_nano, world.balances().await.available), (credit, 0));
-    assert!(charge.tokens().1 >= 10_000, "all that came was counted: {charge:?}");
+    assert!(charge.amount_nano <= credit, "{charge:?}");
+    assert_eq!(charge.tokens().1, 1, "no more is counted than the limit that was sent: {charge:?}");
 }
 
 #[rstest]
@@ -264,7 +264,7 @@ async fn what_is_cached_for_an_hour_is_charged_at_its_price_or_refused() {
 
 /// What an account that holds little may cost the operator today: see docs/reliability.md.
 #[tokio::test]
-async fn how_much_more_than_its_credit_an_account_can_use_up_is_known() {
+async fn an_account_used_up_many_times_its_credit() {
     let whole = World::start(Store::Sqlite)
         .credit("0.02")
         .vendor("vendor_b", &["completion=50000"])
@@ -274,20 +274,15 @@ async fn how_much_more_than_its_credit_an_account_can_use_up_is_known() {
     let answer = Answer::read(whole.request(RESPONSES.path).body(body)).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let charge = whole.charge().await;
-    println!(
-        "one whole call: {} charged, {} written off",
-        charge.amount_nano, charge.written_off_nano
-    );
-    assert!((29_000_000_000..31_000_000_000).contains(&charge.amount_nano), "{charge:?}");
-    whole.metric_becomes("tollgate_write_offs_total", &[], 1).await;
+    assert!((1..=20_000_000).contains(&charge.amount_nano), "{charge:?}");
+    assert_eq!(charge.written_off_nano, 0);
 
     let faults = "completion=10;reasoning=4000;delay=2000";
     let many = World::start(Store::Sqlite).credit("0.05").vendor("vendor_d", &[faults]).run().await;
     let call = with(chat_of("lmd-4.6"), &json!({ "max_tokens": 16 }));
     let answers = futures_util::future::join_all((0..300).map(|_| many.chat(call.clone()))).await;
     let served = answers.iter().filter(|answer| answer.status == 200).count();
+    assert_eq!(served, 2, "each holds more than 0.024 USD");
     let charges = many.settled(served).await;
-    let written_off: i64 = charges.iter().map(|charge| charge.written_off_nano).sum();
-    println!("parallel calls: {served} served, {written_off} written off");
-    assert!(served > 1 && written_off > 100_000_000, "{served} {written_off}");
+    assert!(charges.iter().all(|charge| charge.written_off_nano == 0), "{charges:?}");
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value as Json, json};
 
 use super::kind::ModelKind;
+use super::output_limit::OutputLimitRule;
 use super::vendor::{TextApi, Vendor};
 use crate::dialect::Endpoint;
 use crate::dialect::json::JsonPatch;
@@ -71,6 +72,19 @@ impl Model {
         let rewrites = self.vendor.rewrites(&self.id, endpoint);
         let defaults = rewrites.flat_map(|rewrite| &rewrite.default);
         defaults.filter(|(name, _)| name == member).find_map(|(_, json)| json.parse().ok())
+    }
+
+    /// Returns how the output of a call on `endpoint` is limited at the vendor; `None` if it cannot
+    /// be: the vendor has no such member, or its limit does not cover hidden reasoning.
+    #[must_use]
+    pub(crate) fn output_limit(&self, endpoint: Endpoint) -> Option<&OutputLimitRule> {
+        let format = match self.vendor.text_api {
+            TextApi::Messages => Endpoint::Messages,
+            TextApi::Chat => endpoint,
+        };
+        let covers_output = !self.hidden_reasoning || self.vendor.limit_covers_reasoning;
+        let mut rules = self.vendor.output_limits.iter().filter(|_| covers_output);
+        rules.find(|rule| rule.applies_to(format))
     }
 
     /// Applies the rewrites of the rules to a body.

@@ -9,6 +9,7 @@ use super::failover::FailoverRule;
 use super::field_policy::{FieldPolicy, FieldRefusal, OptionalPrice};
 use super::kind::ModelKind;
 use super::model::Model;
+use super::output_limit::OutputLimitRule;
 use super::prices;
 use super::rewrite::{FallbackValue, NumberClamp, RewriteRule};
 use super::vendor::{ImageEditFormat, TextApi, Vendor};
@@ -48,6 +49,7 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<ConfigError>) -> Ru
         supports_responses: table.has(ModelKind::Responses.name()),
         limit_covers_reasoning: table.bool("limits_reasoning", faults).unwrap_or(true),
         image_edits: parse_image_edits(&mut table, faults),
+        output_limits: OutputLimitRule::parse_table(&mut table, faults),
         ..Vendor::default()
     };
     let stem = file.rsplit('/').next().unwrap_or(file).trim_end_matches(".toml");

@@ -4,6 +4,7 @@
 
 use super::failover::FailoverRule;
 use super::field_policy::FieldPolicy;
+use super::output_limit::OutputLimitRule;
 use super::rewrite::RewriteRule;
 use crate::dialect::Endpoint;
 
@@ -63,6 +64,7 @@ pub struct Vendor {
     pub tool_tokens_max: u64,
     pub(super) field_policies: Vec<(Endpoint, FieldPolicy)>,
     pub(super) rewrites: Vec<RewriteRule>,
+    pub(super) output_limits: Vec<OutputLimitRule>,
 }
 
 impl Vendor {

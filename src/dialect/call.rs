@@ -158,6 +158,17 @@ impl ModelCall {
         }
     }
 
+    /// Lowers the limit of output tokens of one choice. A call without output has no such limit.
+    pub(crate) fn limit_output(&mut self, limit: u64) {
+        match &mut self.kind {
+            RequestKind::Chat { text, .. } | RequestKind::Messages(text) => {
+                text.output_max = Some(limit);
+            }
+            RequestKind::Responses(request) => request.output_max = Some(limit),
+            _ => {}
+        }
+    }
+
     /// Returns the values that bound the tokens of a chat call, so that they can be changed; `None`
     /// for any other call.
     pub(crate) fn chat_text_mut(&mut self) -> Option<&mut TextRequest> {

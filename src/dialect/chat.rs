@@ -46,7 +46,13 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<RequestKind, Call
     let hidden_max = non_null_member(document, "prediction").map_or(0, |p| p.raw().len() as u64);
     Ok(RequestKind::Chat {
         include_usage,
-        text: TextRequest { output_max, choices, hidden_output_max: hidden_max, input_size },
+        text: TextRequest {
+            output_max,
+            output_min: 1,
+            choices,
+            hidden_output_max: hidden_max,
+            input_size,
+        },
     })
 }
 

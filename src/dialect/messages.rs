@@ -27,11 +27,14 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, Call
     // With interleaved tool calls, the thinking budget may exceed `max_tokens`.
     let budget = document.get("thinking").and_then(|t| t.get("budget_tokens")?.integer());
     let thinking_max = budget.filter(|budget| *budget > output_max).unwrap_or(0);
+    let within_limit = budget.filter(|budget| *budget < output_max).unwrap_or(0);
+    let output_min = within_limit.saturating_add(1);
     let summary_max = if asks_for_compaction(document) { SUMMARY_TOKENS_MAX } else { 0 };
     let hidden_max = thinking_max.saturating_add(summary_max);
     let input_size = measure_input(document)?;
     Ok(TextRequest {
         output_max: Some(output_max),
+        output_min,
         choices: 1,
         hidden_output_max: hidden_max,
         input_size,

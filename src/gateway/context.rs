@@ -20,6 +20,7 @@ use crate::gateway::budgets::tenants::{BudgetPermit, Tenant};
 use crate::gateway::budgets::uploads::UploadPermit;
 use crate::gateway::request::cors::CorsGrant;
 use crate::gateway::settlement::funding::Funding;
+use crate::gateway::settlement::output_estimates::OutputEstimate;
 use crate::gateway::settlement::stream_budget::StreamBudget;
 use crate::gateway::upstream::routes::{RouteSlot, VendorRoute};
 use crate::ledger::{AccountName, KeyRecord};
@@ -101,6 +102,9 @@ pub(crate) struct PricedCall {
     pub funding: Funding,
     /// The model and the prices by which the call is charged.
     pub pricing: PricedModel,
+    /// The limit of output tokens that the vendor is sent, because the balance covers no more;
+    /// `None` if the client's own limit stands.
+    pub output_limit: Option<u64>,
 }
 
 /// The memory permits of a call.
@@ -211,6 +215,8 @@ pub(crate) struct PricedModel {
     pub input_tokens: u64,
     /// The hold that covers the call at its largest.
     pub full_hold: Money,
+    /// What such calls of the account took lately; the output of this one is added at its end.
+    pub output_estimate: Arc<OutputEstimate>,
 }
 
 /// A call whose response is being relayed to the client.

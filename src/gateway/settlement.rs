@@ -21,6 +21,8 @@ use crate::settlement::{self, Charge, RETRY_WAIT_MAX, RETRY_WAIT_MIN};
 
 pub(crate) mod funding;
 pub(crate) mod holds;
+pub(crate) mod output_estimates;
+pub(crate) mod quote;
 pub(crate) mod stream_budget;
 pub(crate) mod stream_holds;
 pub(crate) mod usage_bounds;
@@ -58,6 +60,7 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
         void_hold(gateway, relaying.funding);
         return;
     };
+    record_output(&relaying, usage);
     let RelayedCall { funding, route, mut relay, .. } = relaying;
     let Funding::Held { hold, lease, .. } = funding else { return };
     record_charge(&mut ctx.access_log, usage, charge);
@@ -82,6 +85,14 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
             vendor_ids::store_ids(gateway, &account, ids, usage.tokens(), &route.name).await;
         }
         None => {}
+    }
+}
+
+/// Adds the output that the vendor reported to what such calls of the account took lately.
+fn record_output(relaying: &RelayedCall, usage: Usage) {
+    if usage.basis == UsageBasis::Reported {
+        let choices = relaying.stream_budget.choices.max(1);
+        relaying.pricing.output_estimate.record(usage.tokens().output / choices);
     }
 }
 

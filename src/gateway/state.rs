@@ -21,6 +21,7 @@ use crate::gateway::request::client_address::TrustedProxies;
 use crate::gateway::request::cors::CorsOrigins;
 use crate::gateway::request::key_cache::ApiKeyCache;
 use crate::gateway::request::models::ModelListing;
+use crate::gateway::settlement::output_estimates::OutputEstimates;
 use crate::gateway::upstream::pool::UpstreamPool;
 use crate::gateway::upstream::routes::RouteTable;
 use crate::idempotency::ReplyStore;
@@ -81,6 +82,8 @@ pub(crate) struct Gateway {
     pub key_cache: ApiKeyCache,
     /// The accounts and addresses that use any of the budgets.
     pub tenants: Arc<TenantTable>,
+    /// What the calls of each account took lately, by model.
+    pub output_estimates: OutputEstimates,
 }
 
 /// The parts from which a [`Gateway`] is made.
@@ -133,6 +136,7 @@ impl Gateway {
             cors_origins: parts.cors_origins,
             key_cache: ApiKeyCache::new(&tenants),
             tenants,
+            output_estimates: OutputEstimates::default(),
         }
     }
 }

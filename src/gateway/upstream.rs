@@ -137,6 +137,9 @@ fn build_body(priced: &PricedCall, route: &VendorRoute, boundary: &str) -> Optio
             }
         }
     }
+    if let (Some(limit), Some(rule)) = (priced.output_limit, model.output_limit(*endpoint)) {
+        rule.apply(limit, &mut patch);
+    }
     // This also adds the field to a call that names no model.
     if name != call.model || call.document.get("model").is_none_or(JsonValue::is_null) {
         patch.set("model", json_string(&name));

@@ -20,7 +20,7 @@ fn body(model: &str) -> String {
 #[tokio::test]
 async fn a_body_reaches_the_vendor_unchanged_but_for_the_models_name() {
     let names = "[vendor.vendor_b.names]\n\"lmb-*\" = \"brand-*\"";
-    let world = World::start(Store::Sqlite).conf(names).run().await;
+    let world = World::start(Store::Sqlite).credit("100").conf(names).run().await;
     for (ours, theirs) in [("lmb-5.5", "brand-5.5"), ("o1-pro", "o1-pro")] {
         let answer = Answer::read(world.request(RESPONSES.path).body(body(ours))).await;
         assert_eq!(answer.status, 200, "{answer:?}");

@@ -143,7 +143,7 @@ impl Reply {
             || vendor.counts_reasoning_inside() && !faults.has(Fault::ReasoningApart);
         let refused = faults.number(Fault::Refusal).filter(|_| vendor == Vendor::A);
         let mut reasoning = faults.number(Fault::Reasoning).unwrap_or(ask.thought);
-        if vendor == Vendor::A {
+        if !vendor.bounds_only_visible() {
             reasoning = reasoning.min(ask.tokens_max.unwrap_or(u64::MAX));
         }
         let mut calls = tool_calls(vendor, serial, reasoning > 0, ask, faults);

@@ -6,6 +6,8 @@
 pub struct TextRequest {
     /// The most output tokens of one choice, if the client set a limit.
     pub output_max: Option<u64>,
+    /// The smallest limit with which the vendor takes the call: it exceeds the thinking budget.
+    pub output_min: u64,
     /// How many choices (alternative answers) the client asked for.
     pub choices: u64,
     /// Output tokens of one choice that the vendor may bill in addition to `output_max` without

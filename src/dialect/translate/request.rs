@@ -113,6 +113,11 @@ impl Translation {
         }
     }
 
+    /// Sets the limit of output tokens.
+    pub(crate) fn limit_output(&mut self, limit: u64) {
+        self.settings.limit_output(limit);
+    }
+
     /// Writes the body of the messages call.
     #[must_use]
     pub fn build_call(&self) -> TranslatedCall {

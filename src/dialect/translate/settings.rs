@@ -106,6 +106,11 @@ impl CallSettings {
         Ok(settings)
     }
 
+    /// Sets the limit of output tokens.
+    pub(super) fn limit_output(&mut self, limit: u64) {
+        self.max_tokens = Some(Bytes::from(limit.to_string()));
+    }
+
     /// Adds the members of translated settings that the messages format does not have.
     fn add_dropped_members(&mut self, document: &JsonDocument) {
         let dropped = &mut self.dropped_fields;

@@ -20,11 +20,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::ledger::AccountName;
+use crate::ledger::{AccountName, Balances};
 
 /// One part in this many of a pool is reserved for tenants that hold little.
 const RESERVE_DIVISOR: usize = 8;
@@ -73,6 +73,8 @@ pub(crate) struct Tenant {
     /// Only one upload of the tenant at a time waits for memory, while it locks this; see
     /// [`uploads`](crate::gateway::request::uploads).
     pub(crate) upload_wait_lock: tokio::sync::Mutex<()>,
+    /// The balances of the account as they were read last, and when.
+    balances: Mutex<Option<(Instant, Balances)>>,
     table: Weak<TenantTable>,
 }
 
@@ -81,6 +83,19 @@ impl Tenant {
     #[must_use]
     pub(crate) fn used(&self, resource: Resource) -> usize {
         self.counter(resource).load(Ordering::Relaxed)
+    }
+
+    /// Returns the balances of the account, if they were read at most `age_max` ago.
+    #[must_use]
+    pub(crate) fn recent_balances(&self, age_max: Duration) -> Option<Balances> {
+        let (at, balances) = (*self.balances.lock().unwrap_or_else(PoisonError::into_inner))?;
+        (at.elapsed() <= age_max).then_some(balances)
+    }
+
+    /// Keeps the balances of the account, which were read just now.
+    pub(crate) fn keep_balances(&self, balances: Balances) {
+        let mut kept = self.balances.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = Some((Instant::now(), balances));
     }
 
     fn counter(&self, resource: Resource) -> &AtomicUsize {
@@ -115,8 +130,8 @@ impl TenantTable {
             return tenant;
         }
         let table = Arc::downgrade(self);
-        let (used, upload_wait_lock) = Default::default();
-        let tenant = Arc::new(Tenant { id: id.clone(), used, upload_wait_lock, table });
+        let (used, upload_wait_lock, balances) = Default::default();
+        let tenant = Arc::new(Tenant { id: id.clone(), used, upload_wait_lock, balances, table });
         shard.insert(id, Arc::downgrade(&tenant));
         tenant
     }

@@ -17,12 +17,10 @@ use crate::gateway::context::{
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::request::{reasoning_cache, vendor_ids};
-use crate::gateway::settlement::funding::Funding;
-use crate::gateway::settlement::holds;
+use crate::gateway::settlement::holds::{self, FundedCall};
+use crate::gateway::settlement::quote::QuoteContext;
 use crate::gateway::state::Gateway;
 use crate::gateway::upstream::routes::VendorRouteSet;
-use crate::ledger::HoldRefused;
-use crate::money::price::Quote;
 
 /// A call that may be sold: its model is sold on the endpoint, its fields have a price, and its
 /// vendor has routes.
@@ -78,10 +76,10 @@ pub(crate) async fn admit_call(
     endpoint: Endpoint,
 ) -> Result<(), ApiError> {
     let accepted = accept_call(gateway, ctx, body.parsed, endpoint)?;
-    let AcceptedCall { call, model, requested_model, price_version, priced_at, routes } = accepted;
-    let translation = build_translation(&caller, &model, &call, endpoint)?;
-    // Saved thinking may make a call that continues a tool loop longer. Only the least amount is
-    // held until that is known.
+    let AcceptedCall { mut call, model, requested_model, price_version, priced_at, routes } =
+        accepted;
+    let mut translation = build_translation(&caller, &model, &call, endpoint)?;
+    // Saved thinking may make a call that continues a tool loop longer; its hold then grows.
     let is_continued = |t: &Translation| model.thinking && !t.tool_loop_ids().is_empty();
     let continued = translation.as_ref().is_some_and(is_continued);
     let referenced_context =
@@ -91,14 +89,25 @@ pub(crate) async fn admit_call(
     // exist. If the route is gone it may have been renamed, so then all routes are tried.
     let is_pinned = untried.iter().any(|r| Some(&r.name) == referenced_context.route.as_ref());
     untried.retain(|r| !is_pinned || Some(&r.name) == referenced_context.route.as_ref());
-    let mut quote = holds::quote_call(&model, &call, referenced_context.tokens, priced_at)?;
-    let full_hold = quote.map(|quote| quote.full_hold).unwrap_or_default();
-    if let Some(quote) = quote.as_mut().filter(|_| continued) {
-        quote.hold.wanted = quote.hold.least;
-    }
+    let output_estimate = gateway.output_estimates.find(&caller.key.account, &model.id);
+    let quote_context = QuoteContext {
+        endpoint,
+        priced_at,
+        earlier_input_tokens: referenced_context.tokens,
+        output_estimate: output_estimate.tokens(),
+        text_tokens_max: None,
+    };
     // The response needs memory, so that budget is checked before the vendor is paid.
     let answer_permit = gateway.answer_budget.admit(&caller.tenant, endpoint)?;
-    let funding = fund_call(gateway, &ctx.id, caller, quote.map(|quote| quote.hold)).await?;
+    let funded =
+        holds::fund_call(gateway, &ctx.id, &caller, (&model, &call), quote_context).await?;
+    let FundedCall { funding, output_limit, full_hold } = funded;
+    if let Some(limit) = output_limit {
+        call.limit_output(limit);
+        if let Some(translation) = &mut translation {
+            translation.limit_output(limit);
+        }
+    }
     let body_transform = match (&translation, model.vendor.text_api) {
         (Some(translation), _) => {
             BodyTransform::Translate { body: translation.build_call(), reasoning: None }
@@ -116,9 +125,10 @@ pub(crate) async fn admit_call(
         endpoint,
         input_tokens,
         full_hold,
+        output_estimate,
     };
     ctx.stage = RequestStage::Admitted(Box::new(AdmittedCall {
-        priced: PricedCall { call, body_transform, funding, pricing },
+        priced: PricedCall { call, body_transform, funding, pricing, output_limit },
         permits: CallPermits {
             upload: body.upload_permit,
             body: body.budget_permit,
@@ -131,23 +141,6 @@ pub(crate) async fn admit_call(
         reasoning_cache::restore_reasoning(gateway, ctx, translation).await;
     }
     Ok(())
-}
-
-/// Places the hold for what a call may cost. A call without a quote is free and needs no hold.
-async fn fund_call(
-    gateway: &Gateway,
-    id: &str,
-    caller: AuthenticatedCaller,
-    quote: Option<Quote>,
-) -> Result<Funding, ApiError> {
-    let Some(quote) = quote else { return Ok(Funding::Free) };
-    match gateway.place_hold(&caller.key, id, quote).await {
-        Err(HoldRefused::Insufficient { least, available }) => {
-            let account = &caller.key.account;
-            Err(Box::pin(holds::describe_shortage(gateway, account, least, available)).await)
-        }
-        held => Ok(held?),
-    }
 }
 
 /// Prepares the translation of a call into the vendor's format; `None` if the vendor's format is

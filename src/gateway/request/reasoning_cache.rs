@@ -11,9 +11,10 @@ use crate::dialect::call::ModelCall;
 use crate::dialect::translate::request::{RestoredThinking, Translation};
 use crate::dialect::translate::thinking::SavedThinking;
 use crate::gateway::context::{BodyTransform, PricedCall, ReasoningState, RequestContext};
-use crate::gateway::settlement::holds;
+use crate::gateway::settlement::quote::{CallQuote, QuoteContext, quote_call};
 use crate::gateway::state::Gateway;
 use crate::ledger::AccountName;
+use crate::money::Money;
 
 /// Saved thinking is kept for this time. It is lost if the client's tools take longer.
 const REASONING_TTL: Duration = Duration::from_secs(60 * 60);
@@ -23,10 +24,8 @@ const TURNS_MAX: usize = 256;
 
 /// Restores the saved reasoning of the tool loop that a call continues, and extends its hold.
 ///
-/// The lookup costs the store work, so the least amount for the call must be held before. If the
-/// balance does not cover the saved reasoning in addition, the call continues without it. If the
-/// balance does not even cover the full hold of the call alone, the call continues with the least
-/// amount held.
+/// The lookup costs the store work, so the call must be paid for before. If the balance does not
+/// cover the saved reasoning in addition, the call continues without it.
 pub(crate) async fn restore_reasoning(
     gateway: &Gateway,
     ctx: &mut RequestContext,
@@ -39,14 +38,14 @@ pub(crate) async fn restore_reasoning(
     let restored = found.and_then(|kept| translation.match_saved_thinking(&kept));
     let bytes = restored.as_ref().map_or(0, RestoredThinking::saved_bytes);
     let thinking = match restored {
-        Some(restored) if extend_hold(gateway, priced, bytes).await || bytes == 0 => {
+        Some(restored) if bytes == 0 || extend_hold(gateway, priced, bytes).await => {
+            if let Some(limit) = priced.output_limit {
+                translation.limit_output(limit);
+            }
             translation.apply_thinking(restored);
             ReasoningState::Restored
         }
-        _ => {
-            extend_hold(gateway, priced, 0).await;
-            ReasoningState::Dropped
-        }
+        _ => ReasoningState::Dropped,
     };
     priced.body_transform =
         BodyTransform::Translate { body: translation.build_call(), reasoning: Some(thinking) };
@@ -79,18 +78,28 @@ async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> 
     let (terms, call) = (&mut priced.pricing, &mut priced.call);
     let before = replace_text_bytes(call, 0);
     replace_text_bytes(call, before.saturating_add(bytes));
-    let covered = match holds::quote_call(&terms.model, call, 0, terms.priced_at) {
-        Ok(Some(quote)) => {
-            let extended = gateway.extend_hold(&mut priced.funding, quote.hold.wanted).await;
-            extended.ok().filter(|held| *held >= quote.hold.least).map(|_| quote.full_hold)
-        }
-        Ok(None) | Err(_) => None,
+    let context = QuoteContext {
+        endpoint: terms.endpoint,
+        priced_at: terms.priced_at,
+        earlier_input_tokens: 0,
+        output_estimate: terms.output_estimate.tokens(),
+        text_tokens_max: None,
     };
-    let Some(full_hold) = covered else {
+    let quoted = quote_call(&terms.model, call, context).ok().flatten();
+    let wanted = quoted.as_ref().map_or(Money::ZERO, CallQuote::preferred);
+    let held = gateway.extend_hold(&mut priced.funding, wanted).await;
+    let (Some(quote), Ok(held)) =
+        (quoted.filter(|quote| priced.funding.held() >= quote.least), held)
+    else {
         replace_text_bytes(call, before);
         return false;
     };
-    terms.full_hold = full_hold;
+    terms.full_hold = quote.full;
+    let limit = quote.limit_for(&terms.model.price, held, terms.priced_at);
+    if let Some(limit) = limit.filter(|_| held < quote.preferred()) {
+        call.limit_output(limit);
+        (priced.output_limit, terms.full_hold) = (Some(limit), held);
+    }
     terms.input_tokens = call.estimated_input_tokens();
     true
 }

@@ -83,6 +83,9 @@ pub(crate) fn build_head(
     ctx.cors.add_headers(&mut head)?;
     head.insert_header("x-gateway-fallback-depth", ctx.access_log.fallback_depth)?;
     add_model_id(&mut head, ctx)?;
+    if let Some(limit) = priced.output_limit {
+        head.insert_header("x-gateway-output-limit", limit)?;
+    }
     if let BodyTransform::Translate { body, reasoning: thinking } = &priced.body_transform {
         if !body.dropped_fields.is_empty() {
             head.insert_header("x-gateway-dropped-params", body.dropped_fields.join(","))?;

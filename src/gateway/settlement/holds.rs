@@ -1,18 +1,21 @@
-//! Computes the most that a call may cost, and places and extends the hold for it.
+//! Places and extends the hold of a call.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::catalogue::{Model, Vendor};
+use crate::catalogue::Model;
 use crate::clock::unix_ms;
-use crate::dialect::CallError;
-use crate::dialect::call::{InputSize, ModelCall, RequestKind};
-use crate::dialect::videos::VideoRequest;
+use crate::dialect::call::ModelCall;
 use crate::gateway::api_error::{AdmissionError, ApiError, ServerError};
+use crate::gateway::budgets::tenants::{Resource, Tenant};
+use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::settlement::funding::Funding;
+use crate::gateway::settlement::quote::{CallQuote, OutputCoverage, QuoteContext, quote_call};
+use crate::gateway::settlement::stream_budget::divide;
 use crate::gateway::state::Gateway;
-use crate::ledger::{self, AccountName, HoldRefused, KeyRecord, Unavailable, lease};
-use crate::money::price::{Price, Quote, TokenPrice};
-use crate::money::{BilledUnits, Money, VideoResolution};
+use crate::ledger::{self, AccountName, Balances, HoldRefused, KeyRecord, Unavailable, lease};
+use crate::money::Money;
+use crate::money::price::Quote;
 
 /// The smallest charge of a call that is not free.
 const CHARGE_MIN: Money = match Money::from_nano(1) {
@@ -20,107 +23,134 @@ const CHARGE_MIN: Money = match Money::from_nano(1) {
     Err(_) => Money::ZERO,
 };
 
-/// The amounts to hold for a call.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CallQuote {
-    /// The amount to hold before a vendor is called. A stream holds the estimate of its output,
-    /// whatever its limit is, because its hold grows with it: a client that sends a high limit with
-    /// each call would otherwise hold its whole balance.
-    pub(crate) hold: Quote,
+/// A balance that was read this long ago still tells whether it is wide.
+const BALANCE_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// A call that is alone may hold this part of a short balance, one in this many.
+const SHARE_ALONE: i64 = 4;
+/// Of calls that run at the same time, each may hold this part of its share.
+const SHARE_IN_PARALLEL: i64 = 8;
+
+/// A call that is paid for.
+pub(crate) struct FundedCall {
+    /// The hold of the call.
+    pub(crate) funding: Funding,
+    /// The limit of output that the vendor must be sent; `None` if the client's own stands.
+    pub(crate) output_limit: Option<u64>,
     /// The hold that covers the call at its largest.
     pub(crate) full_hold: Money,
 }
 
-/// Returns the amounts to hold for a call; `None` if the call is free. `earlier_input_tokens` is
-/// the number of input tokens of earlier responses that the vendor reads again.
+/// Places the hold of a call. A call without a quote is free and needs no hold.
+///
+/// The hold covers the call at its largest or, for a stream whose hold grows, the estimate. If the
+/// balance is too short for that, the input is counted, and the hold covers the estimate or the
+/// call's share of the balance. The vendor is then sent a limit that the hold covers.
 ///
 /// # Errors
-/// The cost exceeds any balance, or the model has no price for the requested video resolution.
-pub(crate) fn quote_call(
-    model: &Model,
-    call: &ModelCall,
-    earlier_input_tokens: u64,
-    priced_at: i64,
-) -> Result<Option<CallQuote>, ApiError> {
-    let quote = |estimate| quote_output(model, call, earlier_input_tokens, priced_at, estimate);
-    let Some(full) = quote(None)? else { return Ok(None) };
-    let estimated =
-        if call.stream { quote(Some(model.vendor.output_tokens_default))? } else { None };
-    Ok(Some(CallQuote { hold: estimated.unwrap_or(full), full_hold: full.wanted }))
+/// The balance does not cover the least amount, or the ledger does not answer.
+pub(crate) async fn fund_call(
+    gateway: &Gateway,
+    id: &str,
+    caller: &AuthenticatedCaller,
+    (model, call): (&Model, &ModelCall),
+    context: QuoteContext,
+) -> Result<FundedCall, ApiError> {
+    let Some(quote) = quote_call(model, call, context)? else {
+        let (funding, output_limit, full_hold) = (Funding::Free, None, Money::ZERO);
+        return Ok(FundedCall { funding, output_limit, full_hold });
+    };
+    let shortage = find_shortage(gateway, &caller.tenant, &caller.key.account, quote).await;
+    let available = if let Some(available) = shortage {
+        available
+    } else {
+        let preferred = Quote::exactly(quote.preferred());
+        match gateway.place_hold(&caller.key, id, preferred).await {
+            Err(HoldRefused::Insufficient { available, .. }) => available,
+            held => {
+                let (output_limit, full_hold) = (None, quote.full);
+                return Ok(FundedCall { funding: held?, output_limit, full_hold });
+            }
+        }
+    };
+    // Boxed: otherwise the future of every call would include its state.
+    Box::pin(fund_from_short_balance(gateway, id, caller, (model, call), context, available)).await
 }
 
-/// Returns the quote of a call whose output is as long as its limit allows, but at most
-/// `estimate` tokens for each choice, if there is an estimate.
-fn quote_output(
-    model: &Model,
-    call: &ModelCall,
-    earlier_input_tokens: u64,
-    priced_at: i64,
-    estimate: Option<u64>,
-) -> Result<Option<Quote>, ApiError> {
-    let input_max = |content: &InputSize| {
-        input_tokens_max(content, &model.vendor).saturating_add(earlier_input_tokens)
-    };
-    let text = |price: &TokenPrice, input: u64, output_max: Option<u64>, choices: u64| {
-        let input = model.context_length.map_or(input, |most| input.min(most));
-        let output = output_max.unwrap_or(model.vendor.output_tokens_default);
-        let output = estimate.map_or(output, |most| output.min(most)).saturating_mul(choices);
-        price.quote(input, output, priced_at)
-    };
-    match (&model.price, &call.kind) {
-        (Price::Free, _) | (_, RequestKind::TokenCount { .. }) => return Ok(None),
-        (Price::Tokens(price), RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
-            let quote = text(price, input_max(&t.input_size), t.output_max, t.choices);
-            quote.map_err(|_| field_too_large("max_tokens"))
-        }
-        (Price::Tokens(price), RequestKind::Responses(request)) => {
-            let quote = text(price, input_max(&request.input_size), request.output_max, 1);
-            quote.map_err(|_| field_too_large("max_output_tokens"))
-        }
-        (Price::Tokens(price), RequestKind::Embeddings(inputs)) => {
-            price.quote(inputs.tokens_max, 0, priced_at).map_err(|_| field_too_large("input"))
-        }
-        (Price::Image { reservation, .. }, RequestKind::Image { .. }) => {
-            Ok(Quote::exactly(*reservation))
-        }
-        (Price::Speech(rate), RequestKind::Speech { characters }) => {
-            rate.checked_mul(*characters).map(Quote::exactly).map_err(|_| field_too_large("input"))
-        }
-        (price @ Price::Video(rates), RequestKind::Video { request, .. }) => {
-            let VideoRequest { seconds, resolution, .. } = *request;
-            let cost =
-                price.cost(BilledUnits::Video { seconds, resolution, ticks: None }, priced_at);
-            let sold: Vec<VideoResolution> =
-                rates.iter().map(|(resolution, _)| *resolution).collect();
-            let unsold = |_| {
-                ApiError::Admission(AdmissionError::InvalidCall(
-                    request.unsupported_resolution(&model.id, &sold),
-                ))
-            };
-            cost.map(Quote::exactly).map_err(unsold)
-        }
-        // A model is sold only on the endpoints that its kind of price is for.
-        _ => Err(ServerError::Internal.into()),
+/// Returns the available balance if the account is too short of money for the call at its largest;
+/// `None` if it is not.
+///
+/// A call without a limit seldom is that large, so all the money of the account counts for it. One
+/// with a limit is held at that limit, so it must fit into its part of what is available. If only
+/// one such call runs, the hold itself shows whether it does.
+async fn find_shortage(
+    gateway: &Gateway,
+    tenant: &Tenant,
+    account: &AccountName,
+    quote: CallQuote,
+) -> Option<Money> {
+    let OutputCoverage::Limited(tokens) = quote.coverage else { return None };
+    let calls = calls_in_flight(tenant);
+    if quote.full <= quote.estimate || (calls == 1 && tokens.is_requested) {
+        return None;
     }
-    .map(Some)
+    let Balances { available, held, .. } = read_balances(gateway, tenant, account).await?;
+    let covered = if tokens.is_requested {
+        divide(available, calls)
+    } else {
+        available.checked_add(held).unwrap_or(available)
+    };
+    (quote.full > covered).then_some(available)
 }
 
-fn field_too_large(field: &str) -> ApiError {
-    CallError::invalid(field, "smaller: its cost exceeds any balance").into()
+/// Returns the balances of an account as they were at most [`BALANCE_AGE_MAX`] ago; `None` if the
+/// ledger does not answer, which the hold then shows.
+async fn read_balances(
+    gateway: &Gateway,
+    tenant: &Tenant,
+    account: &AccountName,
+) -> Option<Balances> {
+    if let Some(recent) = tenant.recent_balances(BALANCE_AGE_MAX) {
+        return Some(recent);
+    }
+    let found = gateway.with_ledger_timeout("balances", gateway.ledger.balances(account)).await;
+    let balances = found.ok().flatten()?;
+    tenant.keep_balances(balances);
+    Some(balances)
 }
 
-/// Returns an upper estimate of the input tokens. Every token is at least one byte of text. For an
-/// image, a document of pages and the prompts that a vendor adds for tools, the vendor's rules give
-/// the maximum. The bytes of the JSON around the text make up for the vendor's own framing.
-fn input_tokens_max(content: &InputSize, vendor: &Vendor) -> u64 {
-    let InputSize { images, documents, vendor_tool_prompt_count: tools, text_bytes, .. } = *content;
-    let tokens = [
-        text_bytes,
-        images.saturating_mul(vendor.image_tokens_max),
-        documents.saturating_mul(vendor.document_tokens_max),
-        tools.saturating_mul(vendor.tool_tokens_max),
-    ];
-    tokens.into_iter().fold(0, u64::saturating_add)
+/// Returns how many requests of an account this gateway serves, from 1.
+fn calls_in_flight(tenant: &Tenant) -> i64 {
+    i64::try_from(tenant.used(Resource::Requests)).unwrap_or(i64::MAX).max(1)
+}
+
+/// Places the hold of a call that the balance does not cover at its largest.
+async fn fund_from_short_balance(
+    gateway: &Gateway,
+    id: &str,
+    caller: &AuthenticatedCaller,
+    (model, call): (&Model, &ModelCall),
+    context: QuoteContext,
+    available: Money,
+) -> Result<FundedCall, ApiError> {
+    let quote = quote_call(model, call, context)?.ok_or(ServerError::Internal)?;
+    let share = match calls_in_flight(&caller.tenant) {
+        1 => divide(available, SHARE_ALONE),
+        calls => divide(available, calls.saturating_mul(SHARE_IN_PARALLEL)),
+    };
+    let reduced = Quote { wanted: quote.reduced(share), least: quote.least };
+    match gateway.place_hold(&caller.key, id, reduced).await {
+        Ok(funding) => {
+            let held = funding.held();
+            let output_limit = quote.limit_for(&model.price, held, context.priced_at);
+            let full_hold = if output_limit.is_some() { held } else { quote.full };
+            Ok(FundedCall { funding, output_limit, full_hold })
+        }
+        Err(HoldRefused::Insufficient { least, available }) => {
+            Err(describe_shortage(gateway, &caller.key.account, least, available).await)
+        }
+        Err(other) => Err(other.into()),
+    }
 }
 
 /// Refuses an account that has no available money, and no held money that may become available,

@@ -18,6 +18,8 @@ pub(crate) struct StreamBudget {
     pub(crate) extend_at: Option<Money>,
     /// The requested maximum of output tokens, of all choices together; `None` if there is none.
     pub(crate) output_tokens_max: Option<u64>,
+    /// The number of choices; 0 if the call has no text as its output.
+    pub(crate) choices: u64,
     /// The usage up to which the client got the response and the hold covers it.
     pub(crate) covered_usage: Option<Usage>,
     /// Whether the response was ended because the hold could not cover more of it.
@@ -45,6 +47,7 @@ impl StreamBudget {
         StreamBudget {
             extend_at: grows.then(|| extend_threshold(hold.held())),
             output_tokens_max,
+            choices,
             ..StreamBudget::default()
         }
     }

@@ -149,6 +149,8 @@ fn image_bounds(reservation: Money, input: Rate, output: Rate) -> UsageBounds {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use once_cell::sync::Lazy;
 
     use bytes::Bytes;
@@ -188,6 +190,7 @@ mod tests {
             endpoint,
             input_tokens,
             full_hold,
+            output_estimate: Arc::default(),
         };
         (call, pricing)
     }

@@ -23,9 +23,11 @@ use crate::gateway::request::admission::{self, AcceptedCall};
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::settlement::holds;
+use crate::gateway::settlement::quote::{QuoteContext, quote_call};
 use crate::gateway::state::Gateway;
 use crate::jobs::{Job, JobQueue, JobStage, NewJob, PlaceResult};
 use crate::ledger::{AccountName, Unavailable};
+use crate::money::price::Quote;
 
 /// How long an embedded store may take to create a job. It answers only after the job is synced to
 /// disk, and cannot be unreachable as a remote store can.
@@ -48,7 +50,15 @@ pub(in crate::gateway) async fn create_job(
     let RequestKind::Video { request, file } = &call.kind else {
         return Err(ServerError::Internal.into());
     };
-    let quote = holds::quote_call(&model, &call, 0, priced_at)?.ok_or(ServerError::Internal)?.hold;
+    let quote_context = QuoteContext {
+        endpoint: Endpoint::Videos,
+        priced_at,
+        earlier_input_tokens: 0,
+        output_estimate: None,
+        text_tokens_max: None,
+    };
+    let cost = quote_call(&model, &call, quote_context)?.ok_or(ServerError::Internal)?.full;
+    let quote = Quote::exactly(cost);
     let schedule = &gateway.videos.schedule;
     let account = &caller.key.account;
     let job = Job {

@@ -1,0 +1,424 @@
+//! Computes the amounts that are held for a call, and the limit of output that a hold covers.
+
+use crate::catalogue::{Model, Vendor};
+use crate::dialect::CallError;
+use crate::dialect::Endpoint;
+use crate::dialect::call::{InputSize, ModelCall, RequestKind};
+use crate::dialect::videos::VideoRequest;
+use crate::gateway::api_error::{AdmissionError, ApiError, ServerError};
+use crate::money::price::{Price, TokenPrice};
+use crate::money::{BilledUnits, Money, VideoResolution};
+
+/// The amounts to hold for a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CallQuote {
+    /// The hold that covers the call at its largest.
+    pub(crate) full: Money,
+    /// The hold that covers the usual output of such a call.
+    pub(crate) estimate: Money,
+    /// The smallest hold with which the call is made.
+    pub(crate) least: Money,
+    /// How the hold covers the output.
+    pub(crate) coverage: OutputCoverage,
+}
+
+/// How the hold of a call covers its output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OutputCoverage {
+    /// The output passes the gateway piece by piece, and the hold grows with it.
+    Grows,
+    /// The vendor can be sent a limit that the hold covers.
+    Limited(LimitedTokens),
+    /// Neither: the call has no output, or no limit bounds it.
+    Fixed,
+}
+
+/// The tokens of a call whose output can be limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LimitedTokens {
+    /// The most input tokens.
+    input: u64,
+    /// The number of choices.
+    choices: u64,
+    /// Output tokens of each choice that the limit does not count.
+    beyond_limit: u64,
+    /// The smallest limit that the vendor accepts.
+    limit_min: u64,
+    /// The limit of the call, or of the model.
+    limit_max: u64,
+    /// Whether the call itself has a limit.
+    pub(crate) is_requested: bool,
+}
+
+/// The figures about a call that its body does not hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QuoteContext {
+    /// The endpoint that was called.
+    pub(crate) endpoint: Endpoint,
+    /// The time whose prices apply, in unix seconds.
+    pub(crate) priced_at: i64,
+    /// The number of input tokens of earlier responses that the vendor reads again.
+    pub(crate) earlier_input_tokens: u64,
+    /// The usual number of output tokens of one choice of such a call, as far as it is known.
+    pub(crate) output_estimate: Option<u64>,
+    /// The most tokens of the call's text, if they were counted; else a token a byte is assumed.
+    pub(crate) text_tokens_max: Option<u64>,
+}
+
+/// Returns the amounts to hold for a call; `None` if the call is free.
+///
+/// # Errors
+/// The cost exceeds any balance, or the model has no price for the requested video resolution.
+pub(crate) fn quote_call(
+    model: &Model,
+    call: &ModelCall,
+    context: QuoteContext,
+) -> Result<Option<CallQuote>, ApiError> {
+    let fixed = |amount| CallQuote {
+        full: amount,
+        estimate: amount,
+        least: amount,
+        coverage: OutputCoverage::Fixed,
+    };
+    match (&model.price, &call.kind) {
+        (Price::Free, _) | (_, RequestKind::TokenCount { .. }) => return Ok(None),
+        (Price::Tokens(price), RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
+            let output = OutputRequest {
+                limit: t
+                    .output_max
+                    .or_else(|| model.default_number(context.endpoint, "max_tokens")),
+                choices: t.choices,
+                beyond_limit: t.hidden_output_max,
+                limit_min: t.output_min,
+                grows: call.stream,
+            };
+            quote_tokens(model, price, &t.input_size, output, context)
+                .ok_or_else(|| field_too_large("max_tokens"))
+        }
+        (Price::Tokens(price), RequestKind::Responses(request)) => {
+            let output = OutputRequest {
+                limit: request.output_max,
+                choices: 1,
+                beyond_limit: 0,
+                limit_min: 1,
+                grows: call.stream,
+            };
+            quote_tokens(model, price, &request.input_size, output, context)
+                .ok_or_else(|| field_too_large("max_output_tokens"))
+        }
+        (Price::Tokens(price), RequestKind::Embeddings(inputs)) => {
+            let input = context.text_tokens_max.unwrap_or(inputs.tokens_max);
+            let quote = price.quote(input, 0, context.priced_at);
+            quote.map(|quote| fixed(quote.wanted)).map_err(|_| field_too_large("input"))
+        }
+        (Price::Image { reservation, .. }, RequestKind::Image { .. }) => Ok(fixed(*reservation)),
+        (Price::Speech(rate), RequestKind::Speech { characters }) => {
+            rate.checked_mul(*characters).map(fixed).map_err(|_| field_too_large("input"))
+        }
+        (price @ Price::Video(rates), RequestKind::Video { request, .. }) => {
+            let VideoRequest { seconds, resolution, .. } = *request;
+            let units = BilledUnits::Video { seconds, resolution, ticks: None };
+            let sold: Vec<VideoResolution> =
+                rates.iter().map(|(resolution, _)| *resolution).collect();
+            let unsold = |_| {
+                ApiError::Admission(AdmissionError::InvalidCall(
+                    request.unsupported_resolution(&model.id, &sold),
+                ))
+            };
+            price.cost(units, context.priced_at).map(fixed).map_err(unsold)
+        }
+        // A model is sold only on the endpoints that its kind of price is for.
+        _ => Err(ServerError::Internal.into()),
+    }
+    .map(Some)
+}
+
+/// What a call says about its output.
+#[derive(Debug, Clone, Copy)]
+struct OutputRequest {
+    /// The most output tokens of one choice, if there is a limit.
+    limit: Option<u64>,
+    choices: u64,
+    /// Output tokens of one choice that are billed beside the limit.
+    beyond_limit: u64,
+    /// The smallest limit with which the vendor takes this call.
+    limit_min: u64,
+    /// Whether the hold can grow with the output.
+    grows: bool,
+}
+
+/// Returns the amounts for a call that is priced by tokens; `None` if they exceed any balance.
+fn quote_tokens(
+    model: &Model,
+    price: &TokenPrice,
+    input_size: &InputSize,
+    output: OutputRequest,
+    context: QuoteContext,
+) -> Option<CallQuote> {
+    let OutputRequest { limit, choices, beyond_limit, grows, .. } = output;
+    let input = input_tokens_max(input_size, &model.vendor, context.text_tokens_max);
+    let input = input.saturating_add(context.earlier_input_tokens);
+    let input = model.context_length.map_or(input, |most| input.min(most));
+    let rule = model.output_limit(context.endpoint);
+    let amount = |one: u64| {
+        let tokens = one.saturating_add(beyond_limit).saturating_mul(choices);
+        price.quote(input, tokens, context.priced_at).ok().map(|quote| quote.wanted)
+    };
+    let by_rules = model.vendor.output_tokens_default;
+    // A hold that grows may begin with what is usual. One that cannot must not cut an answer only
+    // because those before it were short.
+    let usual = context.output_estimate.map_or(by_rules, |usual| match grows {
+        true => usual,
+        false => usual.max(by_rules),
+    });
+    let model_max = model.output_max.or(model.context_length).unwrap_or(usual);
+    let limit_max = limit.unwrap_or(model_max);
+    let estimated = usual.min(limit_max);
+    let limit_min = rule.map_or(1, |rule| rule.min.max(output.limit_min)).min(limit_max);
+    let is_requested = limit.is_some();
+    let limited =
+        LimitedTokens { input, choices, beyond_limit, limit_min, limit_max, is_requested };
+    Some(match rule {
+        _ if grows => CallQuote {
+            full: amount(limit_max)?,
+            estimate: amount(estimated)?,
+            least: price.quote(input, 1, context.priced_at).ok()?.wanted,
+            coverage: OutputCoverage::Grows,
+        },
+        Some(_) => CallQuote {
+            full: amount(limit_max)?,
+            estimate: amount(estimated.max(limit_min))?,
+            least: amount(limit_min)?,
+            coverage: OutputCoverage::Limited(limited),
+        },
+        // No limit bounds the output, so that at least the estimate is held.
+        None => {
+            let estimate = amount(usual)?;
+            CallQuote {
+                full: amount(limit_max)?.max(estimate),
+                estimate,
+                least: estimate,
+                coverage: OutputCoverage::Fixed,
+            }
+        }
+    })
+}
+
+impl CallQuote {
+    /// Returns the amount to hold if the balance is wide.
+    #[must_use]
+    pub(crate) fn preferred(&self) -> Money {
+        match self.coverage {
+            OutputCoverage::Grows => self.estimate,
+            // Nearly no answer is as long as the model could make it.
+            OutputCoverage::Limited(tokens) if !tokens.is_requested => self.estimate,
+            OutputCoverage::Limited(_) | OutputCoverage::Fixed => self.full,
+        }
+    }
+
+    /// Returns the amount to hold if the balance is short: the estimate or, if that is more, the
+    /// call's share of the balance.
+    #[must_use]
+    pub(crate) fn reduced(&self, share: Money) -> Money {
+        match self.coverage {
+            OutputCoverage::Limited(_) => self.estimate.max(share).min(self.full),
+            OutputCoverage::Grows | OutputCoverage::Fixed => self.estimate,
+        }
+    }
+
+    /// Returns the limit of output tokens that the vendor must be sent, so that `held` covers the
+    /// call; `None` if it need not be sent one.
+    #[must_use]
+    pub(crate) fn limit_for(&self, price: &Price, held: Money, priced_at: i64) -> Option<u64> {
+        let (OutputCoverage::Limited(tokens), Price::Tokens(price)) = (self.coverage, price) else {
+            return None;
+        };
+        (held < self.full).then(|| tokens.limit_covered_by(price, held, priced_at))
+    }
+}
+
+impl LimitedTokens {
+    /// Returns the largest limit whose cost is at most `held`, but at least the vendor's minimum.
+    fn limit_covered_by(&self, price: &TokenPrice, held: Money, priced_at: i64) -> u64 {
+        let is_covered = |limit: u64| {
+            let output = limit.saturating_add(self.beyond_limit).saturating_mul(self.choices);
+            price.quote(self.input, output, priced_at).is_ok_and(|quote| quote.wanted <= held)
+        };
+        // The cost rises with the limit, so the border is found by halving.
+        let (mut covered, mut beyond) = (self.limit_min, self.limit_max.saturating_add(1));
+        while beyond.saturating_sub(covered) > 1 {
+            let middle = covered + (beyond - covered) / 2;
+            if is_covered(middle) {
+                covered = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        covered
+    }
+}
+
+fn field_too_large(field: &str) -> ApiError {
+    CallError::invalid(field, "smaller: its cost exceeds any balance").into()
+}
+
+/// Returns an upper estimate of the input tokens. Every token is at least one byte of text, unless
+/// the tokens of the text were counted. For an image, a document of pages and the prompts that a
+/// vendor adds for tools, the vendor's rules give the maximum. The bytes of the JSON around the
+/// text make up for the vendor's own framing.
+fn input_tokens_max(content: &InputSize, vendor: &Vendor, text_tokens_max: Option<u64>) -> u64 {
+    let InputSize { images, documents, vendor_tool_prompt_count: tools, text_bytes, .. } = *content;
+    let tokens = [
+        text_tokens_max.unwrap_or(text_bytes),
+        images.saturating_mul(vendor.image_tokens_max),
+        documents.saturating_mul(vendor.document_tokens_max),
+        tools.saturating_mul(vendor.tool_tokens_max),
+    ];
+    tokens.into_iter().fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use once_cell::sync::Lazy;
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::catalogue::Catalogue;
+    use crate::dialect::call::ParsedBody;
+
+    static CATALOGUE: Lazy<Catalogue> = Lazy::new(|| {
+        let file = |name: &str, text: &str| (format!("{name}.toml"), text.to_owned());
+        let sources = [
+            file("vendor_a", include_str!("../../../lua-free-rules/vendor_a.toml")),
+            file("vendor_b", include_str!("../../../lua-free-rules/vendor_b.toml")),
+            file("vendor_d", include_str!("../../../lua-free-rules/vendor_d.toml")),
+        ];
+        Catalogue::parse(&sources, &[]).expect("sound rules")
+    });
+
+    fn nano(amount: i64) -> Money {
+        Money::from_nano(amount).expect("money")
+    }
+
+    fn quote(model: &str, endpoint: Endpoint, members: &str, usual: Option<u64>) -> CallQuote {
+        let body = format!(r#"{{"model":"{model}"{members}}}"#);
+        let opened = ParsedBody::parse(Bytes::from(body), None).expect("a body");
+        let call = ModelCall::parse(opened, endpoint).expect("a call");
+        let context = QuoteContext {
+            endpoint,
+            priced_at: 0,
+            earlier_input_tokens: 0,
+            output_estimate: usual,
+            // The input costs nothing, so that the amounts tell of the output alone.
+            text_tokens_max: Some(0),
+        };
+        let model = CATALOGUE.find(model).expect("a model");
+        quote_call(model, &call, context).expect("a quote").expect("a price")
+    }
+
+    const CHAT: &str = r#","messages":[{"role":"user","content":"hi"}]"#;
+    const MESSAGES: &str = r#","messages":[{"role":"user","content":"hi"}],"max_tokens":"#;
+
+    /// The output tokens that are held at least, by estimate, and at most; and at once.
+    #[rstest]
+    #[case::a_limit_below_the_estimate(r#","max_tokens":10"#, None, [1, 10, 10, 10])]
+    #[case::a_limit_above_it(r#","max_tokens":9000"#, None, [1, 4_096, 9_000, 9_000])]
+    #[case::no_limit("", None, [1, 4_096, 128_000, 4_096])]
+    #[case::choices(r#","max_tokens":10,"n":3"#, None, [3, 30, 30, 30])]
+    #[case::short_answers_before("", Some(7), [1, 4_096, 128_000, 4_096])]
+    #[case::long_answers_before("", Some(9_000), [1, 9_000, 128_000, 9_000])]
+    fn a_whole_answer_is_held_at_its_limit(
+        #[case] members: &str,
+        #[case] usual: Option<u64>,
+        #[case] tokens: [i64; 4],
+    ) {
+        let quote = quote("lmb-5.5", Endpoint::Chat, &format!("{CHAT}{members}"), usual);
+        let found = [quote.least, quote.estimate, quote.full, quote.preferred()];
+        assert_eq!(found, tokens.map(|tokens| nano(tokens * 30_000)));
+    }
+
+    #[rstest]
+    #[case::no_limit("", None, [1, 4_096, 32_768, 4_096])]
+    #[case::a_limit(r#","max_tokens":9000"#, None, [1, 4_096, 9_000, 4_096])]
+    #[case::a_limit_below(r#","max_tokens":9"#, None, [1, 9, 9, 9])]
+    #[case::short_answers_before(r#","max_tokens":9000"#, Some(7), [1, 7, 9_000, 7])]
+    #[case::long_answers_before("", Some(9_000), [1, 9_000, 32_768, 9_000])]
+    fn a_stream_is_held_by_estimate(
+        #[case] members: &str,
+        #[case] usual: Option<u64>,
+        #[case] tokens: [i64; 4],
+    ) {
+        let members = format!("{CHAT}{members},\"stream\":true");
+        let quote = quote("lmb-4.1", Endpoint::Chat, &members, usual);
+        let found = [quote.least, quote.estimate, quote.full, quote.preferred()];
+        assert_eq!(found, tokens.map(|tokens| nano(tokens * 8_000)));
+        assert_eq!(quote.coverage, OutputCoverage::Grows);
+    }
+
+    #[rstest]
+    #[case::no_limit("", 256_000)]
+    #[case::a_limit(r#","max_tokens":10"#, 4_096)]
+    fn where_no_limit_bounds_the_output_the_estimate_is_the_least(
+        #[case] members: &str,
+        #[case] full: i64,
+    ) {
+        let quote = quote("lmd-4.6", Endpoint::Chat, &format!("{CHAT}{members}"), Some(7));
+        assert_eq!((quote.least, quote.estimate), (nano(4_096 * 6_000), nano(4_096 * 6_000)));
+        assert_eq!((quote.full, quote.coverage), (nano(full * 6_000), OutputCoverage::Fixed));
+    }
+
+    #[rstest]
+    #[case::chat("lmb-5.5", Endpoint::Chat, CHAT, 1)]
+    #[case::responses("o1-pro", Endpoint::Responses, r#","input":"hi""#, 16)]
+    #[case::messages(
+        "lma-sonnet-4-5",
+        Endpoint::Messages,
+        r#","messages":[{"role":"user","content":"hi"}],"max_tokens":9000"#,
+        1
+    )]
+    #[case::a_budget_of_thought("lma-sonnet-4-5", Endpoint::Messages, r#","messages":[{"role":"user","content":"hi"}],"max_tokens":9000,"thinking":{"type":"enabled","budget_tokens":2000}"#, 2_001)]
+    fn no_limit_is_below_what_the_vendor_takes(
+        #[case] model: &str,
+        #[case] endpoint: Endpoint,
+        #[case] members: &str,
+        #[case] least: u64,
+    ) {
+        let quote = quote(model, endpoint, members, None);
+        let model = CATALOGUE.find(model).expect("a model");
+        assert_eq!(quote.limit_for(&model.price, quote.least, 0), Some(least));
+        assert_eq!(quote.limit_for(&model.price, quote.full, 0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_limit_is_the_largest_that_the_hold_covers(
+            limit in 1_u64..20_000,
+            choices in 1_u64..5,
+            part in 0_i64..1_000,
+        ) {
+            let members = format!("{MESSAGES}{limit}");
+            let chat = format!(r#"{CHAT},"max_tokens":{limit},"n":{choices}"#);
+            let quotes = [
+                ("lma-sonnet-4-5", 1, quote("lma-sonnet-4-5", Endpoint::Messages, &members, None)),
+                ("lmb-5.5", choices, quote("lmb-5.5", Endpoint::Chat, &chat, None)),
+            ];
+            for (model, choices, quote) in quotes {
+                let Price::Tokens(price) = &CATALOGUE.find(model).expect("a model").price else {
+                    panic!("{model} is sold by tokens");
+                };
+                let span = quote.full.nano() - quote.least.nano();
+                let held = nano(quote.least.nano() + span / 1_000 * part);
+                let cost = |limit: u64| price.quote(0, limit * choices, 0).expect("fits").wanted;
+                match quote.limit_for(&Price::Tokens(price.clone()), held, 0) {
+                    None => prop_assert!(held >= quote.full),
+                    Some(sent) => {
+                        prop_assert!((1..limit).contains(&sent));
+                        prop_assert!(cost(sent) <= held && cost(sent + 1) > held);
+                    }
+                }
+            }
+        }
+    }
+}
