@@ -19,6 +19,13 @@ def pytest_generate_tests(metafunc):
             metafunc.parametrize(name, only.args if only else usual, scope="session")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Tests of one framework stand together, at the front: few workers have to start it, and early."""
+    names = {item: getattr(item, "callspec", None) and item.callspec.params.get("framework") for item in items}
+    items.sort(key=lambda item: names[item] or "~")
+
+
 @pytest.fixture(scope="session")
 def stacks(tmp_path_factory):
     # As pytest-xdist numbers its workers, if there are any.

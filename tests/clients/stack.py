@@ -14,6 +14,7 @@ import re
 import secrets
 import socket
 import subprocess
+import tomllib
 import urllib.request
 from decimal import Decimal
 from pathlib import Path
@@ -42,6 +43,9 @@ AIMOCK = HERE / "aimock/serve.mjs"
 HEADER_NAMES = {"vendor_a": {"vendor_a-version": "anthropic-version", "vendor_a-beta": "anthropic-beta"}}
 # One model that vendor_a knows by another name, and that clients may ask for by either.
 NAMES = {"vendor_a": {"lma-sonnet-4-5": "claude-sonnet-4-5"}}
+NAME_TABLES = ("header_names", "names", "aliases")
+# What a test wishes of a gateway that is no section of its configuration.
+BESIDE = ("environment", "live", "names")
 HTTP_CLIENTS = {
     openai.OpenAI: openai.DefaultHttpxClient,
     openai.AsyncOpenAI: openai.DefaultAsyncHttpxClient,
@@ -102,8 +106,9 @@ VENDORS = {"sim": Sim, "aimock": Aimock}
 
 class Gateway:
     """A running tollgate. `routes` maps a vendor to its addresses, in order of preference; `wire` is what
-    listens between it and vendor_a, if anything does; `more` has sections of its configuration, and the
-    `environment` beside it."""
+    listens between it and vendor_a, if anything does; `more` has sections of its configuration, and beside
+    them the `environment` and the `names` that vendors have for models. With `live` the vendors have the
+    names that conf/live.toml has for them."""
 
     def __init__(self, vendor, routes, store_url, folder, wire=None, more=None):
         self.vendor, self.conf, self.wire = vendor, folder / "tollgate.toml", wire
@@ -164,21 +169,36 @@ def configuration(http, admin, store_url, routes, vendor, more):
         "store": {"url": store_url},
         "rules": {"dir": f"{REPO}/lua-free-rules"},
     }
-    sections |= {section: values for section, values in more.items() if section != "environment"}
+    sections |= {section: values for section, values in more.items() if section not in BESIDE}
     sections["videos"] = PAUSES | sections.get("videos", {})
     lines = []
     for section, values in sections.items():
         lines += [f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
+    names = more.get("names", NAMES)
     file_hosts, ca = getattr(vendor, "file_hosts", ()), getattr(vendor, "ca", None)
     for name, addresses in routes.items():
         inline = [route(called, url, ca) for called, url in zip(ROUTE_NAMES, addresses)]
         lines += [f"[vendor.{name}]", f"routes = [{', '.join(inline)}]"]
-        for setting, table in ("header_names", HEADER_NAMES), ("names", NAMES):
-            pairs = [f'{ours} = "{theirs}"' for ours, theirs in table.get(name, {}).items()]
-            lines += [f"{setting} = {{ {', '.join(pairs)} }}"] if pairs else []
-        lines += ["aliases = true"] if name in NAMES else []
+        lines += live_names(name) if more.get("live") else usual_names(name, names)
         lines += [f"file_hosts = {json.dumps(file_hosts)}"] if name == "vendor_d" and file_hosts else []
     return "\n".join(lines) + "\n"
+
+
+def usual_names(name, models):
+    lines = ["aliases = true"] if name in models else []
+    tables = ("header_names", HEADER_NAMES), ("names", models)
+    return lines + [f"{setting} = {table(names[name])}" for setting, names in tables if name in names]
+
+
+def live_names(name):
+    settings = tomllib.loads((REPO / "conf/live.toml").read_text())["vendor"][name]
+    tables = [f"{setting} = {table(settings[setting])}" for setting in NAME_TABLES if setting in settings]
+    return ["vendor_names = true", *tables]
+
+
+def table(pairs):
+    """An inline table."""
+    return "{ " + ", ".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in pairs.items()) + " }"
 
 
 def route(name, url, ca):

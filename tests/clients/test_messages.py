@@ -325,3 +325,15 @@ def test_twenty_parallel_streams_are_all_answered_and_all_charged(gateway):
     replies = asyncio.run(twenty())
     assert len({reply.id for reply in replies}) == 20 and len({words_of(reply) for reply in replies}) == 1
     alice.assert_paid(MODEL, *(reply.usage for reply in replies))
+
+
+@pytest.mark.vendors("sim")
+@whole_and_streamed
+def test_pages_are_fetched_by_the_vendor(gateway, streamed):
+    alice = gateway().account()
+    fetch = {"type": "web_fetch_20250910", "name": "web_fetch", "max_uses": 2, "max_content_tokens": 5000}
+    reply = native(alice, request(model="lma-haiku-4-5", tools=[fetch]), streamed)
+    kinds = [block.type for block in reply.content]
+    assert kinds == ["text", "server_tool_use", "web_fetch_tool_result", "text"]
+    assert reply.usage.server_tool_use.web_fetch_requests == 1
+    alice.assert_paid("lma-haiku-4-5", reply.usage)

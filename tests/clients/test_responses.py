@@ -406,3 +406,31 @@ def test_the_other_paths_below_responses_are_not_there(gateway):
     with pytest.raises(openai.NotFoundError):
         alice.client().responses.delete(reply.id)
     alice.charges(1)
+
+
+@pytest.mark.vendors("sim")
+def test_a_conversation_is_compacted_and_charged_exactly(gateway):
+    alice = gateway().account()
+    compacted = alice.client().responses.compact(model=MODEL, input="hello", instructions="Be brief.")
+    assert compacted.object == "response.compaction"
+    assert [item.type for item in compacted.output] == ["message", "compaction"]
+    alice.assert_paid(MODEL, compacted.usage)
+    assert alice.charge().endpoint == "responses_compact"
+
+
+@pytest.mark.vendors("sim")
+@whole_and_streamed
+def test_tools_of_a_server_are_called_by_the_vendor(gateway, streamed):
+    alice = gateway().account()
+    server = {"type": "mcp", "server_label": "sums", "server_url": "https://sums.example", "require_approval": "never"}
+    reply = final(alice.client(), streamed, model="lmb-5-mini", tools=[server], max_tool_calls=1)
+    assert [item.type for item in reply.output][:2] == ["mcp_list_tools", "mcp_call"]
+    alice.assert_paid("lmb-5-mini", reply.usage)
+
+
+@pytest.mark.vendors("sim")
+def test_tools_of_a_server_need_a_limit(gateway):
+    server = {"type": "mcp", "server_label": "sums", "server_url": "https://sums.example"}
+    with pytest.raises(openai.BadRequestError) as refused:
+        respond(gateway().account().client(), tools=[server])
+    assert refused.value.param == "max_tool_calls" and "tools[0].type is 'mcp'" in refused.value.message
