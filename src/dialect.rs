@@ -32,6 +32,8 @@ pub enum Endpoint {
     Chat,
     /// Text in the responses format.
     Responses,
+    /// A shorter form of a conversation in the responses format.
+    ResponsesCompact,
     /// Text in the native messages format.
     Messages,
     /// Images from text.
@@ -59,6 +61,7 @@ impl Endpoint {
         match self {
             Endpoint::Chat => "/v1/chat/completions",
             Endpoint::Responses => "/v1/responses",
+            Endpoint::ResponsesCompact => "/v1/responses/compact",
             Endpoint::Messages => "/v1/messages",
             Endpoint::Images => "/v1/images/generations",
             Endpoint::ImageEdits => "/v1/images/edits",
@@ -84,6 +87,7 @@ impl Endpoint {
         match self {
             Endpoint::Chat => "chat",
             Endpoint::Responses => "responses",
+            Endpoint::ResponsesCompact => "responses_compact",
             Endpoint::Messages => "messages",
             Endpoint::Images => "images",
             Endpoint::ImageEdits => "image_edits",
@@ -97,12 +101,12 @@ impl Endpoint {
     }
 
     /// Returns the endpoint whose models and rules apply. A count of tokens takes the calls that it
-    /// counts, so it has none of its own.
+    /// counts, and a compaction the conversations of responses, so they have none of their own.
     #[must_use]
     pub(crate) fn rules_endpoint(self) -> Endpoint {
         match self {
             Endpoint::MessagesCountTokens => Endpoint::Messages,
-            Endpoint::ResponsesInputTokens => Endpoint::Responses,
+            Endpoint::ResponsesInputTokens | Endpoint::ResponsesCompact => Endpoint::Responses,
             own => own,
         }
     }
@@ -117,9 +121,10 @@ impl Endpoint {
     }
 
     /// All endpoints.
-    pub const ALL: [Endpoint; 11] = [
+    pub const ALL: [Endpoint; 12] = [
         Endpoint::Chat,
         Endpoint::Responses,
+        Endpoint::ResponsesCompact,
         Endpoint::Messages,
         Endpoint::Images,
         Endpoint::ImageEdits,

@@ -1,5 +1,6 @@
 //! The endpoints beside conversation: what reaches the vendor, what comes back, what is charged.
 
+mod compact;
 mod edits;
 mod embeddings;
 mod given;
@@ -8,8 +9,10 @@ mod listing;
 mod long_embeddings;
 mod moderations;
 mod money;
+mod prompts;
 mod reservations;
 mod responses;
+mod servers;
 mod sizes;
 mod speech;
 mod streams;

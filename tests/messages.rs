@@ -7,8 +7,10 @@ use crate::world::{
     Answer, Canned, Store, VENDOR_KEY, World, chat_of, closed_port, http, messages_of, with,
 };
 
+mod fetches;
 mod money;
 mod refusals;
+mod summaries;
 
 const DEPTH: &str = "x-gateway-fallback-depth";
 /// The least that is an answer.

@@ -28,7 +28,7 @@ pub(crate) use books::Charge;
 pub(crate) use builder::{Builder, RedisKind};
 pub(crate) use canned::{Canned, events, http};
 pub(crate) use endpoints::{
-    CHAT, COUNT_TOKENS, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, Form, IMAGE_B, IMAGE_D,
+    CHAT, COMPACT, COUNT_TOKENS, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, Form, IMAGE_B, IMAGE_D,
     INPUT_TOKENS, MESSAGES, MODERATION, OFFERS, Offer, RESPONSES, SPEECH, Sent, VIDEO, usd,
 };
 pub(crate) use gate::{Gate, Hold};

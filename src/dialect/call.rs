@@ -18,8 +18,7 @@ pub(super) mod text_request;
 use fields::{invalid_value, non_null_member, read_bool};
 
 pub use request_kind::RequestKind;
-pub use text_request::InputSize;
-pub use text_request::TextRequest;
+pub use text_request::{InputSize, TextRequest, VendorReads};
 
 /// A valid body that names a model. The caller checks whether the model is on sale before
 /// [`ModelCall::parse`] reads the other fields.
@@ -103,6 +102,9 @@ impl ModelCall {
             Endpoint::Chat => chat::parse_request(&document)?,
             Endpoint::Messages => RequestKind::Messages(messages::parse_request(&document)?),
             Endpoint::Responses => RequestKind::Responses(responses::parse_request(&document)?),
+            Endpoint::ResponsesCompact => {
+                RequestKind::Compaction(responses::parse_compaction(&document)?)
+            }
             Endpoint::Embeddings => RequestKind::Embeddings(embeddings::parse_request(&document)?),
             Endpoint::Speech => {
                 RequestKind::Speech { characters: speech::count_characters(&document)? }
@@ -139,7 +141,9 @@ impl ModelCall {
             RequestKind::Chat { text, .. } | RequestKind::Messages(text) => {
                 estimate_tokens(text.input_size.text_bytes)
             }
-            RequestKind::Responses(request) => estimate_tokens(request.input_size.text_bytes),
+            RequestKind::Responses(request) | RequestKind::Compaction(request) => {
+                estimate_tokens(request.input_size.text_bytes)
+            }
             RequestKind::Embeddings(inputs) => inputs.tokens,
             RequestKind::Speech { .. }
             | RequestKind::Image { .. }
@@ -152,7 +156,9 @@ impl ModelCall {
     /// Returns the objects stored at the vendor that the call names, in the order of the body.
     pub(crate) fn references(&self) -> &[StoredObjectId] {
         match &self.kind {
-            RequestKind::Responses(request) => &request.references,
+            RequestKind::Responses(request) | RequestKind::Compaction(request) => {
+                &request.references
+            }
             RequestKind::TokenCount { references } => references,
             _ => &[],
         }

@@ -51,6 +51,8 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<RequestKind, Call
             output_min: 1,
             choices,
             hidden_output_max: hidden_max,
+            summary_output_max: 0,
+            expected_summary_max: 0,
             input_size,
         },
     })

@@ -8,11 +8,7 @@ use super::json::{JsonDocument, JsonKind, JsonValue};
 use super::meter::TOKENS_MAX;
 use crate::money::TokenUsage;
 
-/// The beginning of the types of the edits by which the vendor summarizes a long conversation
-/// before it answers.
-const COMPACTION_EDIT_PREFIX: &str = "compact_";
-/// No limit of the call bounds the summary: it may be as long as the longest answer of any model.
-const SUMMARY_TOKENS_MAX: u64 = 128_000;
+mod server_tools;
 
 /// Parses the body of a messages call. All other fields are left to the vendor to check.
 ///
@@ -29,14 +25,15 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, Call
     let thinking_max = budget.filter(|budget| *budget > output_max).unwrap_or(0);
     let within_limit = budget.filter(|budget| *budget < output_max).unwrap_or(0);
     let output_min = within_limit.saturating_add(1);
-    let summary_max = if asks_for_compaction(document) { SUMMARY_TOKENS_MAX } else { 0 };
-    let hidden_max = thinking_max.saturating_add(summary_max);
-    let input_size = measure_input(document)?;
+    let mut input_size = measure_input(document)?;
+    let summary = server_tools::add_vendor_reads(document, &mut input_size);
     Ok(TextRequest {
         output_max: Some(output_max),
         output_min,
         choices: 1,
-        hidden_output_max: hidden_max,
+        hidden_output_max: thinking_max.saturating_add(summary.tokens_max),
+        summary_output_max: summary.tokens_max,
+        expected_summary_max: summary.expected_max,
         input_size,
     })
 }
@@ -48,13 +45,6 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, Call
 pub(super) fn check_count_request(document: &JsonDocument) -> Result<(), CallError> {
     measure_input(document)?;
     Ok(())
-}
-
-/// Whether the vendor may summarize the conversation. It bills the summary beside the answer.
-fn asks_for_compaction(document: &JsonDocument) -> bool {
-    let edits = document.get("context_management").and_then(|management| management.get("edits"));
-    let mut kinds = edits.into_iter().flat_map(JsonValue::elements).filter_map(|e| e.get("type"));
-    kinds.any(|kind| kind.text().is_some_and(|kind| kind.starts_with(COMPACTION_EDIT_PREFIX)))
 }
 
 /// Checks the shape of the messages, and counts the input that is not text.
@@ -71,7 +61,7 @@ fn measure_input(document: &JsonDocument) -> Result<InputSize, CallError> {
         documents,
         vendor_tool_prompt_count: tools,
         text_bytes,
-        has_external_input: false,
+        ..InputSize::default()
     })
 }
 
@@ -362,13 +352,12 @@ mod tests {
         let text =
             parse_request(&JsonDocument::parse(body.into()).expect("sound")).expect("a call");
         let text_bytes = length - non_text_bytes;
-        let has_external_input = false;
         let expected = InputSize {
             images,
             documents,
             vendor_tool_prompt_count: 2,
             text_bytes,
-            has_external_input,
+            ..InputSize::default()
         };
         assert_eq!(text.input_size, expected);
     }

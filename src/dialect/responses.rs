@@ -4,22 +4,28 @@
 
 use super::CallError;
 use super::call::fields::{invalid_value, non_null_member, read_integer};
-use super::call::text_request::InputSize;
-use super::json::{JsonDocument, JsonKind};
+use super::call::text_request::{InputSize, VendorReads};
+use super::json::{JsonDocument, JsonKind, JsonValue};
 
+mod compaction;
 mod input;
 mod reply;
 mod stored_objects;
 mod tools;
 
+pub(crate) use compaction::meter_compaction;
 pub(crate) use reply::{EventStep, ResponseState, redact_error};
 pub use reply::{IssuedIds, error_event};
 pub use stored_objects::StoredObjectId;
 
 use input::ResponsesInput;
 use stored_objects::{ReferencedObjects, parse_id};
+use tools::{CALL_TOOLS, ToolCount};
 
 const INPUT_EXPECTED: &str = "a string or a non-empty array of items";
+
+/// A call with tools of servers may let the vendor call its tools this many times at most.
+const TOOL_CALLS_MAX: u64 = 128;
 
 /// The fields of a call that bear on its price and on stored objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,13 +44,26 @@ pub struct ResponsesRequest {
 /// # Errors
 /// [`CallError`] names the field and what would be right.
 pub fn parse_request(document: &JsonDocument) -> Result<ResponsesRequest, CallError> {
-    let has = |name| non_null_member(document, name).is_some();
     // With a prompt that the vendor stores, a call needs no input. The rules decide whether a call
     // may have one, and a refusal of it must not read as if input were missing.
-    if !has("input") && !has("prompt") {
-        return Err(CallError::missing("input", INPUT_EXPECTED));
+    require_one(document, &["input", "prompt"])?;
+    let (request, tools) = parse_fields(document)?;
+    if let Some(index) = tools.first_server() {
+        require_call_limit(document, index)?;
     }
-    parse_count_request(document)
+    Ok(request)
+}
+
+/// Parses the same fields of a call that only has its conversation compacted. It may have no
+/// `input` if it names an earlier response.
+///
+/// # Errors
+/// [`CallError`] names the field and what would be right.
+pub fn parse_compaction(document: &JsonDocument) -> Result<ResponsesRequest, CallError> {
+    require_one(document, &["input", "prompt", "previous_response_id"])?;
+    let (request, _) = parse_fields(document)?;
+    // The endpoint has no limit of output. The vendor need not keep to one that it does not know.
+    Ok(ResponsesRequest { output_max: None, ..request })
 }
 
 /// Parses the same fields of a call that only has its input tokens counted. It may have no `input`,
@@ -53,7 +72,34 @@ pub fn parse_request(document: &JsonDocument) -> Result<ResponsesRequest, CallEr
 /// # Errors
 /// [`CallError`] names the field and what would be right.
 pub(super) fn parse_count_request(document: &JsonDocument) -> Result<ResponsesRequest, CallError> {
+    parse_fields(document).map(|(request, _)| request)
+}
+
+/// Refuses a body that has none of these members, as one without input.
+fn require_one(document: &JsonDocument, names: &[&str]) -> Result<(), CallError> {
+    if names.iter().any(|name| non_null_member(document, name).is_some()) {
+        return Ok(());
+    }
+    Err(CallError::missing("input", INPUT_EXPECTED))
+}
+
+/// Refuses a call whose tool with this index is one of a server, if nothing limits how often the
+/// vendor calls it: the vendor reads the whole input again after each call.
+fn require_call_limit(document: &JsonDocument, index: usize) -> Result<(), CallError> {
+    let expected = format!(
+        "a whole number from 1 to {TOOL_CALLS_MAX}, because {CALL_TOOLS}[{index}].type is \
+         'mcp' and the vendor reads the input again after each call of a tool"
+    );
+    match read_integer(document, "max_tool_calls", 1)? {
+        Some(calls) if calls <= TOOL_CALLS_MAX => Ok(()),
+        Some(_) => Err(CallError::invalid("max_tool_calls", &expected)),
+        None => Err(CallError::missing("max_tool_calls", &expected)),
+    }
+}
+
+fn parse_fields(document: &JsonDocument) -> Result<(ResponsesRequest, ToolCount), CallError> {
     let output_max = read_integer(document, "max_output_tokens", 1)?;
+    let has_prompt = non_null_member(document, "prompt").is_some();
     let mut references = ReferencedObjects::default();
     let mut input = ResponsesInput::default();
     for (name, value) in document.members().filter(|(_, value)| !value.is_null()) {
@@ -66,8 +112,10 @@ pub(super) fn parse_count_request(document: &JsonDocument) -> Result<ResponsesRe
             ("previous_response_id" | "conversation", _) => references.add(&name, value)?,
             ("input", JsonKind::String) => {}
             ("input", JsonKind::Array) if input.read_items(value, &mut references)? > 0 => {}
+            // What is wrong with the call is then the prompt, and the rules say so.
+            ("input", _) if has_prompt => {}
             ("input", _) => return Err(invalid_value("input", INPUT_EXPECTED, value)),
-            ("tools", _) => input.tools.add_list("tools", value)?,
+            (CALL_TOOLS, _) => input.tools.add_list(CALL_TOOLS, value)?,
             _ => {}
         }
     }
@@ -77,9 +125,23 @@ pub(super) fn parse_count_request(document: &JsonDocument) -> Result<ResponsesRe
         vendor_tool_prompt_count: input.tools.prompt_count(),
         text_bytes: (document.body().len() as u64).saturating_sub(input.non_text_bytes),
         // The text of a stored prompt is not in the body.
-        has_external_input: non_null_member(document, "prompt").is_some(),
+        has_external_input: has_prompt,
+        vendor_reads: server_tool_reads(document, &input.tools),
     };
-    Ok(ResponsesRequest { output_max, input_size, references: references.0 })
+    let request = ResponsesRequest { output_max, input_size, references: references.0 };
+    Ok((request, input.tools))
+}
+
+/// Returns what the vendor reads because of tools of servers. It adds the definitions of the tools
+/// and the results of the calls to the input, and nothing limits their length.
+fn server_tool_reads(document: &JsonDocument, tools: &ToolCount) -> VendorReads {
+    if !tools.has_servers() {
+        return VendorReads::default();
+    }
+    let limit = document.get("max_tool_calls").and_then(JsonValue::integer);
+    // One more: the model may try to go on calling, and is told that it cannot.
+    let repeats = limit.unwrap_or(TOOL_CALLS_MAX).min(TOOL_CALLS_MAX).saturating_add(1);
+    VendorReads { repeats, added_tokens: u64::MAX, added_documents: 0 }
 }
 
 #[cfg(test)]
@@ -282,13 +344,12 @@ mod tests {
         let members = format!(r#""input":[{}],{tools}"#, item.replace("PART", part));
         let text_bytes = (members.len() + r#"{"model":"m",}"#.len()) as u64 - non_text_bytes;
         let input_size = parse(&members).expect("a call").input_size;
-        let has_external_input = false;
         let expected = InputSize {
             images,
             documents,
             vendor_tool_prompt_count: 2,
             text_bytes,
-            has_external_input,
+            ..InputSize::default()
         };
         assert_eq!(input_size, expected);
     }
@@ -313,6 +374,111 @@ mod tests {
     fn tools_are_counted_wherever_they_stand(#[case] members: &str, #[case] prompts: u64) {
         let input_size = parse(members).expect("a call").input_size;
         assert_eq!(input_size.vendor_tool_prompt_count, prompts);
+    }
+
+    #[rstest]
+    #[case::none(r#""input":"a","tools":[{"type":"function"}],"max_tool_calls":5"#, 0, 0)]
+    #[case::one_call(r#""input":"a","tools":[{"type":"mcp"}],"max_tool_calls":1"#, 2, u64::MAX)]
+    #[case::most(r#""input":"a","tools":[{"type":"mcp"}],"max_tool_calls":128"#, 129, u64::MAX)]
+    #[case::in_the_input(
+        r#""input":[{"type":"additional_tools","tools":[{"type":"mcp"}]}],"max_tool_calls":3"#,
+        4,
+        u64::MAX
+    )]
+    fn the_input_is_read_again_after_each_call_of_a_servers_tool(
+        #[case] members: &str,
+        #[case] repeats: u64,
+        #[case] added_tokens: u64,
+    ) {
+        let reads = parse(members).expect("a call").input_size.vendor_reads;
+        assert_eq!(reads, VendorReads { repeats, added_tokens, added_documents: 0 });
+    }
+
+    #[rstest]
+    #[case::absent("", "missing_required_parameter", "tools[1].type is 'mcp'")]
+    #[case::null(r#","max_tool_calls":null"#, "missing_required_parameter", "from 1 to 128")]
+    #[case::none(r#","max_tool_calls":0"#, "invalid_value", "from 1 to")]
+    #[case::too_many(r#","max_tool_calls":129"#, "invalid_value", "from 1 to 128")]
+    #[case::text(r#","max_tool_calls":"3""#, "invalid_value", "not a string")]
+    fn tools_of_servers_need_a_limit_of_calls(
+        #[case] member: &str,
+        #[case] code: &str,
+        #[case] said: &str,
+    ) {
+        let tools = r#""tools":[{"type":"function"},{"type":"mcp"},{"type":"mcp"}]"#;
+        let fault = parse(&format!(r#""input":"a",{tools}{member}"#)).expect_err("a fault");
+        assert_eq!((fault.code, fault.param.as_deref()), (code, Some("max_tool_calls")));
+        assert!(fault.message.contains(said), "{fault}");
+    }
+
+    #[test]
+    fn a_count_and_a_compaction_need_no_limit_of_calls() {
+        let body = r#"{"model":"m","input":"a","tools":[{"type":"mcp"}],"max_output_tokens":9}"#;
+        let document = JsonDocument::parse(body.into()).expect("sound");
+        let counted = parse_count_request(&document).expect("a call");
+        let compacted = parse_compaction(&document).expect("a call");
+        assert_eq!(counted.input_size, compacted.input_size);
+        assert_eq!(counted.input_size.vendor_reads.repeats, TOOL_CALLS_MAX + 1);
+        assert_eq!((counted.output_max, compacted.output_max), (Some(9), None));
+    }
+
+    #[rstest]
+    #[case::input(r#""input":"a""#, true)]
+    #[case::previous(r#""previous_response_id":"r""#, true)]
+    #[case::nothing(r#""input":null"#, false)]
+    #[case::conversation(r#""conversation":"c""#, false)]
+    fn a_compaction_needs_a_conversation(#[case] members: &str, #[case] is_sound: bool) {
+        let body = format!(r#"{{"model":"m",{members}}}"#);
+        let document = JsonDocument::parse(body.into()).expect("sound");
+        assert_eq!(parse_compaction(&document).is_ok(), is_sound);
+    }
+
+    #[rstest]
+    #[case::of_a_complete_question(
+        r#"{"type":"mcp_approval_request","id":"q","server_label":"a","name":"f","arguments":"{}"}"#,
+        &[]
+    )]
+    #[case::of_another_question(
+        r#"{"type":"mcp_approval_request","id":"x","server_label":"a","name":"f","arguments":"{}"}"#,
+        &["input[1].approval_request_id=q"]
+    )]
+    #[case::of_a_question_that_is_looked_up(
+        r#"{"type":"mcp_approval_request","id":"q","server_label":"a","name":"f"}"#,
+        &["input[0].id=q", "input[1].approval_request_id=q"]
+    )]
+    #[case::of_a_call(
+        r#"{"type":"mcp_call","id":"q","server_label":"a","name":"f","arguments":"{}"}"#,
+        &["input[1].approval_request_id=q"]
+    )]
+    #[case::of_a_list(
+        r#"{"type":"mcp_list_tools","id":"q","server_label":"a","tools":[]}"#,
+        &["input[1].approval_request_id=q"]
+    )]
+    fn an_approval_is_looked_up_unless_its_question_is_in_the_body(
+        #[case] item: &str,
+        #[case] expected: &[&str],
+    ) {
+        let approval =
+            r#"{"type":"mcp_approval_response","approval_request_id":"q","approve":true}"#;
+        assert_eq!(named(&format!(r#""input":[{item},{approval}]"#)), expected);
+    }
+
+    #[test]
+    fn a_call_that_was_approved_is_complete_beside_its_question() {
+        let question = r#"{"type":"mcp_approval_request","id":"q","server_label":"a","name":"f","arguments":"{}"}"#;
+        let call = r#"{"type":"mcp_call","id":"c","approval_request_id":"q","server_label":"a","name":"f","arguments":"{}"}"#;
+        let nothing: [String; 0] = [];
+        assert_eq!(named(&format!(r#""input":[{question},{call}]"#)), nothing);
+        let looked_up = ["input[0].approval_request_id=q"];
+        assert_eq!(named(&format!(r#""input":[{call},{question}]"#)), looked_up);
+    }
+
+    #[test]
+    fn whatever_input_stands_beside_a_stored_prompt_it_is_the_prompt_that_is_wrong() {
+        for input in ["null", r#""""#, "[]", "7", "{}", "false", r#"[{"role":"user"}]"#] {
+            let call = parse(&format!(r#""prompt":{{"id":"p"}},"input":{input}"#));
+            assert!(call.expect("a call, as far as this goes").input_size.has_external_input);
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub(crate) mod funding;
 pub(crate) mod holds;
 pub(crate) mod output_estimates;
 pub(crate) mod quote;
+pub(crate) mod repeated_reads;
 pub(crate) mod stream_budget;
 pub(crate) mod stream_holds;
 pub(crate) mod usage_bounds;

@@ -5,12 +5,12 @@ use serde_json::json;
 
 use super::{price, reservation, usage};
 use crate::world::{
-    CHAT, Canned, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, IMAGE_B, IMAGE_D, MESSAGES, MODERATION,
-    OFFERS, Offer, RESPONSES, SPEECH, Store, World, http, usd,
+    CHAT, COMPACT, Canned, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, IMAGE_B, IMAGE_D, MESSAGES,
+    MODERATION, OFFERS, Offer, RESPONSES, SPEECH, Store, World, http, usd,
 };
 
-const PAID: [Offer; 8] =
-    [RESPONSES, IMAGE_B, IMAGE_D, EDIT_B, EDIT_D, SPEECH, EMBEDDING_B, EMBEDDING_C];
+const PAID: [Offer; 9] =
+    [RESPONSES, COMPACT, IMAGE_B, IMAGE_D, EDIT_B, EDIT_D, SPEECH, EMBEDDING_B, EMBEDDING_C];
 /// A short list of what an image may be told to have cost.
 const TOLD: i64 = 9 * 5_000 + 70 * 40_000;
 
@@ -77,6 +77,7 @@ async fn the_next_route_serves_every_endpoint_when_the_first_is_blocked(
 async fn depth_is_told_at_every_endpoint(
     #[values(
         RESPONSES,
+        COMPACT,
         IMAGE_B,
         IMAGE_D,
         EDIT_B,

@@ -8,7 +8,8 @@ use serde_json::json;
 
 use super::{price, reservation};
 use crate::world::{
-    EDIT_B, EDIT_D, EMBEDDING_B, IMAGE_B, IMAGE_D, Offer, RESPONSES, SPEECH, Store, World, usd,
+    COMPACT, EDIT_B, EDIT_D, EMBEDDING_B, IMAGE_B, IMAGE_D, Offer, RESPONSES, SPEECH, Store, World,
+    usd,
 };
 
 #[rstest]
@@ -101,7 +102,7 @@ async fn a_call_that_fails_gives_its_reservation_back_before_the_next(
 #[tokio::test]
 async fn who_hangs_up_before_the_answer_pays_for_it_once(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
-    #[values(RESPONSES, IMAGE_B, EDIT_D, SPEECH, EMBEDDING_B)] offer: Offer,
+    #[values(RESPONSES, COMPACT, IMAGE_B, EDIT_D, SPEECH, EMBEDDING_B)] offer: Offer,
 ) {
     let world = World::start(store).vendor(offer.vendor, &["delay=400", ""]).run().await;
     let sent = offer.sent(&json!({}));

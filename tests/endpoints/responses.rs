@@ -138,7 +138,7 @@ async fn a_pro_models_long_input_is_repriced_as_a_whole() {
 }
 
 /// Calls for what has no price.
-fn unpriced() -> [Value; 10] {
+fn unpriced() -> [Value; 9] {
     let file = json!({ "type": "input_file", "file_id": "f" });
     [
         json!({ "background": true }),
@@ -147,7 +147,6 @@ fn unpriced() -> [Value; 10] {
         json!({ "tools": [{ "type": "function", "name": "f" }, { "type": "file_search" }] }),
         json!({ "tools": [{ "type": "code_interpreter", "container": { "type": "auto" } }] }),
         json!({ "tools": [{ "type": "image_generation" }] }),
-        json!({ "tools": [{ "type": "mcp", "server_url": "https://a.test" }] }),
         json!({ "service_tier": "priority" }),
         json!({ "prompt": { "id": "pmpt_1" } }),
         json!({ "input": [{ "role": "user", "content": [file] }] }),

@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::price;
-use crate::world::{Canned, RESPONSES, Store, Streamed, World, http};
+use crate::world::{Canned, RESPONSES, Store, Streamed, World, events, http};
 
 /// The error that a stream ended with, which nothing may follow.
 fn error_of(streamed: &Streamed) {
@@ -200,4 +200,38 @@ async fn who_hangs_up_pays_what_the_vendor_bills(
     let billed = seen.billed.expect("a bill");
     assert_eq!((charge.basis.as_str(), seen.completed), ("reported", true));
     assert_eq!(charge.amount_nano, price(RESPONSES, &billed));
+}
+
+/// What the vendor makes of a conversation is in one item, sealed. It is no part of the answer that
+/// the limit is for.
+#[tokio::test]
+async fn a_stream_with_a_compaction_is_not_cut_at_the_limit_of_its_answer() {
+    let item = json!({
+        "id": "cmp_1", "type": "compaction", "encrypted_content": "gAAA".repeat(20_000),
+    });
+    let usage = json!({ "input_tokens": 20, "output_tokens": 16, "total_tokens": 36 });
+    let response = |status: &str| {
+        json!({ "id": "resp_1", "object": "response", "status": status, "output": [item],
+            "usage": usage })
+    };
+    let event = |kind: &str, number: u8, name: &str, value: &Value| {
+        let data = json!({ "type": kind, "sequence_number": number, name: value });
+        format!("event: {kind}\ndata: {data}\n\n")
+    };
+    let created = json!({ "id": "resp_1", "object": "response", "status": "in_progress" });
+    let told = [
+        event("response.created", 0, "response", &created),
+        event("response.output_item.added", 1, "item", &item),
+        event("response.output_item.done", 2, "item", &item),
+        event("response.output_text.delta", 3, "delta", &json!("four")),
+        event("response.completed", 4, "response", &response("completed")),
+    ];
+    let told = told.concat();
+    let vendor = Canned::start(events(&told), usize::MAX).await;
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[&vendor.url]).run().await;
+    let members = json!({ "max_output_tokens": 16 });
+    let streamed = world.open_call(RESPONSES, members).await.rest().await;
+    assert_eq!(String::from_utf8_lossy(&streamed.raw), told);
+    let charge = world.charge().await;
+    assert_eq!((charge.tokens(), charge.basis.as_str()), ((20, 16), "reported"));
 }

@@ -15,7 +15,7 @@ const INVALID: &str = "invalid_request_error";
 fn wrong_kind(offer: Offer) -> (&'static str, &'static str) {
     match offer.endpoint {
         "chat" | "moderations" => ("tts-1", "/v1/audio/speech"),
-        "responses" => ("lmc-3.5-flash", "/v1/chat/completions"),
+        "responses" | "responses_compact" => ("lmc-3.5-flash", "/v1/chat/completions"),
         "image_edits" => ("text-embedding-3-small", "/v1/embeddings"),
         "speech" => ("lmb-image-1", "/v1/images/generations"),
         _ => ("lmb-5.5", "/v1/chat/completions"),
@@ -168,7 +168,7 @@ fn answer_of(raw: &RawAnswer) -> Answer {
 }
 
 /// All cells of these, for the endpoints that have them: keys, fields and bodies.
-const CELLS: usize = 12 * (4 + 5 + 4) - 5 + 2 * 2 + 1;
+const CELLS: usize = 13 * (4 + 5 + 4) - 5 + 2 * 2 + 1;
 
 #[rstest]
 #[tokio::test]
@@ -209,6 +209,7 @@ async fn a_wrong_key_was_tried_again_for_a_minute() {
 #[rstest]
 #[case::chat("/chat/completions", true)]
 #[case::responses("/responses", true)]
+#[case::compaction("/responses/compact", true)]
 #[case::messages("/messages", true)]
 #[case::count("/messages/count_tokens", true)]
 #[case::models("/models", true)]
@@ -240,6 +241,7 @@ async fn paths_around_the_endpoints_are_not_found(
     #[values(
         "/v1/responses/resp_1",
         "/v1/responses/resp_1/input_items",
+        "/v1/responses/compact/",
         "/v1/images",
         "/v1/images/variations",
         "/v1/audio/transcriptions",

@@ -200,10 +200,12 @@ fn rules(kind: &str, key: &str) -> Vec<String> {
 async fn every_field_that_has_no_price_is_refused_and_no_vendor_hears_of_it() {
     let world = World::start(Store::Sqlite).run().await;
     let fields = rules("refuse", "field");
-    let given: Vec<_> = rules("example", "given").into_iter().skip(2).collect();
+    let given: Vec<_> = rules("example", "given").into_iter().skip(3).collect();
     let named = rules("example", "refused");
-    assert_eq!((given.len(), &named), (fields.len(), &fields), "an example for every field");
-    for (given, field) in given.iter().zip(&fields) {
+    let mut once = named.clone();
+    once.dedup();
+    assert_eq!((given.len(), &once), (named.len(), &fields), "an example for every field");
+    for (given, field) in given.iter().zip(&named) {
         let mut members: Value = serde_json::from_str(given).expect("JSON");
         for message in members["messages"].as_array_mut().into_iter().flatten() {
             message["role"] = "user".into();

@@ -4,8 +4,8 @@ use rstest::rstest;
 
 use super::*;
 use crate::world::{
-    CHAT, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, IMAGE_B, IMAGE_D, MESSAGES, MODERATION,
-    RESPONSES, SPEECH,
+    CHAT, COMPACT, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, IMAGE_B, IMAGE_D, MESSAGES,
+    MODERATION, RESPONSES, SPEECH,
 };
 
 /// A chat that is translated, and says in its head what was dropped.
@@ -20,6 +20,7 @@ const TRANSLATED: Offer = Offer { vendor: "vendor_a", model: "lma-sonnet-4-6", .
 #[case::messages_in_events(MESSAGES, json!({ "stream": true }))]
 #[case::responses(RESPONSES, json!({}))]
 #[case::responses_in_events(RESPONSES, json!({ "stream": true }))]
+#[case::compaction(COMPACT, json!({}))]
 #[case::image(IMAGE_B, json!({}))]
 #[case::image_by_ticks(IMAGE_D, json!({}))]
 #[case::edit(EDIT_B, json!({}))]

@@ -58,6 +58,7 @@ mod tests {
             ("/vendor_b/v1/moderations", Vendor::B, Moderations, ""),
             ("/vendor_a/v1/messages/count_tokens", Vendor::A, Endpoint::CountTokens, ""),
             ("/vendor_b/v1/responses/input_tokens", Vendor::B, Endpoint::InputTokens, ""),
+            ("/vendor_b/cut=1/v1/responses/compact", Vendor::B, Endpoint::Compact, "cut=1"),
         ] {
             let expected = Address { vendor, endpoint, faults, job: "" };
             assert_eq!(Address::parse(path), Some(expected), "{path}");

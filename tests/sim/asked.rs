@@ -54,6 +54,7 @@ impl Asked {
             Endpoint::Moderations => moderations::answer(self),
             Endpoint::CountTokens => self.count_message(),
             Endpoint::InputTokens => responses::count(self, record),
+            Endpoint::Compact => responses::compact(self, record),
             Endpoint::Submit | Endpoint::Poll | Endpoint::File => videos::answer(self, record),
         }
     }

@@ -17,6 +17,8 @@ pub(super) enum Endpoint {
     CountTokens,
     /// The tokens of what a response is asked for with.
     InputTokens,
+    /// A conversation of responses, made shorter.
+    Compact,
     /// Where a video is asked for.
     Submit,
     /// A video that was asked for, by its id.
@@ -39,6 +41,7 @@ impl Endpoint {
                 Endpoint::Embeddings,
                 Endpoint::Moderations,
                 Endpoint::InputTokens,
+                Endpoint::Compact,
             ],
             Vendor::C => &[Endpoint::Chat, Endpoint::Embeddings],
             Vendor::D => &[
@@ -97,6 +100,7 @@ impl Endpoint {
             Endpoint::Moderations => "/moderations",
             Endpoint::CountTokens => "/messages/count_tokens",
             Endpoint::InputTokens => "/responses/input_tokens",
+            Endpoint::Compact => "/responses/compact",
             Endpoint::Submit => "/videos/generations",
             Endpoint::Poll => "/videos",
             Endpoint::File => "/files",

@@ -88,7 +88,8 @@
 ///                     message_delta before the last; streams only
 /// web-json            vendor_a: the halves of the text have a search of the vendor's own
 ///                     between them, whose blocks stream input_json_delta; the usage at the
-///                     start knows a third of the input only
+///                     start knows a third of the input only (so it is without this fault where
+///                     the request lets the vendor fetch pages)
 /// hangup-stops        stops generating when the client hangs up; billed: until then;
 ///                     streams only
 /// failed              responses: it ends as failed, with an error and without usage;

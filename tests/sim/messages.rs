@@ -158,7 +158,8 @@ impl Call {
         let usage = usage::Usage::new(&reply.billed, &kept, &self.body, faults);
         let thought = format!("{}{}.", turn::THOUGHT, self.replies_so_far() + 1);
         let omitted = self.body["thinking"]["display"] == "omitted" || faults.has(Fault::Omitted);
-        let manner = turn::Manner { model: &self.ask.model, thought, omitted };
+        let server_tool = turn::server_tool(&self.body, faults);
+        let manner = turn::Manner { model: &self.ask.model, thought, omitted, server_tool };
         Turn::new(reply, usage, &manner, faults)
     }
 
@@ -186,7 +187,7 @@ fn ask(body: &Value, family: &Family) -> Ask {
         stream: body["stream"] == true,
         choices: 1,
         tokens_max,
-        tools: tools.map(tool).collect(),
+        tools: tools.filter(|tool| !turn::is_fetch(tool)).map(tool).collect(),
         tool_choice: match choice["type"].as_str() {
             Some("none") => ToolChoice::Forbidden,
             Some("tool") => ToolChoice::Forced(text(&choice["name"])),

@@ -33,6 +33,10 @@ const THOUGHT: u64 = 16;
 const COUNTED_FIELDS: &str = "model input instructions previous_response_id conversation \
     parallel_tool_calls reasoning text tool_choice tools truncation";
 
+/// The fields of a call that has its conversation made shorter.
+const COMPACTED_FIELDS: &str = "model input instructions previous_response_id prompt_cache_key \
+    prompt_cache_options prompt_cache_retention service_tier";
+
 /// Counts the tokens of the input, or tells why not. It costs nothing.
 pub(super) fn count(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
     let mut body = asked.json()?;
@@ -46,6 +50,30 @@ pub(super) fn count(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
     let tokens = reply.billed.prompt;
     let body = json!({ "object": "response.input_tokens", "input_tokens": tokens });
     Ok(Said::whole(Billed::default(), body.to_string()))
+}
+
+/// Makes a conversation shorter, or tells why not.
+pub(super) fn compact(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
+    let mut body = asked.json()?;
+    Member::root(&body).only(COMPACTED_FIELDS)?;
+    if body.get("input").is_none() && body.get("previous_response_id").is_some() {
+        body["input"] = "nothing".into();
+    }
+    request::check(&body, record)?;
+    let Asked { serial, created, ref faults, .. } = *asked;
+    let reply = Reply::new(Vendor::B, serial, created, &ask(&body), faults, &asked.body);
+    let object = Object::new(&body, asked, &reply, &[]).compacted(&messages_of_the_user(&body));
+    Ok(Said::new(reply.billed, reply.billed_for_prompt(), Words::Whole(object)))
+}
+
+/// The messages of the user in an input, as they came.
+fn messages_of_the_user(body: &Value) -> Vec<Value> {
+    if let Some(text) = body["input"].as_str() {
+        let part = json!({ "type": "input_text", "text": text });
+        return vec![json!({ "type": "message", "role": "user", "content": [part] })];
+    }
+    let items = body["input"].as_array().into_iter().flatten();
+    items.filter(|item| item["role"] == "user").cloned().collect()
 }
 
 /// Responds, or tells why not.

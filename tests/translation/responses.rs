@@ -50,6 +50,20 @@ fn every_golden_reply_passes_unchanged_or_not_at_all() {
     });
 }
 
+#[test]
+fn every_golden_compaction_passes_unchanged_or_not_at_all() {
+    judge(&goldens("compactions", 13), |golden| {
+        let body = given(golden);
+        for size in CHUNK_SIZES {
+            let passed = pass(Relay::new(RelayMode::Compaction, false), &body, size, INPUT);
+            let is_broken = matches!(passed.progress, RelayProgress::Failed(_));
+            passed.is(if is_broken { b"" } else { &body })?;
+            is_right(golden, &passed)?;
+        }
+        Ok(())
+    });
+}
+
 fn is_right(golden: &Golden, passed: &Relayed) -> Result<(), String> {
     passed.ended_rightly(golden)?;
     passed.costs_rightly(golden)?;

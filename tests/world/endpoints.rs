@@ -38,6 +38,8 @@ const EDITS: &str = "/v1/images/edits";
 pub(crate) const CHAT: Offer = offer("chat", "/v1/chat/completions", "vendor_b", "lmb-5.5");
 pub(crate) const MESSAGES: Offer = offer("messages", "/v1/messages", "vendor_a", "lma-sonnet-4-6");
 pub(crate) const RESPONSES: Offer = offer("responses", "/v1/responses", "vendor_b", "lmb-5.5");
+pub(crate) const COMPACT: Offer =
+    offer("responses_compact", "/v1/responses/compact", "vendor_b", "lmb-5.5");
 pub(crate) const IMAGE_B: Offer = offer("images", IMAGES, "vendor_b", "lmb-image-1");
 pub(crate) const IMAGE_D: Offer = offer("images", IMAGES, "vendor_d", "lmd-imagine-image");
 pub(crate) const EDIT_B: Offer = offer("image_edits", EDITS, "vendor_b", "lmb-image-1");
@@ -58,10 +60,11 @@ pub(crate) const INPUT_TOKENS: Offer =
 pub(crate) const VIDEO: Offer = offer("videos", "/v1/videos", "vendor_d", "lmd-imagine-video");
 
 /// Every endpoint, with every vendor whose way it is another one.
-pub(crate) const OFFERS: [Offer; 11] = [
+pub(crate) const OFFERS: [Offer; 12] = [
     CHAT,
     MESSAGES,
     RESPONSES,
+    COMPACT,
     IMAGE_B,
     IMAGE_D,
     EDIT_B,
@@ -80,7 +83,7 @@ impl Offer {
             "chat" => chat_of(model),
             "messages" => messages_of(model),
             "messages_count_tokens" => with(messages_of(model), &json!({ "max_tokens": null })),
-            "responses" | "responses_input_tokens" => {
+            "responses" | "responses_compact" | "responses_input_tokens" => {
                 json!({ "model": model, "input": "How much is 2 + 2?" })
             }
             "images" | "videos" => json!({ "model": model, "prompt": "A red dot." }),

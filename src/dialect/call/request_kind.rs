@@ -21,6 +21,8 @@ pub enum RequestKind {
     Messages(TextRequest),
     /// Text, in the responses format.
     Responses(ResponsesRequest),
+    /// A shorter form of a conversation in the responses format.
+    Compaction(ResponsesRequest),
     /// Embeddings.
     Embeddings(EmbeddingInputs),
     /// Speech.

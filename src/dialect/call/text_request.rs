@@ -13,6 +13,12 @@ pub struct TextRequest {
     /// Output tokens of one choice that the vendor may bill in addition to `output_max` without
     /// returning them.
     pub hidden_output_max: u64,
+    /// The part of `hidden_output_max` that is for summaries of the conversation, which the vendor
+    /// returns beside the answer; 0 if the client asked for none.
+    pub summary_output_max: u64,
+    /// The part of `summary_output_max` that the length of the input allows for: all of it, or 0 if
+    /// the input is too short to be summarized.
+    pub expected_summary_max: u64,
     /// The amount of input, by kind.
     pub input_size: InputSize,
 }
@@ -31,6 +37,21 @@ pub struct InputSize {
     pub text_bytes: u64,
     /// Whether the vendor may read input that is neither in the body nor counted above.
     pub has_external_input: bool,
+    /// What the vendor may read more than once, and beside the body.
+    pub vendor_reads: VendorReads,
+}
+
+/// What a vendor may read beyond one reading of the body. It reads the input again after each tool
+/// that it ran itself and after each summary, and what a tool fetched is then part of the input.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct VendorReads {
+    /// How many more times the vendor may read the input.
+    pub repeats: u64,
+    /// The most tokens of text that the vendor may add to the input; `u64::MAX` if nothing but the
+    /// model's context limits them.
+    pub added_tokens: u64,
+    /// The most documents of pages that the vendor may add to the input instead.
+    pub added_documents: u64,
 }
 
 impl InputSize {

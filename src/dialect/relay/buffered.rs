@@ -157,6 +157,11 @@ impl BufferedRelay {
                     reported.filter(|t| !is_within_bounds(t)).map(|usage| usage.units);
                 Ok(concat_chunks(reply.body))
             }
+            RelayMode::Compaction => {
+                responses::meter_compaction(&document, &mut self.meter)
+                    .ok_or(RelayError::Malformed)?;
+                Ok(body)
+            }
             RelayMode::Moderation if moderations::is_moderation_result(&document) => Ok(body),
             RelayMode::TokenCount if token_counts::is_token_count(&document) => Ok(body),
             // A moderation, a count or a response gets here only if it does not follow its format.
@@ -216,6 +221,10 @@ fn meter_messages(document: &JsonDocument, meter: &mut UsageMeter) {
     for block in document.get("content").into_iter().flat_map(JsonValue::elements) {
         for name in ["text", "thinking", "input"] {
             meter.count_bytes(block.get(name).map_or(0, |value| value.raw().len()));
+        }
+        // A summary is a text here. What a tool of the vendor fetched is an object, and no output.
+        if let Some(summary) = block.get("content") {
+            meter.count_text(summary);
         }
     }
 }

@@ -23,6 +23,8 @@ pub enum RelayMode {
     Translated(ReplyMetadata),
     /// Responses on both sides.
     Responses,
+    /// A compacted conversation in the responses format on both sides.
+    Compaction,
     /// Embeddings on both sides.
     Embeddings(EmbeddingInputs),
     /// One image on both sides.

@@ -3,6 +3,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use super::stored_objects::ReferencedObjects;
 use super::tools::ToolCount;
@@ -28,6 +29,8 @@ pub(super) struct ResponsesInput {
     pub(super) non_text_bytes: u64,
     /// The tools that items add, to which those of the call itself are added.
     pub(super) tools: ToolCount,
+    /// The ids of the questions for an approval that are complete in the body.
+    asked_approvals: HashSet<String>,
 }
 
 impl ResponsesInput {
@@ -47,11 +50,46 @@ impl ResponsesInput {
             if item.kind() != JsonKind::Object {
                 return Err(invalid_value(&format!("input[{i}]"), "an object", item));
             }
-            collect_references(item, i, references)?;
+            self.collect_references(item, i, references)?;
             self.check_lists(item, i)?;
             self.count_part(item, PARTS_DEPTH_MAX);
         }
         Ok(count)
+    }
+
+    /// Collects the ids by which the vendor would look up an item, or the object that the item
+    /// belongs to.
+    fn collect_references(
+        &mut self,
+        item: JsonValue<'_>,
+        i: usize,
+        references: &mut ReferencedObjects,
+    ) -> Result<(), CallError> {
+        let members: Vec<(Cow<'_, str>, JsonValue<'_>)> = item.members().collect();
+        let get = |name: &str| members.iter().find(|(n, _)| n == name).map(|(_, value)| *value);
+        let non_null = |name: &str| get(name).filter(|value| !value.is_null());
+        let kind = match get("type") {
+            Some(kind) => kind.text().unwrap_or_default(),
+            None if non_null("role").is_some() => Cow::Borrowed("message"),
+            None => Cow::Borrowed("item_reference"),
+        };
+        let required = required_members(&kind);
+        let is_complete = !required.is_empty()
+            && required.iter().all(|name| get(name).is_some_and(|value| has_content(name, value)));
+        if let Some(id) = non_null("id") {
+            if !is_complete {
+                references.add(&format!("input[{i}].id"), id)?;
+            } else if kind == "mcp_approval_request" {
+                self.asked_approvals.extend(id.text().map(Cow::into_owned));
+            }
+        }
+        if let Some(id) = non_null("approval_request_id") {
+            let is_asked = id.text().is_some_and(|id| self.asked_approvals.contains(&*id));
+            if !is_asked {
+                references.add(&format!("input[{i}].approval_request_id"), id)?;
+            }
+        }
+        Ok(())
     }
 
     /// Checks that the parts and the tools of an item are objects: the rules inspect these, and
@@ -127,33 +165,6 @@ fn check_parts(name: &str, list: JsonValue<'_>, i: usize) -> Result<(), CallErro
     Ok(())
 }
 
-/// Collects the ids by which the vendor would look up an item, or the object that the item belongs
-/// to.
-fn collect_references(
-    item: JsonValue<'_>,
-    i: usize,
-    references: &mut ReferencedObjects,
-) -> Result<(), CallError> {
-    let members: Vec<(Cow<'_, str>, JsonValue<'_>)> = item.members().collect();
-    let get = |name: &str| members.iter().find(|(n, _)| n == name).map(|(_, value)| *value);
-    let non_null = |name: &str| get(name).filter(|value| !value.is_null());
-    let kind = match get("type") {
-        Some(kind) => kind.text().unwrap_or_default(),
-        None if non_null("role").is_some() => Cow::Borrowed("message"),
-        None => Cow::Borrowed("item_reference"),
-    };
-    let required = required_members(&kind);
-    let is_complete = !required.is_empty()
-        && required.iter().all(|name| get(name).is_some_and(|value| has_content(name, value)));
-    if let Some(id) = non_null("id").filter(|_| !is_complete) {
-        references.add(&format!("input[{i}].id"), id)?;
-    }
-    if let Some(id) = non_null("approval_request_id") {
-        references.add(&format!("input[{i}].approval_request_id"), id)?;
-    }
-    Ok(())
-}
-
 /// Returns the members that an item of this type must have so that the vendor need not look up
 /// anything. Empty if the vendor uses the item's id whatever is sent with it.
 fn required_members(kind: &str) -> &'static [&'static str] {
@@ -166,6 +177,9 @@ fn required_members(kind: &str) -> &'static [&'static str] {
         // The text of its output is optional.
         "apply_patch_call_output" => &["call_id", "status"],
         "tool_search_call" => &["arguments"],
+        "mcp_list_tools" => &["server_label", "tools"],
+        "mcp_call" | "mcp_approval_request" => &["server_label", "name", "arguments"],
+        "mcp_approval_response" => &["approval_request_id", "approve"],
         "tool_search_output" | "additional_tools" => &["tools"],
         "function_call_output"
         | "custom_tool_call_output"
@@ -189,6 +203,7 @@ fn has_content(name: &str, value: JsonValue<'_>) -> bool {
             kind == JsonKind::Object && value.members().next().is_some()
         }
         ("tools", kind) => kind == JsonKind::Array,
+        ("approve", kind) => kind == JsonKind::Bool,
         (_, JsonKind::String)
         | ("output", JsonKind::Object | JsonKind::Array)
         | ("arguments", JsonKind::Object) => true,

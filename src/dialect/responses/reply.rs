@@ -85,6 +85,7 @@ impl ResponseState {
             | "response.refusal.delta"
             | "response.function_call_arguments.delta"
             | "response.custom_tool_call_input.delta"
+            | "response.mcp_call_arguments.delta"
             | "response.reasoning_text.delta"
             | "response.reasoning_summary_text.delta" => {
                 let delta = event.get("delta").map_or(0, string_length);
@@ -238,7 +239,7 @@ impl<'a> ResponseMembers<'a> {
 }
 
 /// Reads a usage report. A report of 0 input tokens is ignored, because every input has tokens.
-fn read_tokens(usage: JsonValue<'_>) -> Option<TokenUsage> {
+pub(super) fn read_tokens(usage: JsonValue<'_>) -> Option<TokenUsage> {
     meter::read_tokens(usage, meter::RESPONSES_FIELDS).filter(|tokens| tokens.input > 0)
 }
 
@@ -260,7 +261,7 @@ fn generated_bytes(item: JsonValue<'_>) -> usize {
 }
 
 /// Returns the length of a string in bytes, with its escapes as written.
-fn string_length(text: JsonValue<'_>) -> usize {
+pub(super) fn string_length(text: JsonValue<'_>) -> usize {
     text.string_bytes().map_or(0, <[u8]>::len)
 }
 

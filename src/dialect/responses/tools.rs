@@ -6,11 +6,21 @@ use crate::dialect::CallError;
 use crate::dialect::call::fields::invalid_value;
 use crate::dialect::json::{JsonKind, JsonValue};
 
+/// The path of the list of the call itself.
+pub(super) const CALL_TOOLS: &str = "tools";
+
+/// The type of a tool that stands for all tools of a server, which the vendor lists and calls.
+const SERVER_TOOL: &str = "mcp";
+
 /// The tools found in a call so far.
 #[derive(Default)]
 pub(super) struct ToolCount {
     has_any: bool,
     hosted: u64,
+    /// Whether any tool, wherever it stands, is one of a server.
+    has_servers: bool,
+    /// The index of the first such tool in the list of the call itself.
+    first_server: Option<usize>,
 }
 
 impl ToolCount {
@@ -20,6 +30,9 @@ impl ToolCount {
         for_each_tool(param, list, |i, tool| {
             let kind = tool.get("type").and_then(JsonValue::text).unwrap_or_default();
             self.add(&kind);
+            if param == CALL_TOOLS && kind == SERVER_TOOL {
+                self.first_server = self.first_server.or(Some(i));
+            }
             match tool.get("tools").filter(|inner| !inner.is_null()) {
                 // A namespace has no namespaces inside.
                 Some(inner) if kind == "namespace" => {
@@ -39,8 +52,19 @@ impl ToolCount {
         u64::from(self.has_any) + self.hosted
     }
 
+    /// Whether any tool is one of a server.
+    pub(super) fn has_servers(&self) -> bool {
+        self.has_servers
+    }
+
+    /// Returns the index of the first tool of the call itself that is one of a server.
+    pub(super) fn first_server(&self) -> Option<usize> {
+        self.first_server
+    }
+
     fn add(&mut self, kind: &str) {
         self.has_any = true;
+        self.has_servers |= kind == SERVER_TOOL;
         // The vendor adds no prompt of its own for functions and custom tools.
         let is_hosted = !matches!(kind, "" | "function" | "custom" | "namespace");
         self.hosted += u64::from(is_hosted);

@@ -15,9 +15,10 @@ const VERSION: &str = "/v1";
 const MODELS_PATH: &str = "/v1/models";
 
 /// The endpoints whose answer is the response to the same request, without a job.
-const SYNCHRONOUS_ENDPOINTS: [Endpoint; 10] = [
+const SYNCHRONOUS_ENDPOINTS: [Endpoint; 11] = [
     Endpoint::Chat,
     Endpoint::Responses,
+    Endpoint::ResponsesCompact,
     Endpoint::Messages,
     Endpoint::Images,
     Endpoint::ImageEdits,
@@ -151,6 +152,7 @@ mod tests {
             ("/chat/completions", true),
             ("/responses", true),
             ("/responses/input_tokens", true),
+            ("/responses/compact", true),
             ("/messages", true),
             ("/messages/count_tokens", true),
             ("/models", true),

@@ -34,6 +34,7 @@ pub(crate) fn relay_mode(ctx: &RequestContext, priced: &PricedCall) -> RelayMode
         }
         (RequestKind::Messages(_), _) => RelayMode::Messages { request_id: ctx.id.clone() },
         (RequestKind::Responses(_), _) => RelayMode::Responses,
+        (RequestKind::Compaction(_), _) => RelayMode::Compaction,
         (RequestKind::Embeddings(inputs), _) => RelayMode::Embeddings(*inputs),
         (RequestKind::Image { .. }, _) => RelayMode::Image {
             created,

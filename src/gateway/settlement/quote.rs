@@ -3,9 +3,10 @@
 use crate::catalogue::{Model, Vendor};
 use crate::dialect::CallError;
 use crate::dialect::Endpoint;
-use crate::dialect::call::{InputSize, ModelCall, RequestKind};
+use crate::dialect::call::{InputSize, ModelCall, RequestKind, TextRequest};
 use crate::dialect::videos::VideoRequest;
 use crate::gateway::api_error::{AdmissionError, ApiError, ServerError};
+use crate::gateway::settlement::repeated_reads::total_input_max;
 use crate::money::price::{Price, TokenPrice};
 use crate::money::{BilledUnits, Money, VideoResolution};
 
@@ -88,14 +89,17 @@ pub(crate) fn quote_call(
                     .output_max
                     .or_else(|| model.default_number(context.endpoint, "max_tokens")),
                 choices: t.choices,
-                beyond_limit: t.hidden_output_max,
+                beyond_limit: beyond_limit(t),
                 limit_min: t.output_min,
                 grows: call.stream,
             };
             quote_tokens(model, price, &t.input_size, output, context)
                 .ok_or_else(|| field_too_large("max_tokens"))
         }
-        (Price::Tokens(price), RequestKind::Responses(request)) => {
+        (
+            Price::Tokens(price),
+            RequestKind::Responses(request) | RequestKind::Compaction(request),
+        ) => {
             let output = OutputRequest {
                 limit: request.output_max,
                 choices: 1,
@@ -133,6 +137,12 @@ pub(crate) fn quote_call(
     .map(Some)
 }
 
+/// Returns how many output tokens of one choice the vendor may bill beside the limit.
+fn beyond_limit(text: &TextRequest) -> u64 {
+    let unexpected = text.summary_output_max.saturating_sub(text.expected_summary_max);
+    text.hidden_output_max.saturating_sub(unexpected)
+}
+
 /// What a call says about its output.
 #[derive(Debug, Clone, Copy)]
 struct OutputRequest {
@@ -156,50 +166,51 @@ fn quote_tokens(
     context: QuoteContext,
 ) -> Option<CallQuote> {
     let OutputRequest { limit, choices, beyond_limit, grows, .. } = output;
-    let input = input_tokens_max(input_size, &model.vendor, context.text_tokens_max);
-    let input = input.saturating_add(context.earlier_input_tokens);
-    let input = model.context_length.map_or(input, |most| input.min(most));
-    let rule = model.output_limit(context.endpoint);
-    let amount = |one: u64| {
-        let tokens = one.saturating_add(beyond_limit).saturating_mul(choices);
-        price.quote(input, tokens, context.priced_at).ok().map(|quote| quote.wanted)
-    };
     let by_rules = model.vendor.output_tokens_default;
     // A hold that grows may begin with what is usual. One that cannot must not cut an answer only
     // because those before it were short.
-    let usual = context.output_estimate.map_or(by_rules, |usual| match grows {
-        true => usual,
-        false => usual.max(by_rules),
-    });
+    let lately = context.output_estimate.unwrap_or(by_rules);
+    let usual = if grows { lately } else { lately.max(by_rules) };
     let model_max = model.output_max.or(model.context_length).unwrap_or(usual);
     let limit_max = limit.unwrap_or(model_max);
-    let estimated = usual.min(limit_max);
-    let limit_min = rule.map_or(1, |rule| rule.min.max(output.limit_min)).min(limit_max);
-    let is_requested = limit.is_some();
-    let limited =
-        LimitedTokens { input, choices, beyond_limit, limit_min, limit_max, is_requested };
-    Some(match rule {
+    let sent = input_tokens_max(input_size, &model.vendor, context.text_tokens_max);
+    let sent = sent.saturating_add(context.earlier_input_tokens);
+    let output_max = limit_max.saturating_add(beyond_limit);
+    let input = total_input_max(model, input_size, sent, output_max);
+    let cost = |one: u64| {
+        let quote = price.quote(input, one.saturating_mul(choices), context.priced_at);
+        quote.ok().map(|quote| quote.wanted)
+    };
+    let cost_of_limit = |limit: u64| cost(limit.saturating_add(beyond_limit));
+    Some(match model.output_limit(context.endpoint) {
         _ if grows => CallQuote {
-            full: amount(limit_max)?,
-            estimate: amount(estimated)?,
+            full: cost(output_max)?,
+            estimate: cost(usual.min(output_max))?,
             least: price.quote(input, 1, context.priced_at).ok()?.wanted,
             coverage: OutputCoverage::Grows,
         },
-        Some(_) => CallQuote {
-            full: amount(limit_max)?,
-            estimate: amount(estimated.max(limit_min))?,
-            least: amount(limit_min)?,
-            coverage: OutputCoverage::Limited(limited),
-        },
+        Some(rule) => {
+            let limit_min = rule.min.max(output.limit_min).min(limit_max);
+            let is_requested = limit.is_some();
+            CallQuote {
+                full: cost(output_max)?,
+                estimate: cost_of_limit(usual.min(limit_max).max(limit_min))?,
+                least: cost_of_limit(limit_min)?,
+                coverage: OutputCoverage::Limited(LimitedTokens {
+                    input,
+                    choices,
+                    beyond_limit,
+                    limit_min,
+                    limit_max,
+                    is_requested,
+                }),
+            }
+        }
         // No limit bounds the output, so that at least the estimate is held.
         None => {
-            let estimate = amount(usual)?;
-            CallQuote {
-                full: amount(limit_max)?.max(estimate),
-                estimate,
-                least: estimate,
-                coverage: OutputCoverage::Fixed,
-            }
+            let estimate = cost_of_limit(usual)?;
+            let full = limit.map_or(Some(estimate), cost_of_limit)?.max(estimate);
+            CallQuote { full, estimate, least: estimate, coverage: OutputCoverage::Fixed }
         }
     })
 }
@@ -358,7 +369,8 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_limit("", 256_000)]
+    #[case::no_limit("", 4_096)]
+    #[case::a_limit_above_it(r#","max_tokens":9000"#, 9_000)]
     #[case::a_limit(r#","max_tokens":10"#, 4_096)]
     fn where_no_limit_bounds_the_output_the_estimate_is_the_least(
         #[case] members: &str,

@@ -1,7 +1,7 @@
 //! The budget of a streamed response: while it runs, its cost so far stays within its hold, and the
 //! ledger gets checkpoints of it.
 
-use crate::dialect::call::{ModelCall, RequestKind};
+use crate::dialect::call::{ModelCall, RequestKind, TextRequest};
 use crate::gateway::settlement::funding::Funding;
 use crate::money::{BilledUnits, Money, TokenUsage, Usage, UsageBasis};
 
@@ -16,7 +16,8 @@ const COUNTED_OUTPUT_SLACK: u64 = 4_096;
 pub(crate) struct StreamBudget {
     /// The hold must be extended from this cost on; `None` if the hold covers every possible cost.
     pub(crate) extend_at: Option<Money>,
-    /// The requested maximum of output tokens, of all choices together; `None` if there is none.
+    /// The requested maximum of output tokens, of all choices together and with summaries of the
+    /// conversation; `None` if there is none.
     pub(crate) output_tokens_max: Option<u64>,
     /// The number of choices; 0 if the call has no text as its output.
     pub(crate) choices: u64,
@@ -33,16 +34,21 @@ impl StreamBudget {
     #[must_use]
     pub(crate) fn for_call(call: &ModelCall, funding: &Funding, full_hold: Money) -> StreamBudget {
         let Funding::Held { hold, .. } = funding else { return StreamBudget::default() };
-        let (one_max, choices) = match &call.kind {
+        // An unexpected summary is output beyond what the full hold covers.
+        let (one_max, choices, may_exceed_hold) = match &call.kind {
             RequestKind::Chat { text, .. } | RequestKind::Messages(text) => {
-                (text.output_max, text.choices)
+                let TextRequest { output_max, summary_output_max: summary, .. } = *text;
+                // A summary comes beside the answer, and no limit applies to it.
+                let output_max = output_max.map(|most| most.saturating_add(summary));
+                (output_max, text.choices, summary > text.expected_summary_max)
             }
-            RequestKind::Responses(ask) => (ask.output_max, 1),
+            RequestKind::Responses(ask) => (ask.output_max, 1, false),
             _ => return StreamBudget::default(),
         };
         let output_tokens_max = one_max.map(|most| most.saturating_mul(choices));
         // The charge is capped at the requested maximum, so a hold for that covers every response.
-        let is_covered = output_tokens_max.is_some() && hold.held() >= full_hold;
+        let is_covered =
+            output_tokens_max.is_some() && hold.held() >= full_hold && !may_exceed_hold;
         let grows = call.stream && !is_covered;
         StreamBudget {
             extend_at: grows.then(|| extend_threshold(hold.held())),

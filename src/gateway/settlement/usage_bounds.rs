@@ -12,7 +12,7 @@ use crate::money::price::Price;
 use crate::money::{BilledUnits, Money, Rate, TICKS_PER_NANO};
 
 /// The context length in tokens where the rules name none; it is more than that of any model.
-const CONTEXT_TOKENS_DEFAULT: u64 = 2_000_000;
+pub(super) const CONTEXT_TOKENS_DEFAULT: u64 = 2_000_000;
 /// A limit from a price list may be exceeded by this fraction of it, one sixteenth: a list that
 /// says 1000K may mean 1,048,576 tokens.
 const SLACK_DIVISOR: u64 = 16;
@@ -35,6 +35,7 @@ pub(crate) fn bounds_for_call(call: &ModelCall, pricing: &PricedModel) -> UsageB
         output_max: output.tokens_max(model),
         output_is_visible: !model.hidden_reasoning
             && output.hidden_tokens_max == 0
+            && output.is_readable
             && !content.has_hosted_tools(),
         ..UsageBounds::default()
     };
@@ -53,11 +54,12 @@ pub(crate) fn bounds_for_call(call: &ModelCall, pricing: &PricedModel) -> UsageB
                     requested_max: limit,
                     choices,
                     hidden_tokens_max: hidden_max,
+                    is_readable: true,
                     is_continued: false,
                 },
             )
         }
-        (_, RequestKind::Responses(ask)) => {
+        (_, RequestKind::Responses(ask) | RequestKind::Compaction(ask)) => {
             let is_continued = !ask.references.is_empty();
             let limit = ask.output_max;
             text(
@@ -66,6 +68,7 @@ pub(crate) fn bounds_for_call(call: &ModelCall, pricing: &PricedModel) -> UsageB
                     requested_max: limit,
                     choices: 1,
                     hidden_tokens_max: 0,
+                    is_readable: !matches!(call.kind, RequestKind::Compaction(_)),
                     is_continued,
                 },
             )
@@ -83,6 +86,8 @@ struct OutputRequest {
     requested_max: Option<u64>,
     choices: u64,
     hidden_tokens_max: u64,
+    /// Whether the text of the output can be read. That of a compacted conversation is encrypted.
+    is_readable: bool,
     /// Whether the vendor also reads earlier responses, which it stores.
     is_continued: bool,
 }
@@ -124,12 +129,13 @@ fn with_slack(tokens: u64) -> u64 {
 /// Returns the most input tokens that are plausible, given those counted in the body.
 fn input_tokens_max(model: &Model, content: &InputSize, counted: u64, is_continued: bool) -> u64 {
     let most_context = with_slack(model.context_length.unwrap_or(CONTEXT_TOKENS_DEFAULT));
+    let readings = content.vendor_reads.repeats.saturating_add(1);
     if content.has_hosted_tools() {
-        return most_context.saturating_mul(HOSTED_TOOL_STEPS_MAX);
+        return most_context.saturating_mul(readings.max(HOSTED_TOOL_STEPS_MAX));
     }
     // If the body is longer than the listed context and the vendor accepts it, the tokens that were
     // sent are plausible.
-    let most = most_context.max(counted);
+    let most = most_context.saturating_mul(readings).max(counted);
     let is_alone = content.is_bounded_by_body() && !is_continued;
     if is_alone { most.min(plausible_max(counted)) } else { most }
 }
@@ -257,6 +263,15 @@ mod tests {
         assert_eq!(bounds.output_max, most);
     }
 
+    /// What the vendor makes of a conversation is encrypted, so that its length tells nothing, and
+    /// no limit applies to it.
+    #[test]
+    fn the_output_of_a_compaction_is_believed_up_to_what_the_model_can_put_out() {
+        let members = r#""input":"hi","max_output_tokens":16"#;
+        let bounds = bounds("lmb-4o", Endpoint::ResponsesCompact, members);
+        assert_eq!((bounds.output_max, bounds.output_is_visible), (17_408 + 64, false));
+    }
+
     /// The largest report of input that is accepted.
     #[rstest]
     #[case::text("lmb-5.5", Endpoint::Chat, HI, 16 * 16 + 4_096)]
@@ -288,6 +303,37 @@ mod tests {
         "lmb-5.5",
         Endpoint::Responses,
         r#""input":"hi","prompt":{"id":"p"}"#,
+        425_000
+    )]
+    #[case::pages_that_the_vendor_fetches(
+        "lma-haiku-4-5",
+        Endpoint::Messages,
+        r#""max_tokens":5,"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"web_fetch_20250910","name":"web_fetch","max_uses":1,"max_content_tokens":9}]"#,
+        16 * 212_500
+    )]
+    #[case::a_summary_before_the_answer(
+        "lma-haiku-4-5",
+        Endpoint::Messages,
+        r#""max_tokens":5,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"u"}}]}],"context_management":{"edits":[{"type":"compact_20260112"}]}"#,
+        2 * 212_500
+    )]
+    #[case::calls_of_a_servers_tools(
+        "lmb-5.5",
+        Endpoint::Responses,
+        r#""input":"hi","max_tool_calls":3,"tools":[{"type":"mcp","server_label":"a"}]"#,
+        16 * 425_000
+    )]
+    #[case::many_calls_of_a_servers_tools(
+        "lmb-5.5",
+        Endpoint::Responses,
+        r#""input":"hi","max_tool_calls":20,"tools":[{"type":"mcp","server_label":"a"}]"#,
+        22 * 425_000
+    )]
+    #[case::compaction("lmb-5.5", Endpoint::ResponsesCompact, r#""input":"hi""#, 16 * 8 + 4_096)]
+    #[case::compaction_of_what_is_stored(
+        "lmb-5.5",
+        Endpoint::ResponsesCompact,
+        r#""previous_response_id":"r""#,
         425_000
     )]
     #[case::embedding("text-embedding-3-small", Endpoint::Embeddings, r#""input":"12345678""#, 32 + 4_096)]

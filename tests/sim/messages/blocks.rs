@@ -33,7 +33,7 @@ const EVERYWHERE: &[Place] = &[Place::System, Place::User, Place::Assistant, Pla
 const SHOWN: &[Place] = &[Place::User, Place::Result];
 const SAID: &[Place] = &[Place::Assistant];
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     kind("text", EVERYWHERE, "text", "cache_control citations"),
     kind("image", SHOWN, "source", "cache_control"),
     kind("document", SHOWN, "source", "cache_control citations context title"),
@@ -42,6 +42,7 @@ const KINDS: [Kind; 13] = [
     kind("tool_use", SAID, "id name input", "cache_control caller"),
     kind("server_tool_use", SAID, "id name input", "cache_control caller"),
     kind("web_search_tool_result", SAID, "tool_use_id content", "cache_control caller"),
+    kind("web_fetch_tool_result", SAID, "tool_use_id content", "cache_control caller"),
     kind("tool_search_tool_result", SAID, "tool_use_id content", "cache_control caller"),
     kind("tool_reference", &[Place::Result], "tool_name", "cache_control"),
     kind("compaction", SAID, "content", "cache_control"),

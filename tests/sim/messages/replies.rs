@@ -24,6 +24,13 @@ fn with_tools(model: &str) -> Value {
     request
 }
 
+/// A request with the vendor's tool for pages.
+fn with_fetch(model: &str) -> Value {
+    let mut request = request(model);
+    request["tools"] = json!([{"type": "web_fetch_20250910", "name": "web_fetch"}]);
+    request
+}
+
 /// The reply and the stream to the same request, and the tokens of the reply.
 fn answered(request: &Value, faults: &str, record: &Record) -> (Value, Vec<Event>, Billed) {
     let faults = Faults::parse(faults).expect("known faults");
@@ -278,6 +285,24 @@ fn oddities_come_when_asked_for() {
     let usage = |faults: &str| reply(&request("lma-opus-5"), faults)["usage"].clone();
     assert_eq!(usage("bad-usage")["input_tokens"], -7);
     assert_eq!((usage("no-usage"), usage("null-usage")), (json!(null), json!(null)));
+}
+
+#[test]
+fn pages_are_fetched_if_the_request_allows_it() {
+    let mut request = with_fetch("lma-haiku-4-5");
+    let fetched = reply(&request, "prompt=900");
+    let content = fetched["content"].as_array().expect("blocks");
+    let kinds: Vec<_> = content.iter().map(|block| &block["type"]).collect();
+    assert_eq!(kinds, ["text", "server_tool_use", "web_fetch_tool_result", "text"]);
+    assert_eq!(content[2]["tool_use_id"], content[1]["id"]);
+    let usage = &fetched["usage"];
+    assert_eq!(usage["server_tool_use"]["web_fetch_requests"], 1);
+    let events = events(&request, "prompt=900");
+    let start = &events[0]["message"]["usage"]["input_tokens"];
+    assert_eq!((start, &usage["input_tokens"]), (&json!(300), &json!(900)));
+    assert_eq!(put_together(&events)["content"], fetched["content"]);
+    request["tool_choice"] = json!({"type": "none"});
+    assert_eq!(reply(&request, "")["content"].as_array().map(Vec::len), Some(1));
 }
 
 #[test]

@@ -4,12 +4,7 @@ use super::super::faults::Fault;
 use super::super::record::Billed;
 use super::super::script::Event;
 use super::super::usage::quoted;
-use super::turn::{Block, EXPLANATION, REDACTED, Turn};
-
-const FOUND: &str = concat!(
-    r#"[{"type":"web_search_result","url":"https://sums.example/","title":"Sums","#,
-    r#""encrypted_content":"c3Vtcw==","page_age":null}]"#,
-);
+use super::turn::{Block, EXPLANATION, REDACTED, ServerTool, Turn};
 
 impl Turn<'_> {
     /// The body of a reply that comes at once.
@@ -79,7 +74,7 @@ impl Script<'_> {
             Block::Thought { .. } => r#"{"type":"thinking","thinking":"","signature":""}"#.into(),
             Block::Text { .. } => r#"{"type":"text","text":""}"#.to_owned(),
             Block::Call { id, name, .. } => call(id, name, "{}"),
-            Block::Search { id, .. } => search(id, "{}"),
+            Block::Asked { id, tool } => asked(id, tool, "{}"),
             whole => whole_block(whole),
         };
         self.push("content_block_start", &format!(r#""index":{index},"content_block":{start}"#));
@@ -100,9 +95,12 @@ impl Script<'_> {
                 }
             }
             Block::Call { input, .. } => self.input(index, input, 1),
-            Block::Search { query, .. } => self.input(index, query, 0),
-            Block::Found { .. } => self.input(index, FOUND, 0),
-            Block::Redacted => {}
+            Block::Asked { tool, .. } => self.input(index, tool.input, 0),
+            // Where nobody expects it, JSON comes in pieces once more.
+            Block::Found { tool, .. } if self.turn.faults.has(Fault::WebJson) => {
+                self.input(index, tool.content, 0);
+            }
+            Block::Found { .. } | Block::Redacted => {}
         }
         self.odd_delta(index);
         self.push("content_block_stop", &format!(r#""index":{index}"#));
@@ -188,8 +186,9 @@ fn call(id: &str, name: &str, input: &str) -> String {
     format!(r#"{{"type":"tool_use","id":"{id}","name":{name},"input":{input}}}"#)
 }
 
-fn search(id: &str, input: &str) -> String {
-    format!(r#"{{"type":"server_tool_use","id":"{id}","name":"web_search","input":{input}}}"#)
+fn asked(id: &str, tool: &ServerTool, input: &str) -> String {
+    let name = tool.name;
+    format!(r#"{{"type":"server_tool_use","id":"{id}","name":"{name}","input":{input}}}"#)
 }
 
 fn whole_block(block: &Block) -> String {
@@ -203,9 +202,10 @@ fn whole_block(block: &Block) -> String {
             format!(r#"{{"type":"text","text":{}}}"#, quoted(&pieces.concat()))
         }
         Block::Call { id, name, input } => call(id, name, input),
-        Block::Search { id, query } => search(id, query),
-        Block::Found { id } => {
-            format!(r#"{{"type":"web_search_tool_result","tool_use_id":"{id}","content":{FOUND}}}"#)
+        Block::Asked { id, tool } => asked(id, tool, tool.input),
+        Block::Found { id, tool } => {
+            let ServerTool { result, content, .. } = tool;
+            format!(r#"{{"type":"{result}","tool_use_id":"{id}","content":{content}}}"#)
         }
     }
 }

@@ -147,6 +147,9 @@ fn the_assistant_may_begin_and_its_turns_hold_what_the_vendor_did() {
     let found = json!({"type": "tool_search_tool_search_result",
         "tool_references": [{"type": "tool_reference", "tool_name": "now"}]});
     let found = json!({"type": "tool_search_tool_result", "tool_use_id": "s_1", "content": found});
+    let fetch = json!({"type": "server_tool_use", "id": "s_2", "name": "web_fetch", "input": {}});
+    let page = json!({"type": "web_fetch_result", "url": "https://sums.example/"});
+    let page = json!({"type": "web_fetch_tool_result", "tool_use_id": "s_2", "content": page});
     let hi = json!({"role": "user", "content": "Hi"});
     let turn = |content: Value| json!({"role": "assistant", "content": content});
     judge(
@@ -155,6 +158,7 @@ fn the_assistant_may_begin_and_its_turns_hold_what_the_vendor_did() {
             (json!({"messages": [turn(json!("Hello.")), hi]}), ""),
             (json!({"messages": [turn(json!("Hello."))]}), "assistant message prefill"),
             (json!({"messages": [hi, turn(json!([compacted, search, found])), hi]}), ""),
+            (json!({"messages": [hi, turn(json!([fetch, page])), hi]}), ""),
             (json!({"messages": [hi, turn(json!([{"type": "tool_reference"}])), hi]}), "here"),
         ],
     );

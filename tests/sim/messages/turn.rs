@@ -1,5 +1,7 @@
 //! A reply in blocks, and the reason why it ends.
 
+use serde_json::Value;
+
 use super::super::faults::{Fault, Faults};
 use super::super::record::Billed;
 use super::super::reply::{Reply, first_words, fnv};
@@ -12,7 +14,55 @@ pub(super) const THOUGHT: &str =
 pub(super) const REDACTED: &str = "cmVkYWN0ZWQ/dGhvdWdodA+8/Sim==";
 /// Why a request is refused.
 pub(super) const EXPLANATION: &str = "This request was declined: \"four\" is a secret.";
-const SEARCH: &str = r#"{"query":"two and two"}"#;
+
+/// A tool of the vendor's own.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ServerTool {
+    pub(super) name: &'static str,
+    /// What it is called with.
+    pub(super) input: &'static str,
+    /// The type of the block that holds its result.
+    pub(super) result: &'static str,
+    pub(super) content: &'static str,
+    /// How the usage counts its calls.
+    pub(super) requests: &'static str,
+}
+
+const SEARCH: ServerTool = ServerTool {
+    name: "web_search",
+    input: r#"{"query":"two and two"}"#,
+    result: "web_search_tool_result",
+    content: concat!(
+        r#"[{"type":"web_search_result","url":"https://sums.example/","title":"Sums","#,
+        r#""encrypted_content":"c3Vtcw==","page_age":null}]"#,
+    ),
+    requests: r#"{"web_search_requests":1}"#,
+};
+const FETCH: ServerTool = ServerTool {
+    name: "web_fetch",
+    input: r#"{"url":"https://sums.example/"}"#,
+    result: "web_fetch_tool_result",
+    content: concat!(
+        r#"{"type":"web_fetch_result","url":"https://sums.example/","#,
+        r#""retrieved_at":"2026-11-25T00:00:00Z","content":{"type":"document","title":"Sums","#,
+        r#""source":{"type":"text","media_type":"text/plain","data":"2 + 2 = 4"}}}"#,
+    ),
+    requests: r#"{"web_search_requests":0,"web_fetch_requests":1}"#,
+};
+
+/// The tool that the vendor runs for a request, if it runs one: it fetches wherever it may.
+pub(super) fn server_tool(body: &Value, faults: &Faults) -> Option<&'static ServerTool> {
+    if faults.has(Fault::WebJson) {
+        return Some(&SEARCH);
+    }
+    let fetches = body["tools"].as_array().into_iter().flatten().any(is_fetch);
+    (fetches && body["tool_choice"]["type"] != "none").then_some(&FETCH)
+}
+
+/// Whether this is the vendor's tool for pages.
+pub(super) fn is_fetch(tool: &Value) -> bool {
+    tool["type"].as_str().is_some_and(|kind| kind.starts_with("web_fetch"))
+}
 
 /// The mark by which the vendor knows a thought of its own.
 pub(super) fn signature(thought: &str) -> String {
@@ -41,14 +91,15 @@ pub(super) enum Block {
         name: String,
         input: &'static str,
     },
-    /// A search of the vendor's own, with what it looked for.
-    Search {
+    /// A call of a tool of the vendor's own.
+    Asked {
         id: String,
-        query: &'static str,
+        tool: &'static ServerTool,
     },
-    /// What that search found.
+    /// What that tool found.
     Found {
         id: String,
+        tool: &'static ServerTool,
     },
 }
 
@@ -58,6 +109,8 @@ pub(super) struct Manner<'a> {
     pub(super) thought: String,
     /// Whether thoughts come without their text.
     pub(super) omitted: bool,
+    /// What the vendor runs between the halves of the text.
+    pub(super) server_tool: Option<&'static ServerTool>,
 }
 
 /// A reply of the vendor's, before it is put into JSON.
@@ -144,12 +197,12 @@ fn blocks(reply: &Reply, manner: &Manner<'_>, faults: &Faults) -> Vec<Block> {
         blocks.push(Block::Redacted);
     }
     let pieces: Vec<_> = reply.pieces().into_iter().map(str::to_owned).collect();
-    if faults.has(Fault::WebJson) {
+    if let Some(tool) = manner.server_tool {
         let (first, second) = pieces.split_at(pieces.len() / 2);
         let id = reply.id.replace("msg_", "srvtoolu_");
         blocks.extend(spoken(first));
-        blocks.push(Block::Search { id: id.clone(), query: SEARCH });
-        blocks.push(Block::Found { id });
+        blocks.push(Block::Asked { id: id.clone(), tool });
+        blocks.push(Block::Found { id, tool });
         blocks.extend(spoken(second));
     } else {
         blocks.extend(spoken(&pieces));

@@ -6,6 +6,7 @@ use super::super::faults::{Fault, Faults};
 use super::super::record::Billed;
 use super::super::usage::quoted;
 use super::cache::Kept;
+use super::turn::{self, ServerTool};
 
 const BROKEN: &str = concat!(
     r#"{"input_tokens":-7,"cache_creation_input_tokens":"many","#,
@@ -19,7 +20,7 @@ pub(super) struct Usage {
     speed: String,
     region: String,
     style: Style,
-    searched: bool,
+    server_tool: Option<&'static ServerTool>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl Usage {
             speed: told("speed", "standard"),
             region: told("inference_geo", "global"),
             style: style.map_or(Style::Full, |(_, style)| style),
-            searched: faults.has(Fault::WebJson),
+            server_tool: turn::server_tool(body, faults),
         }
     }
 
@@ -68,7 +69,8 @@ impl Usage {
 
     /// The same at the start of a stream, when `output` tokens are made.
     pub(super) fn at_start(&self, output: u64) -> String {
-        let uncached = if self.searched { self.uncached() / 3 } else { self.uncached() };
+        let parts = if self.server_tool.is_some() { 3 } else { 1 };
+        let uncached = self.uncached() / parts;
         self.member(&format!(
             "{{{},{},\"output_tokens\":{output},{}}}",
             self.input(uncached),
@@ -125,7 +127,7 @@ impl Usage {
     }
 
     fn searches(&self) -> &'static str {
-        if self.searched { r#"{"web_search_requests":1}"# } else { "null" }
+        self.server_tool.map_or("null", |tool| tool.requests)
     }
 
     fn circumstances(&self) -> String {

@@ -8,9 +8,10 @@ use super::request::check_tool;
 const TEXT_CHARACTERS_MAX: usize = 10_485_760;
 const ITEMS: &str = "message function_call function_call_output custom_tool_call \
     custom_tool_call_output reasoning item_reference web_search_call file_search_call \
-    code_interpreter_call image_generation_call mcp_call mcp_list_tools computer_call \
-    computer_call_output compaction local_shell_call local_shell_call_output apply_patch_call \
-    apply_patch_call_output tool_search_call tool_search_output additional_tools agent_message";
+    code_interpreter_call image_generation_call mcp_call mcp_list_tools mcp_approval_request \
+    mcp_approval_response computer_call computer_call_output compaction local_shell_call \
+    local_shell_call_output apply_patch_call apply_patch_call_output tool_search_call \
+    tool_search_output additional_tools agent_message";
 const STATES: &str = "in_progress completed incomplete";
 
 /// Refuses an input that the vendor refuses; calls may stand in the response `before` it.
@@ -93,6 +94,19 @@ fn item_of_tools(item: &Member<'_>) -> Verdict {
             item.need("content")?.items().map(|_| ())
         }
         "compaction" => item.need("encrypted_content")?.text().map(|_| ()),
+        "mcp_list_tools" => {
+            item.need("server_label")?.text()?;
+            item.need("tools")?.items().map(|_| ())
+        }
+        "mcp_call" | "mcp_approval_request" => {
+            item.need("server_label")?.text()?;
+            item.need("name")?.text()?;
+            item.need("arguments")?.text().map(|_| ())
+        }
+        "mcp_approval_response" => {
+            item.need("approval_request_id")?.text()?;
+            item.need("approve")?.boolean().map(|_| ())
+        }
         _ => Ok(()),
     }
 }

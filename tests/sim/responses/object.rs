@@ -14,6 +14,8 @@ const BROKEN: &str =
     r#"{"input_tokens":-7,"output_tokens":3.75,"total_tokens":99999999999999999999}"#;
 const FAILED: &str =
     r#"{"code":"server_error","message":"The model failed to generate a response."}"#;
+/// A summary that only the vendor can read.
+const SEALED: &str = "gAAAAABpVHdvIGFuZCB0d28gYXJlIGZvdXIu";
 /// Tokens of an image that a tool of the vendor's own makes.
 const IMAGE_TOKENS: u64 = 1056;
 /// Members that come back as they were sent, and what stands there otherwise.
@@ -142,6 +144,23 @@ impl<'a> Object<'a> {
         let usage = if failed { r#","usage":null"#.to_owned() } else { self.usage() };
         let more = if failed { String::new() } else { self.tool_usage() };
         self.text(status, &outcome.details(), &items, &format!("{usage}{more}"))
+    }
+
+    /// What is left of a conversation: these messages, and all else sealed.
+    pub(super) fn compacted(&self, messages: &[Value]) -> String {
+        let Object { id, asked, .. } = self;
+        let (serial, created) = (asked.serial, asked.created);
+        let sealed = format!(
+            "{{\"id\":\"cmp_sim{serial:012}\",\"type\":\"compaction\",\
+             \"encrypted_content\":\"{SEALED}\"}}"
+        );
+        let output: Vec<_> = messages.iter().map(Value::to_string).chain([sealed]).collect();
+        format!(
+            "{{\"id\":\"{id}\",\"object\":\"response.compaction\",\
+             \"created_at\":{created},\"output\":[{}]{}}}",
+            output.join(","),
+            self.usage()
+        )
     }
 
     fn text(&self, status: &str, details: &Details, output: &str, end: &str) -> String {

@@ -146,6 +146,11 @@ pub(super) fn check_tool<'a>(tool: &Member<'a>) -> Result<&'a str, Refusal> {
     match kind {
         "function" => tool.only("type name description parameters strict defer_loading")?,
         "code_interpreter" => drop(tool.need("container")?),
+        "mcp" => {
+            tool.need("server_label")?.text()?;
+            let source = tool.get("connector_id").map_or_else(|| tool.need("server_url"), Ok)?;
+            source.text().map(drop)?;
+        }
         "tool_search" => {
             tool.only("type execution description parameters")?;
             tool.get("execution").map(|who| who.one_of("client server")).transpose()?;

@@ -78,7 +78,7 @@ impl Script<'_> {
         self.billed.searches += u64::from(call.is_search());
         self.billed.images += u64::from(call.is_image());
         let id = &item.id;
-        for name in call.events() {
+        for &name in call.events() {
             self.push(name, &format!(r#""output_index":{at},"item_id":"{id}""#));
         }
     }

@@ -26,6 +26,11 @@ fn with(members: &Value) -> Value {
     body
 }
 
+/// The tools of a server.
+fn server() -> Value {
+    json!({"type": "mcp", "server_label": "sums", "server_url": "https://sums.example"})
+}
+
 fn tools() -> Value {
     json!([{"type": "function", "name": "temp", "parameters": {"type": "object"}}])
 }
@@ -85,7 +90,11 @@ fn requests_are_checked() {
             (json!({"text": {"format": {"type": "json_schema"}}}), "'text.format.name'"),
             (json!({"tools": tools()}), ""),
             (json!({"tools": [{"type": "function", "function": {}}]}), "'tools[0].name'"),
-            (json!({"tools": [{"type": "web_search"}, {"type": "mcp"}]}), ""),
+            (json!({"tools": [{"type": "web_search"}, server()]}), ""),
+            (json!({"tools": [{"type": "mcp"}]}), "'tools[0].server_label'"),
+            (json!({"tools": [{"type": "mcp", "server_label": "a"}]}), "'tools[0].server_url'"),
+            (json!({"input": [{"type": "mcp_call", "server_label": "a"}]}), "'input[0].name'"),
+            (json!({"input": [{"type": "mcp_approval_response"}]}), "approval_request_id'"),
             (json!({"tools": [{"type": "telepathy"}]}), "Invalid value: 'telepathy'"),
             (json!({"tool_choice": {"type": "function", "name": "f"}}), "not found in 'tools'"),
             (json!({"previous_response_id": "resp_1"}), "'resp_1' not found"),
@@ -259,9 +268,64 @@ fn hosted_tools_are_counted() {
     let kinds: Vec<_> = kinds.collect();
     assert_eq!(kinds.len(), 7);
     assert_eq!(kinds[3], "file_search_call");
-    let (reply, _) =
-        at_once(&with(&json!({"tools": [{"type": "mcp"}], "tool_choice": "none"})), "");
+    let (reply, _) = at_once(&with(&json!({"tools": [server()], "tool_choice": "none"})), "");
     assert_eq!(reply["tool_usage"]["web_search"]["num_requests"], 0);
+}
+
+#[test]
+fn tools_of_a_server_are_listed_and_called_if_nobody_has_to_be_asked() {
+    let kinds = |members: Value| {
+        let (whole, _) = at_once(&with(&members), "");
+        let (_, events, _) = streamed(&with(&members), "");
+        let output = &events[events.len() - 1]["response"]["output"];
+        assert_eq!(*output, whole["output"]);
+        let items = output.as_array().expect("items").iter();
+        items.map(|item| item["type"].as_str().expect("a type").to_owned()).collect::<Vec<_>>()
+    };
+    let mut free = server();
+    free["require_approval"] = json!("never");
+    let called = ["mcp_list_tools", "mcp_call", "message"];
+    assert_eq!(kinds(json!({"tools": [free]})), called);
+    let asked = ["mcp_list_tools", "mcp_approval_request", "message"];
+    assert_eq!(kinds(json!({"tools": [server()]})), asked);
+    let approval =
+        json!({"type": "mcp_approval_response", "approval_request_id": "a", "approve": true});
+    assert_eq!(kinds(json!({"tools": [server()], "input": [approval]})), called);
+}
+
+#[test]
+fn a_conversation_is_made_shorter() {
+    let at = Target { endpoint: Endpoint::Compact, ..AT };
+    let said = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]);
+    let compacted = |input: Value| {
+        let body = json!({"model": "lmb-5.5", "input": input});
+        Asked::for_test(at, "prompt=90;completion=40", &body).reply().expect("an object")
+    };
+    let (object, billed) = compacted(said.clone());
+    assert_eq!(object["object"], "response.compaction");
+    let kinds = |object: &Value| {
+        let items = object["output"].as_array().expect("items").iter();
+        items.map(|item| item["type"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(object["output"][0], said[0]);
+    assert_eq!(kinds(&object), [Value::Null, json!("compaction")]);
+    let usage = &object["usage"];
+    assert_eq!(json!([usage["input_tokens"], usage["output_tokens"]]), json!([90, 40]));
+    assert_eq!(billed.map(|billed| (billed.prompt, billed.completion)), Some((90, 40)));
+    let (object, _) = compacted(json!("Hi"));
+    assert_eq!(kinds(&object), ["message", "compaction"]);
+    judge(
+        at,
+        &call(),
+        &[
+            (json!({}), ""),
+            (json!({"instructions": "Be brief.", "service_tier": "flex"}), ""),
+            (json!({"max_output_tokens": 99}), "Unknown parameter: 'max_output_tokens'."),
+            (json!({"stream": true}), "Unknown parameter: 'stream'."),
+            (json!({"input": null}), "Missing required parameter: 'input'."),
+            (json!({"previous_response_id": "resp_1"}), "'resp_1' not found"),
+        ],
+    );
 }
 
 #[test]
