@@ -21,6 +21,7 @@ pub mod responses;
 pub mod speech;
 pub mod sse;
 mod token_counts;
+pub mod tokens;
 pub mod translate;
 pub mod vendor_error;
 pub mod videos;

@@ -124,8 +124,7 @@ async fn a_report_that_makes_no_sense_is_replaced_by_counting(#[case] usage: &st
     let call = chat_of("lmb-5.5");
     assert_eq!(world.chat(call.clone()).await.status, 200);
     let charge = world.charge().await;
-    let input = u64::try_from(bytes(&call)).expect("positive").div_ceil(4);
-    assert_eq!((charge.basis.as_str(), charge.tokens()), ("counted", (input, 1)));
+    assert_eq!((charge.basis.as_str(), charge.tokens()), ("counted", (14, 2)));
 }
 
 #[rstest]
@@ -226,8 +225,10 @@ async fn a_stream_with_a_high_limit_held_all_credit_and_the_next_call_was_refuse
 async fn a_long_input_is_held_at_the_dearer_tier() {
     let mut call = chat_of("lmb-5.5");
     call["max_tokens"] = 1.into();
-    call["user"] = "x".repeat(272_000).into();
-    let needed = bytes(&call) * 10_000 + 45_000;
+    // A document of pages may fill the context of 400,000 tokens.
+    let file = json!({ "filename": "a.pdf", "file_data": "data:application/pdf;base64,QUJD" });
+    call["messages"][0]["content"] = json!([{ "type": "file", "file": file }]);
+    let needed = 400_000 * 10_000 + 45_000;
     let world = World::start(Store::Sqlite).credit(&usd(needed - 1)).run().await;
     assert_eq!(world.chat(call.clone()).await.status, 402);
     world.command(&["credit", "add", "acct", "0.000000001"]).await.done();

@@ -98,10 +98,13 @@ async fn a_translated_call_is_limited_in_the_vendors_format() {
     assert_eq!(world.sim.seen()[0].json()["max_tokens"], 100);
 }
 
+#[rstest]
 #[tokio::test]
-async fn where_a_limit_does_not_bound_hidden_output_the_whole_estimate_is_needed() {
+async fn where_a_limit_does_not_bound_hidden_output_the_whole_estimate_is_needed(
+    #[values(false, true)] stream: bool,
+) {
     let offer = Offer { model: "lmd-4.6", vendor: "vendor_d", ..CHAT };
-    let members = json!({ "max_tokens": 10 });
+    let members = json!({ "max_tokens": 10, "stream": stream });
     let least = bytes(offer, &members) * 2_000 + 4_096 * 6_000;
     let builder = World::start(Store::Sqlite).vendor("vendor_d", &["reasoning=4000"]);
     let world = builder.credit(&usd(least - 1)).run().await;

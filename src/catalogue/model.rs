@@ -10,6 +10,7 @@ use super::output_limit::OutputLimitRule;
 use super::vendor::{TextApi, Vendor};
 use crate::dialect::Endpoint;
 use crate::dialect::json::JsonPatch;
+use crate::dialect::tokens::Tokenizer;
 use crate::money::Rate;
 use crate::money::price::{Price, TokenPrice, TokenRates};
 
@@ -40,6 +41,8 @@ pub struct Model {
     /// Whether it thinks without being asked, and requires its thinking back with the results of
     /// tools.
     pub thinking: bool,
+    /// The tokenizer by which its text is counted where the vendor reports no usage.
+    pub tokenizer: Tokenizer,
     /// The vendor whose model it is.
     pub vendor: Arc<Vendor>,
 }

@@ -26,13 +26,17 @@ impl OutputLimitRule {
         self.endpoint == endpoint
     }
 
-    /// Sets the limit in a body: in the members that the client sent or, if it sent none, in the
-    /// preferred one.
+    /// Sets the limit in a body: in the members that the client sent, unless they are lower, or, if
+    /// it sent none, in the preferred one.
     pub(crate) fn apply(&self, limit: u64, patch: &mut JsonPatch<'_>) {
         let is_sent = |field: &&String| patch.get(field).is_some_and(|v| !JsonValue::is_null(v));
         let sent: Vec<&String> = self.fields.iter().filter(is_sent).collect();
         let fields = if sent.is_empty() { self.fields.iter().take(1).collect() } else { sent };
-        fields.into_iter().for_each(|field| patch.set(field, limit.to_string()));
+        let is_lower = |field: &&String| {
+            patch.get(field).and_then(JsonValue::integer).is_some_and(|own| own <= limit)
+        };
+        let higher: Vec<&String> = fields.into_iter().filter(|field| !is_lower(field)).collect();
+        higher.into_iter().for_each(|field| patch.set(field, limit.to_string()));
     }
 
     /// Parses the table `output_limit` of the rules; empty if there is none.
@@ -84,6 +88,10 @@ mod tests {
     #[case::both(
         r#"{"max_tokens":90,"max_completion_tokens":80}"#,
         r#"{"max_tokens":7,"max_completion_tokens":7}"#
+    )]
+    #[case::both_and_one_is_lower(
+        r#"{"max_tokens":5,"max_completion_tokens":80}"#,
+        r#"{"max_tokens":5,"max_completion_tokens":7}"#
     )]
     fn the_limit_stands_where_the_client_had_its_own(#[case] sent: &str, #[case] expected: &str) {
         let text =

@@ -15,6 +15,7 @@ use super::rewrite::{FallbackValue, NumberClamp, RewriteRule};
 use super::vendor::{ImageEditFormat, TextApi, Vendor};
 use crate::dialect::Endpoint;
 use crate::dialect::json::patch::json_string;
+use crate::dialect::tokens::Tokenizer;
 use crate::toml_reader::{
     self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue, closest_word,
 };
@@ -147,7 +148,21 @@ fn parse_wire_settings(
     vendor.document_tokens_max = positive("document_tokens");
     // Optional, because not every vendor hosts tools itself.
     vendor.tool_tokens_max = estimate.integer("tool_tokens", faults).unwrap_or(0);
+    vendor.tokenizer = parse_tokenizer(&mut estimate, faults).unwrap_or_default();
     estimate.finish(faults);
+}
+
+/// Reads the name of a tokenizer; `None` if there is none.
+fn parse_tokenizer(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Option<Tokenizer> {
+    let name = table.text("tokenizer", faults)?;
+    let known = Tokenizer::from_name(&name);
+    if known.is_none() {
+        let names = Tokenizer::ALL.map(Tokenizer::name);
+        let near = closest_word(&name, names).unwrap_or("general");
+        let what = format!("unknown tokenizer '{name}'; closest is '{near}'");
+        faults.push(table.location.error(what));
+    }
+    known
 }
 
 fn parse_model(
@@ -166,6 +181,7 @@ fn parse_model(
         if text { prices::parse_token_count(&mut row, "output_max", faults) } else { None };
     let effort = text && row.bool("effort", faults).unwrap_or(false);
     let reasoning = text && row.bool("reasoning", faults).unwrap_or(effort);
+    let tokenizer = if text { parse_tokenizer(&mut row, faults) } else { None };
     let messages = kind == ModelKind::Chat && vendor.text_api == TextApi::Messages;
     let json_schema = messages && row.bool("json_schema", faults).unwrap_or(false);
     let thinking = messages && row.bool("thinking", faults).unwrap_or(false);
@@ -183,6 +199,7 @@ fn parse_model(
         hidden_reasoning: reasoning,
         supports_json_schema: json_schema,
         thinking,
+        tokenizer: tokenizer.unwrap_or(vendor.tokenizer),
         vendor,
     };
     ModelEntry { model, location, is_default }

@@ -7,6 +7,7 @@ use super::field_policy::FieldPolicy;
 use super::output_limit::OutputLimitRule;
 use super::rewrite::RewriteRule;
 use crate::dialect::Endpoint;
+use crate::dialect::tokens::Tokenizer;
 
 /// The API format of a vendor's text endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,6 +63,8 @@ pub struct Vendor {
     /// The most input tokens that the vendor adds for each tool that it hosts itself, and once more
     /// if a call has any tools.
     pub tool_tokens_max: u64,
+    /// The tokenizer of its models, unless a model names another one.
+    pub tokenizer: Tokenizer,
     pub(super) field_policies: Vec<(Endpoint, FieldPolicy)>,
     pub(super) rewrites: Vec<RewriteRule>,
     pub(super) output_limits: Vec<OutputLimitRule>,

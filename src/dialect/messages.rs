@@ -23,7 +23,7 @@ pub(super) fn parse_request(document: &JsonDocument) -> Result<TextRequest, Call
     // With interleaved tool calls, the thinking budget may exceed `max_tokens`.
     let budget = document.get("thinking").and_then(|t| t.get("budget_tokens")?.integer());
     let thinking_max = budget.filter(|budget| *budget > output_max).unwrap_or(0);
-    let within_limit = budget.filter(|budget| *budget < output_max).unwrap_or(0);
+    let within_limit = budget.filter(|budget| *budget <= output_max).unwrap_or(0);
     let output_min = within_limit.saturating_add(1);
     let mut input_size = measure_input(document)?;
     let summary = server_tools::add_vendor_reads(document, &mut input_size);

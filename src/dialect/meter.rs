@@ -2,7 +2,9 @@
 //! reports nothing.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::json::JsonValue;
+use super::json::value::unescape_lossy;
+use super::json::{JsonKind, JsonValue};
+use super::tokens::{TextTally, Tokenizer, add_json};
 use crate::money::{BilledUnits, TokenUsage, Usage, UsageBasis};
 use bounds::UsageBounds;
 
@@ -14,7 +16,7 @@ pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
 /// A reported cost of more than this many ticks (10 USD), or of 0, is a vendor error and no report.
 const TICKS_MAX: u64 = 100_000_000_000;
 
-/// Bytes of text per token in estimates. English text averages near four.
+/// Bytes of text per token where only the bytes are known. English text averages near four.
 const BYTES_PER_TOKEN: u64 = 4;
 
 /// How complete a usage report is.
@@ -44,7 +46,7 @@ impl From<MeteredTokens> for Usage {
     }
 }
 
-/// Estimates the tokens of a text from its bytes.
+/// Estimates the tokens of a text from its bytes alone, which is quick and twice too high at times.
 #[must_use]
 pub(crate) fn estimate_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
@@ -57,15 +59,49 @@ pub(super) fn read_cost_ticks(usage: JsonValue<'_>) -> Option<u64> {
     ticks_reported.filter(|ticks| (1..=TICKS_MAX).contains(ticks))
 }
 
+/// Where a piece of text belongs: pieces of one text continue each other, and pieces of two do not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TextSource {
+    /// The index of the choice, of the content block or of the output item.
+    pub index: u64,
+    /// The member or the call of a tool in it.
+    pub part: u64,
+}
+
+/// Counts what the vendor generated in the block with this index of a messages reply.
+pub(crate) fn count_block(block: JsonValue<'_>, index: u64, meter: &mut UsageMeter) {
+    for (name, value) in block.raw_members() {
+        match &*name {
+            b"text" => meter.count_value(value, TextSource { index, part: 0 }),
+            b"thinking" => meter.count_value(value, TextSource { index, part: 1 }),
+            b"name" => meter.count_tool_name(value, TextSource { index, part: 2 }),
+            b"input" => meter.count_value(value, TextSource { index, part: 3 }),
+            // A summary is a text here. What a tool of the vendor fetched is an object, and no
+            // output.
+            b"content" if value.kind() == JsonKind::String => {
+                meter.count_value(value, TextSource { index, part: 4 });
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Collects a call's usage: what the vendor reports, and what the gateway counts.
 #[derive(Debug, Clone, Default)]
 pub struct UsageMeter {
     reported: Option<TokenUsage>,
     quality: ReportQuality,
-    /// Bytes of text that the vendor generated.
-    text_bytes: u64,
-    /// The number of pieces in which the text arrived; most vendors send about one token in each.
-    text_chunks: u64,
+    /// The text that the vendor generated.
+    text: TextTally,
+    /// The text to which the last piece belongs.
+    source: TextSource,
+    /// The calls of tools that the vendor generated.
+    tool_calls: u64,
+    /// Bytes that the vendor generated, but that the gateway did not read.
+    unread_bytes: u64,
+    /// The output as it was counted when the vendor made its report.
+    counted_at_report: u64,
+    tokenizer: Tokenizer,
     /// A report above these bounds is rejected.
     bounds: UsageBounds,
 }
@@ -76,22 +112,27 @@ impl UsageMeter {
         self.bounds = bounds;
     }
 
+    /// Sets the tokenizer by which text is counted.
+    pub(crate) fn set_tokenizer(&mut self, tokenizer: Tokenizer) {
+        self.tokenizer = tokenizer;
+    }
+
     /// Returns the vendor's report, if it is rejected because it exceeds the bounds.
     #[must_use]
     pub(crate) fn rejected_report(&self) -> Option<TokenUsage> {
-        self.reported.filter(|tokens| !self.bounds.admits_tokens(*tokens, self.estimated_output()))
+        self.reported.filter(|tokens| !self.bounds.admits_tokens(*tokens, self.plausible_output()))
     }
 
     /// Returns the vendor's report, if it is within the bounds.
     fn accepted_report(&self) -> Option<TokenUsage> {
-        self.reported.filter(|tokens| self.bounds.admits_tokens(*tokens, self.estimated_output()))
+        self.reported.filter(|tokens| self.bounds.admits_tokens(*tokens, self.plausible_output()))
     }
 
     /// Records the `usage` of a chat reply or chunk. A later report replaces an earlier one, since
     /// vendors that report repeatedly send running totals.
     pub(crate) fn record_chat_usage(&mut self, usage: JsonValue<'_>) {
         if let Some(tokens) = read_tokens(usage, CHAT_FIELDS) {
-            self.reported = Some(tokens);
+            self.record_tokens(tokens, self.quality);
         }
     }
 
@@ -99,6 +140,7 @@ impl UsageMeter {
     pub(crate) fn record_tokens(&mut self, tokens: TokenUsage, quality: ReportQuality) {
         self.reported = Some(tokens);
         self.quality = quality;
+        self.counted_at_report = self.estimated_output();
     }
 
     /// Counts the text in the choices of a chat reply or chunk. `text_member` is the member that
@@ -106,28 +148,44 @@ impl UsageMeter {
     /// finish reason.
     pub(crate) fn count_choices(&mut self, choices: JsonValue<'_>, text_member: &str) -> u64 {
         let mut finished = 0;
-        for choice in choices.elements() {
+        for (place, choice) in choices.elements().enumerate() {
+            let (mut index, mut message) = (place as u64, None);
             for (name, value) in choice.raw_members() {
                 if *name == *text_member.as_bytes() {
-                    self.count_message(value);
+                    message = Some(value);
                 } else if *name == *b"finish_reason" && !value.is_null() {
                     finished += 1;
+                } else if *name == *b"index" {
+                    index = value.integer().unwrap_or(index);
                 }
             }
+            message.into_iter().for_each(|message| self.count_message(message, index));
         }
         finished
     }
 
     /// Returns the usage of a reply that was cut off. A vendor that reports while it generates may
-    /// have reported less output than it had sent; then the counted output is used. `input` is the
-    /// number of input tokens if the vendor reports none.
+    /// have reported less output than it had sent; then the text after its report is counted too.
+    /// `input` is the number of input tokens if the vendor reports none.
     #[must_use]
     pub(crate) fn usage_so_far(&self, input: u64) -> MeteredTokens {
         let usage = self.usage(input);
-        if usage.tokens.output >= self.estimated_output() || self.quality == ReportQuality::Final {
+        if self.quality == ReportQuality::Final || usage.basis == UsageBasis::Counted {
             return usage;
         }
-        let tokens = TokenUsage { output: self.estimated_output(), ..usage.tokens };
+        let counted = self.estimated_output();
+        let since_report = counted.saturating_sub(self.counted_at_report);
+        // A report of less than half of what was counted was not made for the text before it.
+        let is_stale = usage.tokens.output < self.counted_at_report / 2;
+        let output = if is_stale {
+            counted.max(usage.tokens.output)
+        } else {
+            usage.tokens.output.saturating_add(since_report)
+        };
+        if output == usage.tokens.output {
+            return usage;
+        }
+        let tokens = TokenUsage { output, ..usage.tokens };
         MeteredTokens { tokens, basis: UsageBasis::Counted }
     }
 
@@ -138,73 +196,144 @@ impl UsageMeter {
         self.accepted_report().is_some()
     }
 
+    /// Whether the vendor has reported usage that needs no count beside it: within the bounds, with
+    /// input and with output.
+    #[must_use]
+    pub(crate) fn has_whole_report(&self) -> bool {
+        self.accepted_report().is_some_and(|tokens| tokens.input > 0 && tokens.output > 0)
+    }
+
     /// Whether the vendor generated any output.
     #[must_use]
     pub(crate) fn has_output(&self) -> bool {
         let reported = self.accepted_report().is_some_and(|t| t.output > 0);
-        self.text_bytes > 0 || (reported && self.quality != ReportQuality::Early)
+        self.has_text() || (reported && self.quality != ReportQuality::Early)
     }
 
-    /// Returns the usage: as reported, or else the counted output with `input` input tokens.
+    /// Returns the usage: as reported, or else the counted output with `input` input tokens. A side
+    /// that is reported as 0 counts as not reported if there was input, or if text arrived.
     #[must_use]
     pub fn usage(&self, input: u64) -> MeteredTokens {
         let output = self.estimated_output();
-        if let Some(tokens) = self.accepted_report() {
-            if self.quality == ReportQuality::Early {
-                let tokens = TokenUsage { output: output.max(tokens.output), ..tokens };
-                return MeteredTokens { tokens, basis: UsageBasis::Counted };
-            }
-            return MeteredTokens { tokens, basis: UsageBasis::Reported };
+        let Some(reported) = self.accepted_report() else {
+            let tokens = TokenUsage { input, output, ..TokenUsage::default() };
+            return MeteredTokens { tokens, basis: UsageBasis::Counted };
+        };
+        let lacks_input = reported.input == 0 && input > 0;
+        let lacks_output = reported.output == 0 && self.has_text();
+        let is_early = self.quality == ReportQuality::Early;
+        if !(lacks_input || lacks_output || is_early) {
+            return MeteredTokens { tokens: reported, basis: UsageBasis::Reported };
         }
-        MeteredTokens {
-            tokens: TokenUsage { input, output, ..TokenUsage::default() },
-            basis: UsageBasis::Counted,
+        let mut tokens = reported;
+        if lacks_input {
+            tokens.input = input;
         }
+        if lacks_output || is_early {
+            tokens.output = output.max(reported.output);
+        }
+        MeteredTokens { tokens, basis: UsageBasis::Counted }
     }
 
-    /// Returns the output tokens estimated from the text so far, whatever the vendor reports.
+    /// Returns the output tokens estimated from the text so far, whatever the vendor reports. They
+    /// never fall while text arrives.
     fn estimated_output(&self) -> u64 {
-        estimate_tokens(self.text_bytes).max(self.text_chunks)
+        let read = self.tokenizer.estimate_reply(&self.text, self.tool_calls);
+        read.saturating_add(estimate_tokens(self.unread_bytes))
     }
 
-    fn count_message(&mut self, message: JsonValue<'_>) {
+    /// Returns the count by which the plausibility of a report is judged: the estimate, or that
+    /// from the bytes if it is more.
+    fn plausible_output(&self) -> u64 {
+        let bytes = self.text.bytes().saturating_add(self.unread_bytes);
+        self.estimated_output().max(estimate_tokens(bytes))
+    }
+
+    fn has_text(&self) -> bool {
+        self.text.bytes() > 0 || self.unread_bytes > 0
+    }
+
+    fn count_message(&mut self, message: JsonValue<'_>, index: u64) {
         for (name, value) in message.raw_members() {
             match &*name {
-                b"content" | b"reasoning_content" | b"reasoning" | b"refusal" => {
-                    self.count_text(value);
-                }
+                b"content" => self.count_text(value, TextSource { index, part: 0 }),
+                b"reasoning_content" => self.count_text(value, TextSource { index, part: 1 }),
+                b"reasoning" => self.count_text(value, TextSource { index, part: 2 }),
+                b"refusal" => self.count_text(value, TextSource { index, part: 3 }),
                 b"tool_calls" => {
-                    for call in value.elements() {
-                        self.count_tool_call(call.get("function").or_else(|| call.get("custom")));
+                    for (place, call) in value.elements().enumerate() {
+                        let named = call.get("index").and_then(JsonValue::integer);
+                        let place = named.unwrap_or(place as u64);
+                        let part = place.saturating_mul(2).saturating_add(6);
+                        let called = call.get("function").or_else(|| call.get("custom"));
+                        self.count_tool_call(called, TextSource { index, part });
                     }
                 }
                 // The older form of a tool call.
-                b"function_call" => self.count_tool_call(Some(value)),
+                b"function_call" => {
+                    self.count_tool_call(Some(value), TextSource { index, part: 4 });
+                }
                 _ => {}
             }
         }
     }
 
-    fn count_tool_call(&mut self, call: Option<JsonValue<'_>>) {
-        call.into_iter()
-            .flat_map(JsonValue::raw_members)
-            .for_each(|(_, value)| self.count_text(value));
+    /// Counts the name of a call of a tool as one text, and its arguments as the next one.
+    fn count_tool_call(&mut self, call: Option<JsonValue<'_>>, source: TextSource) {
+        for (name, value) in call.into_iter().flat_map(JsonValue::raw_members) {
+            if *name == *b"name" {
+                self.count_tool_name(value, source);
+            } else {
+                let part = source.part.saturating_add(1);
+                self.count_text(value, TextSource { part, ..source });
+            }
+        }
+    }
+
+    /// Counts the name with which a call of a tool begins.
+    pub(crate) fn count_tool_name(&mut self, name: JsonValue<'_>, source: TextSource) {
+        if name.string_bytes().is_some_and(|name| !name.is_empty()) {
+            self.tool_calls = self.tool_calls.saturating_add(1);
+            self.count_text(name, source);
+        }
     }
 
     /// Counts a string that the vendor generated.
-    pub(crate) fn count_text(&mut self, value: JsonValue<'_>) {
-        self.count_bytes(value.string_bytes().map_or(0, <[u8]>::len));
+    pub(crate) fn count_text(&mut self, value: JsonValue<'_>, source: TextSource) {
+        self.count_escaped(value.string_bytes().unwrap_or_default(), source);
     }
 
-    /// Counts `bytes` bytes that the vendor generated, as one piece. A final report that was
-    /// recorded before them is no longer final.
-    pub(crate) fn count_bytes(&mut self, bytes: usize) {
-        if bytes > 0 {
-            if self.quality == ReportQuality::Final {
-                self.quality = ReportQuality::Partial;
-            }
-            self.text_bytes += bytes as u64;
-            self.text_chunks += 1;
+    /// Counts a value that the vendor generated: the text of a string, or any other value as JSON.
+    pub(crate) fn count_value(&mut self, value: JsonValue<'_>, source: TextSource) {
+        if matches!(value.kind(), JsonKind::Object | JsonKind::Array) {
+            self.begin_piece(source);
+            add_json(value, &mut self.text);
+        } else {
+            self.count_text(value, source);
+        }
+    }
+
+    /// Counts the content of a JSON string that the vendor generated, with its escapes as written.
+    /// A final report that was recorded before it is no longer final.
+    pub(crate) fn count_escaped(&mut self, content: &[u8], source: TextSource) {
+        if !content.is_empty() {
+            self.begin_piece(source);
+            self.text.add(&unescape_lossy(content));
+        }
+    }
+
+    /// Counts bytes that the vendor generated and that the gateway will not read.
+    pub(crate) fn count_unread_bytes(&mut self, bytes: usize) {
+        self.unread_bytes = self.unread_bytes.saturating_add(bytes as u64);
+    }
+
+    fn begin_piece(&mut self, source: TextSource) {
+        if self.quality == ReportQuality::Final {
+            self.quality = ReportQuality::Partial;
+        }
+        if self.source != source {
+            self.text.end_text();
+            self.source = source;
         }
     }
 }
@@ -289,5 +418,64 @@ mod tests {
         meter.record_chat_usage(JsonValue::from_validated(b"null"));
         assert_eq!(meter.usage(0).tokens.output, 9);
         assert_eq!(meter.usage(0).basis, UsageBasis::Reported);
+    }
+
+    /// Returns a meter that has counted a text of `words` words, and then read these reports, each
+    /// followed by as many words again.
+    fn metered(words: usize, reports: &[(u64, u64)], quality: ReportQuality) -> UsageMeter {
+        let mut meter = UsageMeter::default();
+        let text = " word".repeat(words);
+        let count = |meter: &mut UsageMeter| {
+            meter.count_escaped(text.as_bytes(), TextSource::default());
+        };
+        count(&mut meter);
+        for (input, output) in reports {
+            let tokens = TokenUsage { input: *input, output: *output, ..TokenUsage::default() };
+            meter.record_tokens(tokens, quality);
+            count(&mut meter);
+        }
+        meter
+    }
+
+    #[rstest]
+    #[case::whole((9, 5), (9, 5, UsageBasis::Reported))]
+    #[case::no_input((0, 5), (7, 5, UsageBasis::Counted))]
+    #[case::no_output((9, 0), (9, 22, UsageBasis::Counted))]
+    #[case::nothing((0, 0), (7, 22, UsageBasis::Counted))]
+    fn a_report_of_nothing_beside_a_text_was_believed(
+        #[case] report: (u64, u64),
+        #[case] expected: (u64, u64, UsageBasis),
+    ) {
+        for quality in [ReportQuality::Partial, ReportQuality::Final] {
+            let meter = metered(10, &[report], quality);
+            let MeteredTokens { tokens, basis } = meter.usage(7);
+            assert_eq!((tokens.input, tokens.output, basis), expected);
+            assert_eq!(meter.has_whole_report(), expected.2 == UsageBasis::Reported);
+        }
+        let silent = metered(0, &[(9, 0)], ReportQuality::Final).usage(7);
+        assert_eq!((silent.tokens.output, silent.basis), (0, UsageBasis::Reported));
+    }
+
+    #[rstest]
+    #[case::running_totals(&[(9, 11), (9, 21)], 31)]
+    #[case::a_high_total(&[(9, 400), (9, 800)], 810)]
+    #[case::a_total_that_stands_still(&[(9, 1), (9, 1)], 32)]
+    fn a_cut_stream_costs_its_last_report_and_the_text_since(
+        #[case] reports: &[(u64, u64)],
+        #[case] expected: u64,
+    ) {
+        let usage = metered(10, reports, ReportQuality::Partial).usage_so_far(7);
+        assert_eq!((usage.tokens.input, usage.tokens.output), (9, expected));
+        assert_eq!(usage.basis, UsageBasis::Counted);
+    }
+
+    #[test]
+    fn choices_whose_pieces_alternate_are_texts_of_their_own() {
+        let mut meter = UsageMeter::default();
+        let chunk = |index: u64| format!(r#"[{{"index":{index},"delta":{{"content":"word"}}}}]"#);
+        for index in [0, 1, 0, 1] {
+            meter.count_choices(JsonValue::from_validated(chunk(index).as_bytes()), "delta");
+        }
+        assert_eq!(meter.usage(0).tokens.output, 4 + 2);
     }
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::meter::UsageMeter;
 use super::meter::bounds::UsageBounds;
+use super::tokens::Tokenizer;
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
 mod buffered;
@@ -66,6 +67,18 @@ impl Relay {
             }
             Relay::Piecewise(piecewise) => piecewise.meter.set_bounds(bounds),
             Relay::Stream(stream) => stream.meter.set_bounds(bounds),
+            Relay::Passthrough(_) => {}
+        }
+        self
+    }
+
+    /// Sets the tokenizer by which text is counted where the vendor reports no usage.
+    #[must_use]
+    pub(crate) fn with_tokenizer(mut self, tokenizer: Tokenizer) -> Relay {
+        match &mut self {
+            Relay::Buffered(buffered) => buffered.meter.set_tokenizer(tokenizer),
+            Relay::Piecewise(piecewise) => piecewise.meter.set_tokenizer(tokenizer),
+            Relay::Stream(stream) => stream.meter.set_tokenizer(tokenizer),
             Relay::Passthrough(_) => {}
         }
         self

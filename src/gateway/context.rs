@@ -213,10 +213,29 @@ pub(crate) struct PricedModel {
     /// The input in tokens as the gateway counted it, for the case that the vendor reports no
     /// usage.
     pub input_tokens: u64,
+    /// The input in tokens as estimated from its bytes.
+    pub input_tokens_by_bytes: u64,
     /// The hold that covers the call at its largest.
     pub full_hold: Money,
     /// What such calls of the account took lately; the output of this one is added at its end.
     pub output_estimate: Arc<OutputEstimate>,
+}
+
+impl PricedModel {
+    /// Replaces the estimate of the input, which was made from its bytes at admission, by a count
+    /// of its text. The body is not needed any more afterwards. Tokens that the estimate had beside
+    /// those of the body, for responses that the vendor stores, stay.
+    pub(crate) fn count_input(&mut self, call: &ModelCall) {
+        let beside = self.input_tokens.saturating_sub(call.estimated_input_tokens());
+        let counted = call.count_input_tokens(self.model.tokenizer).saturating_add(beside);
+        self.input_tokens = self.model.context_length.map_or(counted, |most| counted.min(most));
+    }
+
+    /// Returns the larger of both estimates of the input. While a stream runs, its cost so far is
+    /// computed with this, so that output does not use up what is held for the input.
+    pub(crate) fn cautious_input_tokens(&self) -> u64 {
+        self.input_tokens.max(self.input_tokens_by_bytes)
+    }
 }
 
 /// A call whose response is being relayed to the client.

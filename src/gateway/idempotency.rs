@@ -32,6 +32,7 @@ mod completion;
 mod external_body;
 mod fingerprint;
 pub(super) mod recorder;
+pub(crate) mod refused_attempts;
 mod replay;
 pub(super) mod source;
 
@@ -70,13 +71,16 @@ pub(super) async fn claim_or_replay(
     session: &mut Session,
     ctx: &mut RequestContext,
     account: &AccountName,
-    source: IdempotencySource,
+    mut source: IdempotencySource,
     endpoint: Endpoint,
     body: &mut Body,
 ) -> Result<ClaimOutcome, ApiError> {
     let headers = upstream::forwarded_headers(gateway, session, &body.parsed.model, endpoint);
     let content = fingerprint::fingerprint_call(&body.parsed, &headers).await;
     let name = source.claim_name(endpoint, &content);
+    if source == IdempotencySource::Retry && gateway.refused_attempts.take(account, &name) {
+        source = IdempotencySource::FirstAttempt;
+    }
     // The hold of the call has the same id.
     let owner = if endpoint == Endpoint::Videos { job_id(&ctx.id) } else { ctx.id.clone() };
     let key = IdempotencyKey { name, content, owner, life_ms: source.ttl_ms() };
@@ -125,6 +129,14 @@ pub(super) async fn claim_or_replay(
 pub(super) fn record_body(ctx: &mut RequestContext, bytes: &[Bytes]) {
     if let Some(call) = &mut ctx.idempotent_call {
         bytes.iter().for_each(|piece| call.recorder.push(piece));
+    }
+}
+
+/// Remembers that a call without a key was refused with an error after which clients try again.
+pub(super) fn record_refusal(gateway: &Gateway, ctx: &RequestContext, refusal: &ApiError) {
+    let Some(call) = ctx.idempotent_call.as_ref().filter(|call| !call.is_keyed) else { return };
+    if ctx.access_log.charge.is_none() && refusal.invites_retry() {
+        gateway.refused_attempts.add(&call.account, &call.key.name);
     }
 }
 

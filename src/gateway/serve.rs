@@ -47,6 +47,7 @@ pub(super) async fn handle_request(
     if let Err(refusal) = gateway.serve(session, ctx).await {
         ctx.leave_pool();
         settlement::void_open_hold(gateway, ctx);
+        idempotency::record_refusal(gateway, ctx, &refusal);
         idempotency::finish_claim(gateway, ctx, false).await;
         let written = session.response_written();
         if written.is_some_and(|head| !head.status.is_informational()) {

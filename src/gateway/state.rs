@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
 
 use super::idempotency::recorder::recording_budget;
+use super::idempotency::refused_attempts::RefusedAttempts;
 use super::in_flight::InFlight;
 use super::limits::{Limits, Timeouts};
 use super::videos::shared::VideoService;
@@ -82,6 +84,10 @@ pub(crate) struct Gateway {
     pub key_cache: ApiKeyCache,
     /// The accounts and addresses that use any of the budgets.
     pub tenants: Arc<TenantTable>,
+    /// Only one call at a time has its tokens counted, so that counting takes one core at most.
+    pub count_turn: Arc<Semaphore>,
+    /// Attempts that were refused for a while.
+    pub refused_attempts: RefusedAttempts,
     /// What the calls of each account took lately, by model.
     pub output_estimates: OutputEstimates,
 }
@@ -136,6 +142,8 @@ impl Gateway {
             cors_origins: parts.cors_origins,
             key_cache: ApiKeyCache::new(&tenants),
             tenants,
+            count_turn: Arc::new(Semaphore::new(1)),
+            refused_attempts: RefusedAttempts::default(),
             output_estimates: OutputEstimates::default(),
         }
     }

@@ -84,7 +84,7 @@ async fn a_summary_without_a_report_is_charged_by_count() {
     let last = world.stream_messages(call).await.messages().pop().expect("events");
     assert_eq!(last["type"], "message_stop", "{last}");
     let charge = world.charge().await;
-    assert_eq!((charge.tokens().1, charge.basis.as_str()), (7_501, "counted"));
+    assert_eq!((charge.tokens().1, charge.basis.as_str()), (6_485, "counted"));
 }
 
 /// What was not asked for is no summary: a vendor that makes one all the same is stopped.

@@ -109,3 +109,29 @@ async fn of_retries_that_wait_for_a_call_that_fails_one_is_made(
     assert_eq!(world.sim.count("vendor_b"), 2);
     world.charge().await;
 }
+
+/// A sample that was refused has no reply, so its retry is not one of another sample.
+#[rstest]
+#[tokio::test]
+async fn the_retry_of_a_refused_sample_got_the_reply_of_another_one(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let vendor = ["delay=500;prompt=1;completion=1"];
+    let builder = World::start(store).vendor("vendor_b", &vendor).conf(PATIENT);
+    let world = builder.credit("0.02").run().await;
+    let members = json!({});
+    let second = async {
+        while world.sim.count("vendor_b") == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        tried(&world, CHAT, &members, 0).await
+    };
+    let (first, second) = tokio::join!(tried(&world, CHAT, &members, 0), second);
+    assert_eq!((first.status, second.refusal().1.as_str()), (200, "credit_in_use"));
+    let retry = tried(&world, CHAT, &members, 1).await;
+    assert_eq!((retry.status, retry.header(REPLAYED)), (200, None));
+    assert_eq!(world.sim.count("vendor_b"), 2);
+    let lost = tried(&world, CHAT, &members, 1).await;
+    assert_eq!((lost.status, lost.header(REPLAYED)), (200, Some("true")));
+    assert_eq!(world.settled(2).await.len(), 2);
+}

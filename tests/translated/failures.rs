@@ -105,7 +105,7 @@ async fn a_stream_that_is_cut_anywhere_ends_with_an_error(
     for charge in charges {
         let billed = world.sim.seen()[0].billed.expect("a bill");
         assert_eq!(charge.tokens().0, billed.prompt);
-        assert!((billed.completion..=3).contains(&charge.tokens().1), "{charge:?} {billed:?}");
+        assert!((billed.completion..=5).contains(&charge.tokens().1), "{charge:?} {billed:?}");
     }
 }
 

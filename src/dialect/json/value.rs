@@ -109,11 +109,7 @@ impl<'a> JsonValue<'a> {
     /// Returns the text of a string, with its escapes decoded; `None` if the value is not a string.
     #[must_use]
     pub fn text(self) -> Option<Cow<'a, str>> {
-        let inside = self.string_bytes()?;
-        Some(match std::str::from_utf8(inside) {
-            Ok(plain) if memchr::memchr(b'\\', inside).is_none() => Cow::Borrowed(plain),
-            _ => Cow::Owned(unescape(inside)),
-        })
+        self.string_bytes().map(unescape_lossy)
     }
 
     /// Returns the bytes between the quotes of a string, with its escapes not decoded; `None` if
@@ -324,6 +320,16 @@ fn special_mask(byte: u8) -> u8 {
 pub(super) fn parse_hex4(bytes: &[u8], at: usize) -> Option<u32> {
     let digits = bytes.get(at..at + 4)?;
     digits.iter().try_fold(0, |n, b| Some(n * 16 + char::from(*b).to_digit(16)?))
+}
+
+/// Decodes the escapes in the bytes of a string, if it has any. Invalid UTF-8, which a validated
+/// document does not have, is replaced.
+#[must_use]
+pub(in crate::dialect) fn unescape_lossy(content: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(content) {
+        Ok(plain) if memchr::memchr(b'\\', content).is_none() => Cow::Borrowed(plain),
+        _ => Cow::Owned(unescape(content)),
+    }
 }
 
 /// Decodes the escapes in the bytes of a string.

@@ -10,7 +10,7 @@ use crate::dialect::images::{self, WithheldImage};
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::messages::ReportedUsage;
 use crate::dialect::meter::bounds::UsageBounds;
-use crate::dialect::meter::{ReportQuality, UsageMeter};
+use crate::dialect::meter::{ReportQuality, UsageMeter, count_block};
 use crate::dialect::moderations;
 use crate::dialect::responses::{self, ResponseState};
 use crate::dialect::token_counts;
@@ -99,7 +99,8 @@ impl BufferedRelay {
     /// bytes, and the charge is capped at the hold. Other failures count nothing here.
     pub(super) fn fail(&mut self, why: RelayError) {
         if why == RelayError::SlowReader {
-            self.meter.count_bytes(self.expected_length.unwrap_or(0).max(self.received_bytes));
+            let unread = self.expected_length.unwrap_or(0).max(self.received_bytes);
+            self.meter.count_unread_bytes(unread);
         }
         self.chunks.clear();
         self.progress = RelayProgress::Failed(why);
@@ -202,7 +203,7 @@ fn meter_chat(document: &JsonDocument, meter: &mut UsageMeter) {
     if let Some(usage) = document.get("usage") {
         meter.record_chat_usage(usage);
     }
-    if !meter.is_reported()
+    if !meter.has_whole_report()
         && let Some(choices) = document.get("choices")
     {
         meter.count_choices(choices, "message");
@@ -215,16 +216,11 @@ fn meter_messages(document: &JsonDocument, meter: &mut UsageMeter) {
     if let (true, Some(tokens)) = (has_usage, usage.tokens()) {
         meter.record_tokens(tokens, ReportQuality::Final);
     }
-    if meter.is_reported() {
+    if meter.has_whole_report() {
         return;
     }
-    for block in document.get("content").into_iter().flat_map(JsonValue::elements) {
-        for name in ["text", "thinking", "input"] {
-            meter.count_bytes(block.get(name).map_or(0, |value| value.raw().len()));
-        }
-        // A summary is a text here. What a tool of the vendor fetched is an object, and no output.
-        if let Some(summary) = block.get("content") {
-            meter.count_text(summary);
-        }
+    let blocks = document.get("content").into_iter().flat_map(JsonValue::elements);
+    for (index, block) in (0..).zip(blocks) {
+        count_block(block, index, meter);
     }
 }

@@ -8,7 +8,7 @@ use super::progress::{RelayError, RelayProgress, RetainedData};
 use crate::dialect::json::compact::compact;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::dialect::messages::ReportedUsage;
-use crate::dialect::meter::{ReportQuality, UsageMeter};
+use crate::dialect::meter::{ReportQuality, TextSource, UsageMeter};
 use crate::dialect::responses::{self, ResponseState};
 use crate::dialect::sse::{SseEvent, SseSplitter};
 use crate::dialect::translate::stream::{StreamStep, StreamTranslator};
@@ -322,11 +322,6 @@ fn handle_messages_event(
             meter.record_tokens(tokens, quality);
         }
     };
-    let count_members = |container: &str, names: &[&str], meter: &mut UsageMeter| {
-        let members = event.get(container).into_iter().flat_map(JsonValue::raw_members);
-        let is_counted_member = |name: &[u8]| names.iter().any(|n| *n.as_bytes() == *name);
-        members.filter(|(name, _)| is_counted_member(name)).for_each(|(_, v)| meter.count_text(v));
-    };
     match &*kind {
         "message_start" => {
             let usage = event.get("message").and_then(|message| message.get("usage"));
@@ -334,16 +329,30 @@ fn handle_messages_event(
         }
         "message_delta" => report(event.get("usage"), ReportQuality::Final, meter),
         "content_block_start" => {
-            count_members("content_block", &["text", "thinking", "data", "name", "content"], meter);
+            count_block_text(event, "content_block", meter);
         }
-        // The `content` is that of a summary, by which the vendor compacts a conversation.
-        "content_block_delta" => {
-            count_members("delta", &["text", "thinking", "partial_json", "content"], meter);
-        }
+        "content_block_delta" => count_block_text(event, "delta", meter),
         "message_stop" => return Ok(EventAction::ForwardLast),
         _ => {}
     }
     Ok(EventAction::Forward)
+}
+
+/// Counts the text in the beginning of a block or in a piece of it.
+fn count_block_text(event: &JsonDocument, container: &str, meter: &mut UsageMeter) {
+    let index = event.get("index").and_then(JsonValue::integer).unwrap_or_default();
+    for (name, value) in event.get(container).into_iter().flat_map(JsonValue::raw_members) {
+        let source = TextSource { index, part: 0 };
+        match &*name {
+            // The `content` is that of a summary, by which the vendor compacts a conversation.
+            b"text" | b"thinking" | b"content" => meter.count_text(value, source),
+            b"partial_json" => meter.count_text(value, TextSource { index, part: 1 }),
+            b"name" => meter.count_tool_name(value, source),
+            // Thinking that the vendor has encrypted.
+            b"data" => meter.count_unread_bytes(value.string_bytes().map_or(0, <[u8]>::len)),
+            _ => {}
+        }
+    }
 }
 
 /// Pieces of output for the client; a single piece is not copied.

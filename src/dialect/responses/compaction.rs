@@ -24,7 +24,7 @@ pub(crate) fn meter_compaction(reply: &JsonDocument, meter: &mut UsageMeter) -> 
     }
     // The messages in the output are the client's own.
     let made = output.elements().filter_map(|item| item.get("encrypted_content"));
-    made.for_each(|sealed: JsonValue<'_>| meter.count_bytes(string_length(sealed)));
+    made.for_each(|sealed: JsonValue<'_>| meter.count_unread_bytes(string_length(sealed)));
     Some(())
 }
 

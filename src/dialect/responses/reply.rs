@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use super::stored_objects::ID_BYTES_MAX;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
-use crate::dialect::meter::{self, ReportQuality, UsageMeter};
+use crate::dialect::meter::{self, ReportQuality, TextSource, UsageMeter};
 use crate::dialect::redaction::{redact, redact_json};
 use crate::dialect::vendor_error::{self, VendorError};
 use crate::money::TokenUsage;
@@ -19,6 +19,9 @@ const ITEM_IDS_MAX: usize = 128;
 /// `ERROR_NAME_BYTES_MAX` bytes.
 const ERROR_MEMBERS_MAX: usize = 16;
 const ERROR_NAME_BYTES_MAX: usize = 64;
+
+/// The part of an output item that is the name of a tool; its texts are the parts from 0.
+const NAME_PART: u64 = u64::MAX;
 
 /// The facts read from a reply, or from a stream so far.
 #[derive(Debug, Default)]
@@ -34,6 +37,8 @@ pub(crate) struct ResponseState {
     is_unbilled: bool,
     /// Bytes of generated text that were counted in deltas.
     counted_bytes: usize,
+    /// Whether the names of called tools were counted as their items were added.
+    has_counted_names: bool,
     sequence_number: u64,
 }
 
@@ -88,12 +93,19 @@ impl ResponseState {
             | "response.mcp_call_arguments.delta"
             | "response.reasoning_text.delta"
             | "response.reasoning_summary_text.delta" => {
-                let delta = event.get("delta").map_or(0, string_length);
-                self.counted_bytes += delta;
-                meter.count_bytes(delta);
+                let place = |name| event.get(name).and_then(JsonValue::integer).unwrap_or(0);
+                let source =
+                    TextSource { index: place("output_index"), part: place("content_index") };
+                if let Some(delta) = event.get("delta") {
+                    self.counted_bytes += string_length(delta);
+                    meter.count_text(delta, source);
+                }
             }
             "response.output_item.added" | "response.output_item.done" => {
                 event.get("item").into_iter().for_each(|item| self.record_item_id(item));
+                if kind == "response.output_item.added" {
+                    self.count_name(event, meter);
+                }
             }
             "response.created" | "response.queued" | "response.in_progress" => {
                 let response = response();
@@ -143,18 +155,33 @@ impl ResponseState {
         let reported = response.usage.and_then(read_tokens);
         if let Some(tokens) = reported {
             meter.record_tokens(tokens, ReportQuality::Final);
-            if meter.is_reported() {
+            if meter.has_whole_report() {
                 return;
             }
         }
         // Text that came in no delta was generated all the same, so it is counted here.
-        let items = response.output.into_iter().flat_map(JsonValue::elements);
-        let bytes = items.map(generated_bytes).fold(0, usize::saturating_add);
-        meter.count_bytes(bytes.saturating_sub(self.counted_bytes));
+        let items = || response.output.into_iter().flat_map(JsonValue::elements);
+        if self.counted_bytes == 0 {
+            let with_names = !self.has_counted_names;
+            let items = (0..).zip(items());
+            items.for_each(|(index, item)| count_item(item, index, with_names, meter));
+        } else {
+            let bytes = items().map(generated_bytes).fold(0, usize::saturating_add);
+            meter.count_unread_bytes(bytes.saturating_sub(self.counted_bytes));
+        }
         // The text counted above may make the report plausible, so that the meter now accepts it.
         let is_billed = reported.is_some() && meter.is_reported();
         let status = response.status.and_then(JsonValue::text);
         self.is_unbilled = !is_billed && (has_failed || status.as_deref() == Some("failed"));
+    }
+
+    /// Counts the name of the tool that an added item calls.
+    fn count_name(&mut self, event: &JsonDocument, meter: &mut UsageMeter) {
+        let index = event.get("output_index").and_then(JsonValue::integer).unwrap_or_default();
+        if let Some(name) = event.get("item").and_then(|item| item.get("name")) {
+            self.has_counted_names = true;
+            meter.count_tool_name(name, TextSource { index, part: NAME_PART });
+        }
     }
 
     fn record_ids(&mut self, response: &ResponseMembers<'_>) {
@@ -243,21 +270,35 @@ pub(super) fn read_tokens(usage: JsonValue<'_>) -> Option<TokenUsage> {
     meter::read_tokens(usage, meter::RESPONSES_FIELDS).filter(|tokens| tokens.input > 0)
 }
 
+/// Counts the text of an output item that the model generated, and the name of the tool that it
+/// calls if `with_name` is true.
+fn count_item(item: JsonValue<'_>, index: u64, with_name: bool, meter: &mut UsageMeter) {
+    if let Some(name) = item.get("name").filter(|_| with_name) {
+        meter.count_tool_name(name, TextSource { index, part: NAME_PART });
+    }
+    (0..).zip(generated_texts(item)).for_each(|(part, text)| {
+        meter.count_text(text, TextSource { index, part });
+    });
+}
+
 /// Returns how many bytes of an output item the model generated.
 fn generated_bytes(item: JsonValue<'_>) -> usize {
-    let mut bytes = 0;
-    for (name, value) in item.members() {
-        bytes += match &*name {
-            "arguments" | "input" => string_length(value),
-            "content" | "summary" => {
-                let inside = value.elements().flat_map(JsonValue::members);
-                let texts = inside.filter(|(name, _)| matches!(&**name, "text" | "refusal"));
-                texts.map(|(_, text)| string_length(text)).sum()
-            }
-            _ => 0,
+    generated_texts(item).map(string_length).fold(0, usize::saturating_add)
+}
+
+/// Returns the texts in an output item that the model generated.
+fn generated_texts(item: JsonValue<'_>) -> impl Iterator<Item = JsonValue<'_>> {
+    item.raw_members().flat_map(|(name, value)| {
+        let (alone, parts) = match &*name {
+            b"arguments" | b"input" => (Some(value), None),
+            b"content" | b"summary" => (None, Some(value)),
+            _ => (None, None),
         };
-    }
-    bytes
+        let inside =
+            parts.into_iter().flat_map(JsonValue::elements).flat_map(JsonValue::raw_members);
+        let texts = inside.filter(|(name, _)| matches!(&**name, b"text" | b"refusal"));
+        alone.into_iter().chain(texts.map(|(_, text)| text))
+    })
 }
 
 /// Returns the length of a string in bytes, with its escapes as written.
@@ -419,7 +460,7 @@ mod tests {
     )]
     #[case::counted(
         r#""status":"incomplete","usage":null,"output":[{"type":"reasoning","summary":[{"text":"1234"}],"content":[{"text":"5678"}]},{"type":"message","content":[{"type":"output_text","text":"1234"},{"type":"refusal","refusal":"5"}]},{"type":"function_call","name":"f","arguments":"1234"},{"type":"custom_tool_call","input":"1234"},{"type":"web_search_call","action":{"query":"1234"}}]"#,
-        counted(25, 6),
+        counted(25, 29),
         false
     )]
     #[case::unsound(
@@ -557,10 +598,12 @@ mod tests {
 
     #[rstest]
     #[case::nothing_yet("null", &[], counted(25, 0), false)]
-    #[case::words("null", &["12345678", "90"], counted(25, 3), true)]
+    #[case::words("null", &["12345678", "90"], counted(25, 8), true)]
     #[case::pieces("null", &["1", "2", "3"], counted(25, 3), true)]
+    #[case::long_pieces("null", &["a wo", "rd or", " t", "wo"], counted(25, 6), true)]
+    #[case::one_piece("null", &["a word or two"], counted(25, 6), true)]
     #[case::early(r#"{"input_tokens":80,"output_tokens":0}"#, &[], counted(80, 0), false)]
-    #[case::early_and_words(r#"{"input_tokens":80,"output_tokens":0}"#, &["1234"], counted(80, 1), true)]
+    #[case::early_and_words(r#"{"input_tokens":80,"output_tokens":0}"#, &["1234"], counted(80, 5), true)]
     fn a_stream_that_is_cut_is_counted(
         #[case] usage: &str,
         #[case] deltas: &[&str],
@@ -718,15 +761,18 @@ mod tests {
             given.sort();
             expected.sort();
             prop_assert_eq!(given, expected);
-            // Without reported usage, a stream counts at least one output token for each piece.
-            let pieces = made.iter().flat_map(|(_, pieces, _)| pieces);
-            let pieces = pieces.filter(|p| with_deltas && !p.is_empty()).count() as u64;
-            let mut usage_expected = whole_meter.usage(7);
-            if usage == "null" {
-                usage_expected.tokens.output = usage_expected.tokens.output.max(pieces);
+            let usage_expected = whole_meter.usage(7);
+            let counted = meter.usage(7);
+            prop_assert_eq!(meter.usage_so_far(7), counted);
+            if usage_expected.basis == UsageBasis::Reported {
+                prop_assert_eq!(counted, usage_expected);
+            } else {
+                // Which texts of a stream continue each other is told by its events alone.
+                prop_assert_eq!(counted.tokens.input, usage_expected.tokens.input);
+                let texts = made.len() as u64 * 4 + 1;
+                let (one, other) = (counted.tokens.output, usage_expected.tokens.output);
+                prop_assert!(one.abs_diff(other) <= texts, "{} and {}", one, other);
             }
-            prop_assert_eq!(meter.usage(7), usage_expected);
-            prop_assert_eq!(meter.usage_so_far(7), usage_expected);
         }
 
         #[test]

@@ -8,7 +8,7 @@ use crate::dialect::json::compact::compact;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::messages::ReportedUsage;
-use crate::dialect::meter::{ReportQuality, UsageMeter};
+use crate::dialect::meter::{ReportQuality, UsageMeter, count_block};
 use crate::money::TokenUsage;
 
 /// What a translated reply needs that the vendor's reply does not contain.
@@ -43,7 +43,8 @@ pub(in crate::dialect) fn translate_reply(
     let content = document.get("content")?;
     let recorder = metadata.save_thinking.then(|| ThinkingRecorder::new(&metadata.model));
     let mut message = ReplyMessage { recorder, ..ReplyMessage::default() };
-    content.elements().for_each(|block| message.add_block(block, meter));
+    let blocks = (0..).zip(content.elements());
+    blocks.for_each(|(index, block)| message.add_block(block, index, meter));
     let mut usage = ReportedUsage::default();
     if let Some(tokens) =
         document.get("usage").filter(|u| usage.merge(*u)).and_then(|_| usage.tokens())
@@ -83,7 +84,7 @@ struct ReplyMessage {
 }
 
 impl ReplyMessage {
-    fn add_block(&mut self, block: JsonValue<'_>, meter: &mut UsageMeter) {
+    fn add_block(&mut self, block: JsonValue<'_>, index: u64, meter: &mut UsageMeter) {
         if let Some(recorder) = &mut self.recorder {
             recorder.add_block(block.raw());
         }
@@ -95,9 +96,7 @@ impl ReplyMessage {
             Some("tool_use") => self.add_tool_call(block),
             _ => {}
         }
-        for name in ["text", "thinking", "input"] {
-            meter.count_bytes(block.get(name).map_or(0, |value| value.raw().len()));
-        }
+        count_block(block, index, meter);
     }
 
     fn add_tool_call(&mut self, block: JsonValue<'_>) {

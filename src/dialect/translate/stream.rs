@@ -10,7 +10,7 @@ use super::thinking::{RECORD_BYTES_MAX, SavedThinking, ThinkingRecorder};
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue, scan};
 use crate::dialect::messages::ReportedUsage;
-use crate::dialect::meter::{ReportQuality, UsageMeter};
+use crate::dialect::meter::{ReportQuality, TextSource, UsageMeter};
 
 /// At most this many blocks may be open at a time; vendors open one.
 const OPEN_BLOCKS_MAX: usize = 256;
@@ -164,7 +164,7 @@ impl StreamTranslator {
             kind @ ("text" | "thinking") => {
                 let first = string_content(kind);
                 if !first.is_empty() {
-                    meter.count_bytes(first.len());
+                    meter.count_escaped(first, TextSource { index, part: 0 });
                     self.write_text_chunk(kind, first, out)?;
                 }
                 let start = || BytesMut::from(format!(r#"{{"type":"{kind}","{kind}":""#).as_str());
@@ -174,6 +174,8 @@ impl StreamTranslator {
             }
             "tool_use" => {
                 let call = self.start_tool_call(block, is_recording, out)?;
+                let name = block.get("name")?;
+                meter.count_tool_name(name, TextSource { index, part: 0 });
                 OpenBlock::ToolCall(Box::new(call))
             }
             _ => {
@@ -238,7 +240,7 @@ impl StreamTranslator {
                 let piece = string_content(kind);
                 recorded.iter_mut().for_each(|recorded| append_recorded(recorded, piece));
                 if !piece.is_empty() {
-                    meter.count_bytes(piece.len());
+                    meter.count_escaped(piece, TextSource { index, part: 0 });
                     self.write_text_chunk(kind, piece, out)?;
                 }
             }
@@ -252,7 +254,7 @@ impl StreamTranslator {
                     return Some(());
                 }
                 call.has_arguments = true;
-                meter.count_bytes(raw.len());
+                meter.count_escaped(raw, TextSource { index, part: 1 });
                 if let Some((_, input)) = &mut call.recorded {
                     append_recorded(input, piece.text()?.as_bytes());
                 }

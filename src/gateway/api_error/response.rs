@@ -6,6 +6,13 @@ use crate::dialect::vendor_error::{chat_error_body, messages_error_body};
 use crate::gateway::local_response::LocalResponse;
 
 impl ApiError {
+    /// Whether clients try again after this error, without a charge for the call that got it.
+    #[must_use]
+    pub(crate) fn invites_retry(&self) -> bool {
+        let error = self.describe();
+        matches!(error.status, 429 | 503) && !error.forbids_retry
+    }
+
     /// Builds the error response for a client of this format.
     #[must_use]
     pub(crate) fn to_response(&self, format: ErrorFormat, request_id: &str) -> LocalResponse {

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::ledger::{AccountName, Balances};
 
@@ -75,6 +75,8 @@ pub(crate) struct Tenant {
     pub(crate) upload_wait_lock: tokio::sync::Mutex<()>,
     /// The balances of the account as they were read last, and when.
     balances: Mutex<Option<(Instant, Balances)>>,
+    /// Only one call of the tenant at a time has its tokens counted.
+    pub(crate) count_turn: Arc<Semaphore>,
     table: Weak<TenantTable>,
 }
 
@@ -131,7 +133,15 @@ impl TenantTable {
         }
         let table = Arc::downgrade(self);
         let (used, upload_wait_lock, balances) = Default::default();
-        let tenant = Arc::new(Tenant { id: id.clone(), used, upload_wait_lock, balances, table });
+        let count_turn = Arc::new(Semaphore::new(1));
+        let tenant = Arc::new(Tenant {
+            id: id.clone(),
+            used,
+            upload_wait_lock,
+            balances,
+            count_turn,
+            table,
+        });
         shard.insert(id, Arc::downgrade(&tenant));
         tenant
     }

@@ -24,14 +24,17 @@ pub(crate) fn begin_relay(
 ) -> pingora::Result<()> {
     let (admitted, attempt) =
         ctx.take_attempt().ok_or_else(|| Error::new(ErrorType::InternalError))?;
-    let AdmittedCall { priced, permits, .. } = admitted;
+    let AdmittedCall { mut priced, permits, .. } = admitted;
+    priced.pricing.count_input(&priced.call);
     outcome::record_success(ctx, false);
     ctx.access_log.status = 200;
     ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
     let vendor_request_id = vendor_request_id(head);
     let ours = build_head(session, ctx, &priced, head);
     let bounds = usage_bounds::bounds_for_call(&priced.call, &priced.pricing);
-    let relay = Relay::new(relay_mode(ctx, &priced), priced.call.stream).with_bounds(bounds);
+    let relay = Relay::new(relay_mode(ctx, &priced), priced.call.stream)
+        .with_bounds(bounds)
+        .with_tokenizer(priced.pricing.model.tokenizer);
     let PricedCall { call, funding, pricing, .. } = priced;
     let stream_budget = StreamBudget::for_call(&call, &funding, pricing.full_hold);
     ctx.stage = RequestStage::Relaying(Box::new(RelayedCall {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::catalogue::Model;
 use crate::clock::unix_ms;
-use crate::dialect::call::ModelCall;
+use crate::dialect::call::{ModelCall, RequestKind};
 use crate::gateway::api_error::{AdmissionError, ApiError, ServerError};
 use crate::gateway::budgets::tenants::{Resource, Tenant};
 use crate::gateway::request::key_cache::AuthenticatedCaller;
@@ -26,6 +26,8 @@ const CHARGE_MIN: Money = match Money::from_nano(1) {
 /// A balance that was read this long ago still tells whether it is wide.
 const BALANCE_AGE_MAX: Duration = Duration::from_secs(1);
 
+/// A call waits at most this long until its tokens can be counted.
+const COUNT_WAIT_MAX: Duration = Duration::from_secs(1);
 /// A call that is alone may hold this part of a short balance, one in this many.
 const SHARE_ALONE: i64 = 4;
 /// Of calls that run at the same time, each may hold this part of its share.
@@ -94,7 +96,11 @@ async fn find_shortage(
     if quote.full <= quote.estimate || (calls == 1 && tokens.is_requested) {
         return None;
     }
-    let Balances { available, held, .. } = read_balances(gateway, tenant, account).await?;
+    let Some(balances) = read_balances(gateway, tenant, account).await else {
+        // Only a call with a limit is held at its largest, whatever the balance is.
+        return (!tokens.is_requested).then_some(Money::ZERO);
+    };
+    let Balances { available, held, .. } = balances;
     let covered = if tokens.is_requested {
         divide(available, calls)
     } else {
@@ -104,7 +110,7 @@ async fn find_shortage(
 }
 
 /// Returns the balances of an account as they were at most [`BALANCE_AGE_MAX`] ago; `None` if the
-/// ledger does not answer, which the hold then shows.
+/// ledger does not answer.
 async fn read_balances(
     gateway: &Gateway,
     tenant: &Tenant,
@@ -130,9 +136,15 @@ async fn fund_from_short_balance(
     id: &str,
     caller: &AuthenticatedCaller,
     (model, call): (&Model, &ModelCall),
-    context: QuoteContext,
+    mut context: QuoteContext,
     available: Money,
 ) -> Result<FundedCall, ApiError> {
+    let account = &caller.key.account;
+    let without_text = QuoteContext { text_tokens_max: Some(0), ..context };
+    let smallest = quote_call(model, call, without_text)?.ok_or(ServerError::Internal)?;
+    if smallest.least <= available {
+        context.text_tokens_max = count_text(gateway, &caller.tenant, model, call).await;
+    }
     let quote = quote_call(model, call, context)?.ok_or(ServerError::Internal)?;
     let share = match calls_in_flight(&caller.tenant) {
         1 => divide(available, SHARE_ALONE),
@@ -147,10 +159,49 @@ async fn fund_from_short_balance(
             Ok(FundedCall { funding, output_limit, full_hold })
         }
         Err(HoldRefused::Insufficient { least, available }) => {
-            Err(describe_shortage(gateway, &caller.key.account, least, available).await)
+            Err(describe_shortage(gateway, account, least, available).await)
         }
-        Err(other) => Err(other.into()),
+        Err(other) => {
+            if other == HoldRefused::Conflict {
+                // The first request, which was refused, was made once more by the store's client.
+                gateway.void_unknown_hold(account.clone(), id.to_owned());
+            }
+            Err(other.into())
+        }
     }
+}
+
+/// Returns a sure upper bound of the tokens of a call's text, which is lower than its bytes where
+/// the vendor's vocabulary is known. `None` if the call's turn does not come in time.
+///
+/// This may take a good part of a second, so it is done on a thread of its own.
+async fn count_text(
+    gateway: &Gateway,
+    tenant: &Tenant,
+    model: &Model,
+    call: &ModelCall,
+) -> Option<u64> {
+    if !matches!(
+        call.kind,
+        RequestKind::Chat { .. }
+            | RequestKind::Messages(_)
+            | RequestKind::Responses(_)
+            | RequestKind::Compaction(_)
+    ) {
+        return None;
+    }
+    let turns = async {
+        let own = tenant.count_turn.clone().acquire_owned().await.ok()?;
+        let all = gateway.count_turn.clone().acquire_owned().await.ok()?;
+        Some((own, all))
+    };
+    let turns = tokio::time::timeout(COUNT_WAIT_MAX, turns).await.ok()??;
+    let (call, tokenizer) = (call.clone(), model.tokenizer);
+    let counting = tokio::task::spawn_blocking(move || {
+        let _turns = turns;
+        call.text_tokens_max(tokenizer)
+    });
+    counting.await.ok()
 }
 
 /// Refuses an account that has no available money, and no held money that may become available,

@@ -10,7 +10,7 @@ use crate::ledger::AccountName;
 
 /// At most this many estimates are kept. If one is lost, the estimate of the rules counts again.
 const ESTIMATES_MAX: u64 = 16_384;
-/// An estimate that was not used for this long is dropped.
+/// An estimate is dropped after this time, and made anew.
 const ESTIMATE_TTL: Duration = Duration::from_hours(6);
 /// After an output that is shorter than the level, the level falls by this part of the difference.
 const DECAY_DIVISOR: u64 = 16;
@@ -21,7 +21,7 @@ pub(crate) struct OutputEstimates(Cache<(AccountName, String), Arc<OutputEstimat
 
 impl Default for OutputEstimates {
     fn default() -> OutputEstimates {
-        let cache = Cache::builder().max_capacity(ESTIMATES_MAX).time_to_idle(ESTIMATE_TTL);
+        let cache = Cache::builder().max_capacity(ESTIMATES_MAX).time_to_live(ESTIMATE_TTL);
         OutputEstimates(cache.build())
     }
 }

@@ -92,6 +92,7 @@ pub(crate) fn quote_call(
                 beyond_limit: beyond_limit(t),
                 limit_min: t.output_min,
                 grows: call.stream,
+                is_compaction: false,
             };
             quote_tokens(model, price, &t.input_size, output, context)
                 .ok_or_else(|| field_too_large("max_tokens"))
@@ -106,6 +107,7 @@ pub(crate) fn quote_call(
                 beyond_limit: 0,
                 limit_min: 1,
                 grows: call.stream,
+                is_compaction: matches!(call.kind, RequestKind::Compaction(_)),
             };
             quote_tokens(model, price, &request.input_size, output, context)
                 .ok_or_else(|| field_too_large("max_output_tokens"))
@@ -155,6 +157,8 @@ struct OutputRequest {
     limit_min: u64,
     /// Whether the hold can grow with the output.
     grows: bool,
+    /// Whether the output is a shorter form of the input.
+    is_compaction: bool,
 }
 
 /// Returns the amounts for a call that is priced by tokens; `None` if they exceed any balance.
@@ -165,16 +169,19 @@ fn quote_tokens(
     output: OutputRequest,
     context: QuoteContext,
 ) -> Option<CallQuote> {
-    let OutputRequest { limit, choices, beyond_limit, grows, .. } = output;
+    let OutputRequest { choices, beyond_limit, grows, .. } = output;
     let by_rules = model.vendor.output_tokens_default;
     // A hold that grows may begin with what is usual. One that cannot must not cut an answer only
     // because those before it were short.
-    let lately = context.output_estimate.unwrap_or(by_rules);
-    let usual = if grows { lately } else { lately.max(by_rules) };
+    let recent = context.output_estimate.unwrap_or(by_rules);
+    let usual = if grows { recent } else { recent.max(by_rules) };
     let model_max = model.output_max.or(model.context_length).unwrap_or(usual);
-    let limit_max = limit.unwrap_or(model_max);
+    let usual = usual.min(model_max);
     let sent = input_tokens_max(input_size, &model.vendor, context.text_tokens_max);
     let sent = sent.saturating_add(context.earlier_input_tokens);
+    let compacted_max = sent.max(by_rules).min(model_max);
+    let limit = if output.is_compaction { Some(compacted_max) } else { output.limit };
+    let limit_max = limit.unwrap_or(model_max);
     let output_max = limit_max.saturating_add(beyond_limit);
     let input = total_input_max(model, input_size, sent, output_max);
     let cost = |one: u64| {
@@ -182,11 +189,21 @@ fn quote_tokens(
         quote.ok().map(|quote| quote.wanted)
     };
     let cost_of_limit = |limit: u64| cost(limit.saturating_add(beyond_limit));
+    // A vendor may refuse a limit that leaves no room for the input.
+    let room = model.context_length.map(|most| most.saturating_sub(input)).filter(|room| *room > 0);
+    let bounds_output = !model.hidden_reasoning || model.vendor.limit_covers_reasoning;
     Some(match model.output_limit(context.endpoint) {
-        _ if grows => CallQuote {
+        _ if grows && bounds_output => CallQuote {
             full: cost(output_max)?,
             estimate: cost(usual.min(output_max))?,
             least: price.quote(input, 1, context.priced_at).ok()?.wanted,
+            coverage: OutputCoverage::Grows,
+        },
+        // No limit bounds the output, so that at least the estimate of the rules is held.
+        _ if grows => CallQuote {
+            full: cost_of_limit(limit_max.saturating_add(model_max))?,
+            estimate: cost_of_limit(usual.max(by_rules))?,
+            least: cost_of_limit(by_rules)?,
             coverage: OutputCoverage::Grows,
         },
         Some(rule) => {
@@ -201,16 +218,19 @@ fn quote_tokens(
                     choices,
                     beyond_limit,
                     limit_min,
-                    limit_max,
+                    limit_max: match (is_requested, room) {
+                        (false, Some(room)) => limit_max.min(room).max(limit_min),
+                        _ => limit_max,
+                    },
                     is_requested,
                 }),
             }
         }
-        // No limit bounds the output, so that at least the estimate is held.
         None => {
             let estimate = cost_of_limit(usual)?;
             let full = limit.map_or(Some(estimate), cost_of_limit)?.max(estimate);
-            CallQuote { full, estimate, least: estimate, coverage: OutputCoverage::Fixed }
+            let least = cost_of_limit(by_rules.min(usual))?;
+            CallQuote { full, estimate, least, coverage: OutputCoverage::Fixed }
         }
     })
 }

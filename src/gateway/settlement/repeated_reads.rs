@@ -35,6 +35,7 @@ mod tests {
     use super::*;
     use crate::catalogue::Vendor;
     use crate::catalogue::kind::ModelKind;
+    use crate::dialect::tokens::Tokenizer;
     use crate::money::price::Price;
 
     fn model(context_length: Option<u64>) -> Model {
@@ -50,6 +51,7 @@ mod tests {
             hidden_reasoning: false,
             supports_json_schema: false,
             thinking: false,
+            tokenizer: Tokenizer::default(),
             vendor: Arc::new(vendor),
         }
     }

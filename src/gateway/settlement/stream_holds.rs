@@ -31,7 +31,9 @@ pub(crate) async fn ensure_covered(
     let extend_at = stream_budget.extend_at?;
     let usage = stream_budget.cap_usage(usage);
     // A usage that has no price is handled at the settlement.
-    let cost = pricing.model.price.cost(usage.units, pricing.priced_at).ok()?;
+    let cautious = relay.billable_usage(pricing.cautious_input_tokens())?;
+    let cautious = stream_budget.cap_usage(cautious);
+    let cost = pricing.model.price.cost(cautious.units, pricing.priced_at).ok()?;
     if cost < extend_at {
         stream_budget.covered_usage = Some(usage);
         return None;

@@ -195,6 +195,7 @@ mod tests {
             priced_at: 0,
             endpoint,
             input_tokens,
+            input_tokens_by_bytes: input_tokens,
             full_hold,
             output_estimate: Arc::default(),
         };
@@ -391,7 +392,7 @@ mod tests {
             let (call, pricing) = admitted(model, Endpoint::Chat, body);
             let mut meter = UsageMeter::default();
             meter.set_bounds(bounds_for_call(&call, &pricing));
-            meter.count_bytes(text);
+            meter.count_unread_bytes(text);
             let reported = TokenUsage { input, output, ..TokenUsage::default() };
             meter.record_tokens(reported, ReportQuality::Final);
             let usage = meter.usage(pricing.input_tokens);
@@ -405,9 +406,15 @@ mod tests {
                 prop_assert!(charge <= held);
                 prop_assert_eq!(usage.tokens.input, pricing.input_tokens);
             } else {
-                let units = BilledUnits::Tokens(reported);
-            let exact = pricing.model.price.cost(units, 0).expect("a price");
-                prop_assert_eq!((usage.tokens, usage.basis), (reported, UsageBasis::Reported));
+                // A side that is reported as 0 is counted.
+                let is_whole = input > 0 && (output > 0 || text == 0);
+                let basis = if is_whole { UsageBasis::Reported } else { UsageBasis::Counted };
+                let input = if input == 0 { pricing.input_tokens } else { input };
+                let output = if output == 0 { text.div_ceil(4) as u64 } else { output };
+                let expected = TokenUsage { input, output, ..TokenUsage::default() };
+                let units = BilledUnits::Tokens(expected);
+                let exact = pricing.model.price.cost(units, 0).expect("a price");
+                prop_assert_eq!((usage.tokens, usage.basis), (expected, basis));
                 prop_assert_eq!(charge, exact);
                 prop_assert!(input <= 1_062_500 && output <= 2_125_064);
             }
