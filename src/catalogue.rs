@@ -249,6 +249,24 @@ mod tests {
     }
 
     #[test]
+    fn a_new_version_was_taken_for_an_old_one_of_the_same_length() {
+        let text = "[vendor_x.aliases]\n\"word-4-8\" = \"x-1\"\n\"word-5\" = \"x-2\"\n\
+                    \"word-4.8-mini\" = \"x-1\"\n\"word-5.1-mini\" = \"x-2\"\n";
+        let catalogue = catalogue(text).expect("sound names");
+        for (name, closest) in [
+            // As many edits from both: what it begins like decides.
+            ("word-5-5", "word-5"),
+            ("somebody/word-5-5", "word-5"),
+            ("word-5.8-mini", "word-5.1-mini"),
+            ("word-4-9", "word-4-8"),
+            // A date is no edit, however long the name becomes.
+            ("word-5-20270131", "word-5"),
+        ] {
+            assert_eq!(catalogue.closest_name(name, None), Some(closest), "{name}");
+        }
+    }
+
+    #[test]
     fn a_vendors_own_names_are_names_only_where_that_is_allowed() {
         for (switch, is_found) in [
             ("", false),

@@ -26,6 +26,8 @@ async fn a_call_by_an_alias_is_charged_as_its_model_with_both_names(
     let charge = world.charge().await;
     assert_eq!((charge.model.as_str(), charge.requested_model.as_deref()), (MODEL, Some(ALIAS)));
     assert_eq!(charge.amount_nano, 1_000 * 150 + 50 * 600);
+    let names = [format!(" model={MODEL:?}"), format!("requested_model={ALIAS:?}")];
+    world.logged(&[r#"event="request_served""#, &names[0], &names[1]]).await;
 }
 
 #[tokio::test]
@@ -36,6 +38,8 @@ async fn a_call_by_an_id_says_nothing_of_names() {
     assert_eq!(world.charge().await.requested_model, None);
     let line = world.command(&["--json", "charges", crate::world::ACCOUNT]).await.json().remove(0);
     assert_eq!(line.get("requested_model"), None);
+    let name = format!(" model={MODEL:?}");
+    world.logged(&[r#"event="request_served""#, &name, r#"requested_model="""#]).await;
 }
 
 #[tokio::test]
@@ -63,6 +67,7 @@ async fn a_refused_call_by_an_alias_tells_the_model_too() {
         World::start(Store::Sqlite).vendor("vendor_b", &["status=400"]).conf(ALIASES).run().await;
     let answer = world.chat(chat_of(ALIAS)).await;
     assert_eq!((answer.status, answer.header(HEADER)), (400, Some(MODEL)));
+    world.logged(&["status=400", &format!("requested_model={ALIAS:?}")]).await;
     world.free_of_charge().await;
 }
 

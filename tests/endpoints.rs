@@ -1,5 +1,6 @@
 //! The endpoints beside conversation: what reaches the vendor, what comes back, what is charged.
 
+mod agents;
 mod compact;
 mod edits;
 mod embeddings;

@@ -389,3 +389,43 @@ async fn a_client_that_asks_for_a_thread_learns_to_go_on_without() {
     assert_eq!(answer.json()["error"]["details"], details);
     assert_eq!(world.sim.count("vendor_a"), 0);
 }
+
+/// A conversation with an instruction before its last turn.
+fn instructed(model: &str) -> Value {
+    let mark = json!({ "type": "ephemeral" });
+    let brief = json!([{ "type": "text", "text": "Be brief.", "cache_control": mark }]);
+    let messages = json!([
+        { "role": "user", "content": "Hello." },
+        { "role": "system", "content": "Answer in English." },
+        { "role": "assistant", "content": "Hello. What is it?" },
+        { "role": "user", "content": "How much is 2 + 2?" },
+        { "role": "system", "content": brief },
+    ]);
+    with(messages_of(model), &json!({ "messages": messages }))
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_instruction_in_the_midst_of_a_conversation_passes(
+    #[values("lma-fable-5", "lma-opus-5", "lma-sonnet-5", "lma-opus-4-8")] model: &str,
+    #[values(false, true)] stream: bool,
+) {
+    let world = World::start(Store::Sqlite).run().await;
+    let call = with(instructed(model), &json!({ "stream": stream }));
+    let answer = world.messages(call.clone()).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let seen = world.sim.seen().remove(0);
+    assert_eq!(seen.json(), call);
+    let (charge, billed) = (world.charge().await, seen.billed.expect("a bill"));
+    assert_eq!(charge.tokens(), (billed.prompt, billed.completion));
+    assert_eq!((charge.model.as_str(), charge.basis.as_str()), (model, "reported"));
+}
+
+#[tokio::test]
+async fn an_instruction_that_an_older_model_does_not_take_is_its_vendors_to_refuse() {
+    let world = World::start(Store::Sqlite).run().await;
+    let answer = world.messages(instructed(MODEL)).await;
+    assert_eq!(answer.messages_refusal(), (400, "invalid_request_error".to_owned()));
+    assert!(answer.message().contains(r#"Unexpected role "system""#), "{}", answer.message());
+    world.free_of_charge().await;
+}

@@ -168,6 +168,7 @@ async fn an_unknown_model_names_the_closest_one() {
         ("LMB-5.5", "lmb-5.5"),
         ("orgA/famA-v3.2", "orgA/famA-V3.2"),
         ("lma-sonet-5", "lma-sonnet-5"),
+        ("lma-opus-5-5", "lma-opus-5"),
     ] {
         let answer = world.get(&format!("/v1/models/{asked}")).await;
         assert_eq!(answer.refusal(), (404, "model_not_found".to_owned()));

@@ -1,11 +1,13 @@
 //! Streams: passed on as they come, metered as they pass, never ended cleanly when they broke.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rstest::rstest;
 use serde_json::json;
 
-use crate::world::{Answer, Canned, Store, World, chat_of, model_of};
+use crate::world::{
+    Answer, CHAT, Canned, MESSAGES, Offer, RESPONSES, Store, World, chat_of, model_of,
+};
 
 const SHORT: &str = "[timeouts]\nstall_ms = 300\ndrain_ms = 400";
 const TEXT: &str = "The answer is four and everybody in the room agrees.";
@@ -326,4 +328,25 @@ async fn a_stream_that_came_at_once_was_sent_with_a_length() {
     let streamed = world.stream(chat_of("lmb-5.5")).await;
     assert_eq!(streamed.header("content-length"), None);
     assert_eq!(streamed.header("transfer-encoding"), Some("chunked"));
+}
+
+#[rstest]
+#[case::chat(CHAT)]
+#[case::messages(MESSAGES)]
+#[case::responses(RESPONSES)]
+#[tokio::test]
+async fn an_answer_that_takes_more_than_a_second_is_served_and_charged(
+    #[case] offer: Offer,
+    #[values(false, true)] stream: bool,
+) {
+    let faults = "delay=1300;prompt=11;completion=7";
+    let world = World::start(Store::Sqlite).vendor(offer.vendor, &[faults]).run().await;
+    let begun = Instant::now();
+    let answer = world.call(offer, json!({ "stream": stream })).await;
+    assert!(begun.elapsed() >= Duration::from_millis(1_300), "{answer:?}");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let said = String::from_utf8_lossy(&answer.body).into_owned();
+    assert!(said.contains("agrees.") && !said.contains("upstream"), "{said}");
+    let charge = world.charge().await;
+    assert_eq!((charge.tokens(), charge.basis.as_str()), ((11, 7), "reported"));
 }

@@ -351,3 +351,35 @@ async fn a_call_of_every_kind_of_field_is_one_that_the_vendor_takes() {
     assert!(world.stream(asked).await.is_done());
     assert_eq!(world.sim.take_seen()[0].json(), sent);
 }
+
+/// Chat clients put instructions anywhere. The newest models would take them in their places, the
+/// others would not: all of them get them as system text.
+#[rstest]
+#[tokio::test]
+async fn instructions_in_the_midst_of_a_chat_become_system_text(
+    #[values("lma-fable-5", "lma-opus-5", MODEL)] model: &str,
+    #[values(false, true)] stream: bool,
+) {
+    let said = |role: &str, words: &str| json!({ "role": role, "content": words });
+    let messages = [
+        said("user", "Hello."),
+        said("system", "Answer in English."),
+        said("assistant", "Hello. What is it?"),
+        said("developer", "Be brief."),
+        said("user", "How much is 2 + 2?"),
+        said("system", "Be kind."),
+    ];
+    let world = world_of("prompt=11;completion=40").await;
+    let mut call = chat_of(model);
+    call["messages"] = json!(messages);
+    call["stream"] = stream.into();
+    assert_eq!(world.chat(call).await.status, 200);
+    let sent = world.sim.seen()[0].json();
+    let texts = ["Answer in English.", "Be brief.", "Be kind."];
+    let texts = texts.map(|text| json!({ "type": "text", "text": text }));
+    assert_eq!(sent["system"], json!(texts));
+    let turns = sent["messages"].as_array().expect("turns").iter();
+    let roles: Vec<_> = turns.map(|turn| &turn["role"]).collect();
+    assert_eq!(roles, ["user", "assistant", "user"]);
+    assert_eq!(world.charge().await.tokens(), (11, 40));
+}

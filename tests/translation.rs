@@ -3,6 +3,7 @@
 //!
 //! A golden body is given to the translator byte for byte as it stands in its file.
 
+mod chat_replies;
 mod chats;
 mod checker;
 mod edits;

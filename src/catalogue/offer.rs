@@ -81,12 +81,14 @@ impl Catalogue {
         is_wanted: impl Fn(usize) -> bool,
     ) -> Option<(usize, &str)> {
         let names = self.by_name.iter().filter(|(_, at)| is_wanted(**at));
-        // Of two names at the same distance, the longer one wins: an unknown name may be both with
-        // a date added. Then an id wins over an alias.
+        // Of two names at the same distance, the one with the longer common beginning wins: a new
+        // version differs from the known one at its end, and an unknown name may be both with a
+        // date added. Then the name of the more similar length wins, then an id over an alias.
         let ranked = names.map(|(known, at)| {
             let is_alias = self.models[*at].id != *known;
-            let distance = name.distance(&known.to_lowercase());
-            (distance, Reverse(known.len()), is_alias, *at, known.as_str())
+            let (distance, common) = name.compare(&known.to_lowercase());
+            let length_difference = known.len().abs_diff(name.full.len());
+            (distance, Reverse(common), length_difference, is_alias, *at, known.as_str())
         });
         ranked.min().map(|(distance, .., known)| (distance, known))
     }
@@ -124,19 +126,24 @@ impl UnknownName {
         UnknownName { full, last_segment }
     }
 
-    /// Returns the distance of an id from the name: the smallest edit distance between the whole
-    /// texts and the parts after their last slashes. A name that only adds a date to an id means
-    /// that model, so the distance is 0.
-    fn distance(&self, id: &str) -> usize {
+    /// Returns the distance of an id from the name, and the length of their common beginning in
+    /// characters. The distance is the smallest edit distance between the whole texts and the parts
+    /// after their last slashes; the beginning is that of the pair with this distance. A name that
+    /// only adds a date to an id means that model, so the distance is 0.
+    fn compare(&self, id: &str) -> (usize, usize) {
         let own = [Some(self.full.as_str()), self.last_segment.as_deref()];
         let theirs = [Some(id), last_segment(id)];
         let pairs = own.into_iter().flatten().flat_map(|name| {
-            theirs.into_iter().flatten().map(move |id| match name.strip_prefix(id) {
-                Some(rest) if is_date_suffix(rest) => 0,
-                _ => strsim::damerau_levenshtein(name, id),
+            theirs.into_iter().flatten().map(move |id| {
+                let distance = match name.strip_prefix(id) {
+                    Some(rest) if is_date_suffix(rest) => 0,
+                    _ => strsim::damerau_levenshtein(name, id),
+                };
+                (distance, common_beginning(name, id))
             })
         });
-        pairs.min().unwrap_or(usize::MAX)
+        let nearest = pairs.min_by_key(|(distance, common)| (*distance, Reverse(*common)));
+        nearest.unwrap_or((usize::MAX, 0))
     }
 
     /// Whether a name at this distance is near: at most half of its characters are changed.
@@ -144,6 +151,11 @@ impl UnknownName {
         let compared = self.last_segment.as_ref().unwrap_or(&self.full);
         distance.saturating_mul(2) <= compared.chars().count()
     }
+}
+
+/// Returns how many characters two texts have in common at their beginnings.
+fn common_beginning(a: &str, b: &str) -> usize {
+    a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count()
 }
 
 fn last_segment(name: &str) -> Option<&str> {

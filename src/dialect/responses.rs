@@ -32,6 +32,9 @@ const TOOL_CALLS_MAX: u64 = 128;
 pub struct ResponsesRequest {
     /// The most output tokens, if the client set a limit.
     pub output_max: Option<u64>,
+    /// Whether the output is a compacted conversation. Its text is encrypted, and the vendor need
+    /// not keep to a limit of output.
+    pub is_compaction: bool,
     /// The size of the input.
     pub input_size: InputSize,
     /// The stored objects that the call names, in the order of the body.
@@ -63,7 +66,7 @@ pub fn parse_compaction(document: &JsonDocument) -> Result<ResponsesRequest, Cal
     require_one(document, &["input", "prompt", "previous_response_id"])?;
     let (request, _) = parse_fields(document)?;
     // The endpoint has no limit of output. The vendor need not keep to one that it does not know.
-    Ok(ResponsesRequest { output_max: None, ..request })
+    Ok(ResponsesRequest { output_max: None, is_compaction: true, ..request })
 }
 
 /// Parses the same fields of a call that only has its input tokens counted. It may have no `input`,
@@ -128,7 +131,10 @@ fn parse_fields(document: &JsonDocument) -> Result<(ResponsesRequest, ToolCount)
         has_external_input: has_prompt,
         vendor_reads: server_tool_reads(document, &input.tools),
     };
-    let request = ResponsesRequest { output_max, input_size, references: references.0 };
+    let is_compaction = input.has_compaction_trigger;
+    let output_max = output_max.filter(|_| !is_compaction);
+    let request =
+        ResponsesRequest { output_max, is_compaction, input_size, references: references.0 };
     Ok((request, input.tools))
 }
 
@@ -224,10 +230,26 @@ mod tests {
     fn a_call_need_not_say_much(#[case] members: &str, #[case] output_max: Option<u64>) {
         let body = format!(r#"{{"model":"m",{members}}}"#);
         let input_size = InputSize { text_bytes: body.len() as u64, ..InputSize::default() };
-        assert_eq!(
-            parse(members),
-            Ok(ResponsesRequest { output_max, input_size, references: Vec::new() })
-        );
+        let references = Vec::new();
+        let expected =
+            ResponsesRequest { output_max, is_compaction: false, input_size, references };
+        assert_eq!(parse(members), Ok(expected));
+    }
+
+    #[rstest]
+    #[case::a_trigger(r#"{"type":"compaction_trigger"}"#, true)]
+    #[case::escaped(r#"{"type":"compaction\u005ftrigger"}"#, true)]
+    #[case::an_earlier_compaction(r#"{"type":"compaction","encrypted_content":"gAA"}"#, false)]
+    fn no_limit_of_output_applies_where_a_trigger_asks_for_a_compaction(
+        #[case] item: &str,
+        #[case] is_compaction: bool,
+    ) {
+        let said = r#"{"role":"user","content":"hi"}"#;
+        let members = format!(r#""input":[{said},{item}],"max_output_tokens":16"#);
+        let request = parse(&members).expect("a call");
+        let limit = if is_compaction { None } else { Some(16) };
+        assert_eq!((request.is_compaction, request.output_max), (is_compaction, limit));
+        assert_eq!(request.references, []);
     }
 
     #[rstest]
@@ -420,6 +442,7 @@ mod tests {
         assert_eq!(counted.input_size, compacted.input_size);
         assert_eq!(counted.input_size.vendor_reads.repeats, TOOL_CALLS_MAX + 1);
         assert_eq!((counted.output_max, compacted.output_max), (Some(9), None));
+        assert_eq!((counted.is_compaction, compacted.is_compaction), (false, true));
     }
 
     #[rstest]

@@ -246,6 +246,7 @@ pub(super) fn log_request(ctx: &RequestContext) {
         key = record.key.as_ref().map_or("", |key| key.prefix.as_str()),
         account = record.account.as_ref().map_or("", AccountName::as_str),
         model,
+        requested_model = record.requested_model.as_deref().unwrap_or(""),
         route = record.route.as_ref().map_or("", |r| r.name.as_str()),
         depth = record.fallback_depth,
         status = record.status,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::world::{Answer, Canned, Store, World, chat_of, with};
+use crate::world::{Answer, Canned, Store, World, chat_of, model_of, with};
 
 const CALLS: usize = 15;
 const R0: [&str; 2] = [r#"route="r0""#, r#"vendor="vendor_b""#];
@@ -248,7 +248,7 @@ async fn a_key_of_ours_that_had_expired_was_told_to_the_client_as_its_own_fault(
     let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json";
     let answer = format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes();
     let canned = Canned::start(answer, usize::MAX).await;
-    let call = chat_of(crate::world::model_of(vendor));
+    let call = chat_of(model_of(vendor));
     let world = World::start(Store::Sqlite).vendor(vendor, &[&canned.url, ""]).run().await;
     let answer = world.chat(call.clone()).await;
     let expected = if is_ours { (200, Some("1")) } else { (400, Some("0")) };
@@ -263,4 +263,19 @@ async fn a_key_of_ours_that_had_expired_was_told_to_the_client_as_its_own_fault(
         let labels = [r#"reason="auth""#];
         assert_eq!(world.metric("tollgate_fallbacks_total", &labels).await, 1);
     }
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_key_that_a_vendor_does_not_know_leads_to_the_next_route(
+    #[values("vendor_a", "vendor_b", "vendor_c", "vendor_d", "vendor_e")] vendor: &str,
+    #[values(false, true)] stream: bool,
+) {
+    let world = World::start(Store::Sqlite).vendor(vendor, &["bad-key", ""]).run().await;
+    let mut call = chat_of(model_of(vendor));
+    call["stream"] = stream.into();
+    let answer = world.chat(call).await;
+    assert_eq!((answer.status, depth(&answer)), (200, Some("1")), "{answer:?}");
+    assert_eq!(world.metric("tollgate_fallbacks_total", &[r#"reason="auth""#]).await, 1);
+    assert_eq!(world.charge().await.route, "r1");
 }

@@ -145,3 +145,25 @@ async fn a_summary_and_a_second_reading_are_held_where_the_input_is_long_enough(
     assert_eq!(held, expected);
     world.settled(1).await;
 }
+
+#[rstest]
+#[tokio::test]
+async fn the_pass_that_makes_a_summary_is_charged_beside_that_of_the_answer(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values(false, true)] stream: bool,
+) {
+    let world = World::start(store).vendor("vendor_a", &["summary=400;prompt=1000;completion=30"]);
+    let world = world.run().await;
+    let call = with(messages_of(MODEL), &compacting(&json!({})));
+    let call = with(call, &json!({ "max_tokens": 100, "stream": stream }));
+    let request = world.messages_request().header("vendor_a-beta", "compact-2026-01-12");
+    let answer = Answer::read(request.body(call.to_string())).await;
+    let said = String::from_utf8_lossy(&answer.body).into_owned();
+    assert_eq!(answer.status, 200, "{said}");
+    assert!(said.contains(r#""type":"compaction""#) && said.contains("iterations"), "{said}");
+    let charge = world.charge().await;
+    assert_eq!((charge.tokens(), charge.basis.as_str()), ((2_000, 430), "reported"));
+    assert_eq!(charge.amount_nano, 2_000 * INPUT + 430 * OUTPUT);
+    let billed = world.sim.seen()[0].billed.expect("a bill");
+    assert_eq!(charge.tokens(), (billed.prompt, billed.completion));
+}

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::endpoint::Endpoint;
-use super::faults::Faults;
+use super::errors;
+use super::faults::{Fault, Faults};
 use super::messages::{Call, Terms};
 use super::record::{Billed, Record};
 use super::refusal::Refusal;
@@ -44,6 +45,9 @@ pub(super) struct Place {
 impl Asked {
     /// The answer, or why there is none.
     pub(super) fn say(&self, record: &Record) -> Result<Said, Refusal> {
+        if self.faults.has(Fault::BadKey) {
+            return Err(errors::of_key(self.vendor));
+        }
         match self.endpoint {
             Endpoint::Messages => self.say_message(record),
             Endpoint::Chat => self.say_chat(),

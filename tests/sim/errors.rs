@@ -4,6 +4,27 @@ use super::refusal::Refusal;
 use super::usage::quoted;
 use super::vendor::Vendor;
 
+/// What `vendor_c` calls the fault of a key that it does not know.
+const KEY_INVALID: &str = "API_KEY_INVALID";
+/// How `vendor_d` begins such an error.
+const KEY_INVALID_OF_D: &str = "Client specified an invalid argument";
+
+/// What a vendor says to a key that it does not know. Two of them do not say it by the status.
+pub(super) fn of_key(vendor: Vendor) -> Refusal {
+    match vendor {
+        Vendor::C => {
+            Refusal::new(400, "API key not valid. Please pass a valid API key.").coded(KEY_INVALID)
+        }
+        Vendor::D => Refusal::new(
+            400,
+            "Incorrect API key provided: vk***89. You can obtain a key from \
+             https://console.vendor.test.",
+        )
+        .coded(KEY_INVALID_OF_D),
+        Vendor::A | Vendor::B | Vendor::E => Refusal::usual(401),
+    }
+}
+
 /// The body of an error; without a message, what the vendor would say.
 pub(super) fn body(vendor: Vendor, serial: u64, refusal: &Refusal) -> String {
     let status = refusal.status;
@@ -21,11 +42,21 @@ pub(super) fn body(vendor: Vendor, serial: u64, refusal: &Refusal) -> String {
                 r#"{{"error":{{"message":{message},"type":"{kind}","param":{param},"code":{code}}}}}"#
             )
         }
-        Vendor::C => format!(
-            r#"[{{"error":{{"code":{status},"message":{message},"status":"{}"}}}}]"#,
-            kind_of_c(status)
-        ),
-        Vendor::D => format!(r#"{{"code":"{}","error":{message}}}"#, kind_of_d(status)),
+        Vendor::C => {
+            let kind = kind_of_c(status);
+            let details = refusal.code.filter(|code| *code == KEY_INVALID);
+            let details = details.map_or_else(String::new, |reason| {
+                format!(r#","details":[{{"reason":"{reason}","domain":"vendor.test"}}]"#)
+            });
+            let error =
+                format!(r#""code":{status},"message":{message},"status":"{kind}"{details}"#);
+            format!(r#"[{{"error":{{{error}}}}}]"#)
+        }
+        Vendor::D => {
+            let code = refusal.code.filter(|code| *code == KEY_INVALID_OF_D);
+            let code = code.unwrap_or_else(|| kind_of_d(status));
+            format!(r#"{{"code":"{code}","error":{message}}}"#)
+        }
         Vendor::E => format!(r#"{{"error":{{"message":{message}}}}}"#),
     }
 }
@@ -138,5 +169,41 @@ fn kind_of_d(status: u16) -> &'static str {
         429 => "resource-exhausted",
         500.. => "internal-error",
         _ => "invalid-argument",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_not_known_is_told_in_the_vendors_own_shape() {
+        let told = |vendor| {
+            let refusal = of_key(vendor);
+            let body: Value = serde_json::from_str(&body(vendor, 1, &refusal)).expect("JSON");
+            (refusal.status, body)
+        };
+        for vendor in [Vendor::A, Vendor::B, Vendor::E] {
+            assert_eq!(told(vendor).0, 401, "{vendor:?}");
+        }
+        let (status, of_c) = told(Vendor::C);
+        let error = &of_c[0]["error"];
+        assert_eq!((status, &error["status"]), (400, &"INVALID_ARGUMENT".into()));
+        assert_eq!(error["details"][0]["reason"], "API_KEY_INVALID");
+        let (status, of_d) = told(Vendor::D);
+        assert_eq!((status, &of_d["code"]), (400, &KEY_INVALID_OF_D.into()));
+        let message = of_d["error"].as_str().expect("a text");
+        assert!(message.starts_with("Incorrect API key provided"), "{message}");
+    }
+
+    #[test]
+    fn other_refusals_of_vendor_c_and_vendor_d_have_no_word_about_keys() {
+        let refusal = Refusal::new(400, "Too long.").coded("string_above_max_length");
+        let of_c = body(Vendor::C, 1, &refusal);
+        assert!(!of_c.contains("details"), "{of_c}");
+        let of_d = body(Vendor::D, 1, &refusal);
+        assert!(of_d.contains(r#""code":"invalid-argument""#), "{of_d}");
     }
 }

@@ -21,6 +21,8 @@
 ///
 /// ```text
 /// status=N            answers N with the vendor's error body, 200 too; billed: nothing
+/// bad-key             answers as if the vendor did not know the key: vendor_c and vendor_d with
+///                     400, each in a shape of its own, the others with 401; billed: nothing
 /// retry-after=S       adds that header to the status
 /// times=K             status only for the first K requests to this very address; without
 ///                     status, the faults which break an answer only for them
@@ -90,11 +92,17 @@
 ///                     between them, whose blocks stream input_json_delta; the usage at the
 ///                     start knows a third of the input only (so it is without this fault where
 ///                     the request lets the vendor fetch pages)
+/// summary=N           vendor_a: where the request asks for it (an edit compact_…), a summary of N
+///                     tokens comes before the answer, in a block of its own. It is a pass over the
+///                     whole prompt that stands in usage.iterations only; billed: this pass too
 /// hangup-stops        stops generating when the client hangs up; billed: until then;
 ///                     streams only
 /// failed              responses: it ends as failed, with an error and without usage;
 ///                     billed: nothing
 /// incomplete          responses: it ends as incomplete, for its content_filter
+/// shell-calls=N       responses: N calls of local_shell instead of other calls, if the request
+///                     offers that tool and does not end in the output of a call
+/// patch-calls=N       the same of apply_patch; both combine
 /// searches=N          responses: so many searches, if the request allows any; otherwise one
 /// image-bytes=N       images: each a PNG of N bytes, 81 at least; otherwise of 69
 /// ticks=N             images and videos of vendor_d: the cost_in_usd_ticks to bill and to report;
@@ -126,6 +134,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Status,
+    BadKey,
     RetryAfter,
     Times,
     Delay,
@@ -170,9 +179,12 @@ pub(super) enum Fault {
     Omitted,
     OddEvents,
     WebJson,
+    Summary,
     HangupStops,
     Failed,
     Incomplete,
+    ShellCalls,
+    PatchCalls,
     Searches,
     ImageBytes,
     Ticks,
@@ -189,7 +201,7 @@ pub(super) enum Fault {
     Redirect,
 }
 
-const WITH_NUMBER: [(&str, Fault); 26] = [
+const WITH_NUMBER: [(&str, Fault); 29] = [
     ("status", Fault::Status),
     ("retry-after", Fault::RetryAfter),
     ("times", Fault::Times),
@@ -210,6 +222,9 @@ const WITH_NUMBER: [(&str, Fault); 26] = [
     ("tools", Fault::Tools),
     ("reply-bytes", Fault::ReplyBytes),
     ("keep-open", Fault::KeepOpen),
+    ("summary", Fault::Summary),
+    ("shell-calls", Fault::ShellCalls),
+    ("patch-calls", Fault::PatchCalls),
     ("searches", Fault::Searches),
     ("image-bytes", Fault::ImageBytes),
     ("ticks", Fault::Ticks),
@@ -218,7 +233,8 @@ const WITH_NUMBER: [(&str, Fault); 26] = [
     ("url-port", Fault::UrlPort),
 ];
 
-const BARE: [(&str, Fault); 33] = [
+const BARE: [(&str, Fault); 34] = [
+    ("bad-key", Fault::BadKey),
     ("garbage", Fault::Garbage),
     ("page", Fault::Page),
     ("empty", Fault::Empty),
@@ -288,7 +304,8 @@ const STOP_REASONS: [&str; 8] = [
 const AIMS: [&str; 3] = ["submit", "poll", "file"];
 
 /// Those which break an answer, other than a status.
-const BREAKING: [Fault; 29] = [
+const BREAKING: [Fault; 30] = [
+    Fault::BadKey,
     Fault::Delay,
     Fault::Held,
     Fault::Stall,

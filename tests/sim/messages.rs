@@ -211,7 +211,8 @@ fn tool(tool: &Value) -> Tool {
 
 /// What the tools said, if results stand in the last message.
 fn tool_result(body: &Value) -> Option<String> {
-    let last = body["messages"].as_array()?.last()?;
+    let mut messages = body["messages"].as_array()?.iter().rev();
+    let last = messages.find(|message| message["role"] != "system")?;
     let blocks = last["content"].as_array()?.iter();
     let results = blocks.filter(|block| block["type"] == "tool_result");
     let said: Vec<_> = results.map(|block| plain_text(&block["content"])).collect();

@@ -25,6 +25,8 @@ pub(super) struct Ask {
     pub(super) tokens_max: Option<u64>,
     pub(super) tools: Vec<Tool>,
     pub(super) tool_choice: ToolChoice,
+    /// The tool calls of a reply, where there are not as many as usual.
+    pub(super) calls: Option<u64>,
     /// The most tool calls of one reply.
     pub(super) calls_max: Option<u64>,
     /// What the tool said, when its message is the last.
@@ -244,7 +246,7 @@ fn tool_calls(
     ask: &Ask,
     faults: &Faults,
 ) -> Vec<ToolCall> {
-    let wanted = match faults.number(Fault::Tools) {
+    let wanted = match ask.calls.or(faults.number(Fault::Tools)) {
         Some(count) => count,
         None if matches!(ask.tool_choice, ToolChoice::Forbidden) => 0,
         None => u64::from(ask.tool_result.is_none()),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::asked::Asked;
-use super::faults::Fault;
+use super::faults::{Fault, Faults};
 use super::member::Member;
 use super::record::{Billed, Record};
 use super::refusal::Refusal;
@@ -22,7 +22,7 @@ mod script;
 mod tests;
 
 use hosted::Hosted;
-use item::Item;
+use item::{AGENT_TOOLS, Item, Wishes};
 use object::{Object, Outcome};
 
 /// The reasoning of a model that always thinks, and of one that is told to.
@@ -46,7 +46,7 @@ pub(super) fn count(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
     }
     request::check(&body, record)?;
     let Asked { serial, created, ref faults, .. } = *asked;
-    let reply = Reply::new(Vendor::B, serial, created, &ask(&body), faults, &asked.body);
+    let reply = Reply::new(Vendor::B, serial, created, &ask(&body, faults), faults, &asked.body);
     let tokens = reply.billed.prompt;
     let body = json!({ "object": "response.input_tokens", "input_tokens": tokens });
     Ok(Said::whole(Billed::default(), body.to_string()))
@@ -61,7 +61,7 @@ pub(super) fn compact(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
     }
     request::check(&body, record)?;
     let Asked { serial, created, ref faults, .. } = *asked;
-    let reply = Reply::new(Vendor::B, serial, created, &ask(&body), faults, &asked.body);
+    let reply = Reply::new(Vendor::B, serial, created, &ask(&body, faults), faults, &asked.body);
     let object = Object::new(&body, asked, &reply, &[]).compacted(&messages_of_the_user(&body));
     Ok(Said::new(reply.billed, reply.billed_for_prompt(), Words::Whole(object)))
 }
@@ -81,9 +81,10 @@ pub(super) fn answer(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
     let body = asked.json()?;
     request::check(&body, record)?;
     let Asked { serial, created, ref faults, .. } = *asked;
-    let ask = ask(&body);
+    let ask = ask(&body, faults);
     let mut reply = Reply::new(Vendor::B, serial, created, &ask, faults, &asked.body);
-    let hosted = Hosted::called(&body, faults);
+    let wishes = wishes(&body, &ask);
+    let hosted = if wishes.compaction { Vec::new() } else { Hosted::called(&body, faults) };
     reply.billed.searches = hosted.iter().filter(|call| call.is_search()).count() as u64;
     reply.billed.images = hosted.iter().filter(|call| call.is_image()).count() as u64;
     let object = Object::new(&body, asked, &reply, hosted.as_slice());
@@ -91,7 +92,7 @@ pub(super) fn answer(asked: &Asked, record: &Record) -> Result<Said, Refusal> {
     if body["store"] != false {
         record.keep_response(&object.id);
     }
-    let items = Item::all(&reply, &hosted, serial);
+    let items = Item::all(&reply, &hosted, serial, wishes);
     let words = if ask.stream {
         let (events, end) = script::events(&object, &items, &reply, outcome);
         Words::Streamed(Stream { events, end, habit: Habit::Responses })
@@ -119,8 +120,39 @@ fn outcome(asked: &Asked, reply: &Reply) -> Outcome {
     }
 }
 
+/// What a request says about the items of its reply.
+fn wishes(body: &Value, ask: &Ask) -> Wishes {
+    let mut included = body["include"].as_array().into_iter().flatten();
+    Wishes {
+        agent_calls: ask.calls.is_some(),
+        sealed_thoughts: included.any(|name| name == "reasoning.encrypted_content"),
+        compaction: is_to_be_compacted(body),
+    }
+}
+
+/// Whether the last item asks for a compaction instead of an answer.
+fn is_to_be_compacted(body: &Value) -> bool {
+    last_item(body).is_some_and(|item| item["type"] == "compaction_trigger")
+}
+
+fn last_item(body: &Value) -> Option<&Value> {
+    body["input"].as_array()?.last()
+}
+
+/// The calls of tools that agents run which a fault asks for, of those that the request offers.
+fn agent_calls(body: &Value, faults: &Faults) -> Vec<Tool> {
+    let tools = body["tools"].as_array().into_iter().flatten();
+    let offered: Vec<_> = tools.filter_map(|tool| tool["type"].as_str()).collect();
+    let known = AGENT_TOOLS.iter().filter(|tool| offered.contains(&tool.name));
+    let calls = known.flat_map(|tool| {
+        let times = faults.number(tool.fault).unwrap_or(0);
+        (0..times).map(move |_| Tool { name: tool.name.to_owned(), with_arguments: true })
+    });
+    calls.collect()
+}
+
 /// What a request asks for, in the terms of all vendors.
-fn ask(body: &Value) -> Ask {
+fn ask(body: &Value, faults: &Faults) -> Ask {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let model = text(&body["model"]);
     let tokens_max = body["max_output_tokens"].as_u64();
@@ -133,9 +165,18 @@ fn ask(body: &Value) -> Ask {
     let choice = &body["tool_choice"];
     let tools = body["tools"].as_array().into_iter().flatten();
     let own = tools.filter(|tool| tool["type"] == "function" || tool["type"] == "custom");
-    let last = body["input"].as_array().and_then(|items| items.last());
-    let result = last
+    let result = last_item(body)
         .filter(|item| item["type"].as_str().is_some_and(|kind| kind.ends_with("_call_output")));
+    let mut own: Vec<_> =
+        own.map(|tool| Tool { name: text(&tool["name"]), with_arguments: true }).collect();
+    let mut calls = None;
+    let agent_calls = agent_calls(body, faults);
+    if is_to_be_compacted(body) {
+        own.clear();
+    } else if result.is_none() && !agent_calls.is_empty() {
+        calls = Some(agent_calls.len() as u64);
+        own = agent_calls;
+    }
     Ask {
         model,
         stream: body["stream"] == true,
@@ -146,7 +187,8 @@ fn ask(body: &Value) -> Ask {
         },
         choices: 1,
         tokens_max,
-        tools: own.map(|tool| Tool { name: text(&tool["name"]), with_arguments: true }).collect(),
+        tools: own,
+        calls,
         tool_choice: match choice["name"].as_str() {
             Some(name) => ToolChoice::Forced(name.to_owned()),
             None if choice == "none" => ToolChoice::Forbidden,

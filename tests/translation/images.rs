@@ -7,7 +7,7 @@ use super::relayed::pass_whole;
 
 #[test]
 fn every_golden_image_becomes_what_is_expected_however_it_is_cut() {
-    judge(&goldens("images_replies", 53), |golden| {
+    judge(&goldens("images_replies", 54), |golden| {
         for size in CHUNK_SIZES {
             let billed = golden.json("billed").as_bool().expect("a flag");
             let passage = RelayMode::Image { created: CREATED, uses_vendor_cost: billed };

@@ -6,7 +6,7 @@ use super::streams::ended_rightly;
 
 #[test]
 fn every_native_stream_passes_as_expected_however_it_is_cut() {
-    judge(&goldens("messages_native", 15), |golden| {
+    judge(&goldens("messages_native", 27), |golden| {
         let (given, expected) = (golden.beside("sse"), golden.beside("expect.sse"));
         let expected = String::from_utf8(expected).expect("text");
         if golden.text("outcome") == "complete" && expected.as_bytes() != given {

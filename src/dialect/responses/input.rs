@@ -29,6 +29,8 @@ pub(super) struct ResponsesInput {
     pub(super) non_text_bytes: u64,
     /// The tools that items add, to which those of the call itself are added.
     pub(super) tools: ToolCount,
+    /// Whether an item asks for a compaction of the conversation instead of an answer.
+    pub(super) has_compaction_trigger: bool,
     /// The ids of the questions for an approval that are complete in the body.
     asked_approvals: HashSet<String>,
 }
@@ -73,6 +75,7 @@ impl ResponsesInput {
             None if non_null("role").is_some() => Cow::Borrowed("message"),
             None => Cow::Borrowed("item_reference"),
         };
+        self.has_compaction_trigger |= kind == "compaction_trigger";
         let required = required_members(&kind);
         let is_complete = !required.is_empty()
             && required.iter().all(|name| get(name).is_some_and(|value| has_content(name, value)));

@@ -91,6 +91,8 @@ impl ResponseState {
             | "response.function_call_arguments.delta"
             | "response.custom_tool_call_input.delta"
             | "response.mcp_call_arguments.delta"
+            | "response.code_interpreter_call_code.delta"
+            | "response.shell_call_command.delta"
             | "response.reasoning_text.delta"
             | "response.reasoning_summary_text.delta" => {
                 let place = |name| event.get(name).and_then(JsonValue::integer).unwrap_or(0);
@@ -101,10 +103,18 @@ impl ResponseState {
                     meter.count_text(delta, source);
                 }
             }
-            "response.output_item.added" | "response.output_item.done" => {
+            "response.output_item.added" => {
                 event.get("item").into_iter().for_each(|item| self.record_item_id(item));
                 if kind == "response.output_item.added" {
                     self.count_name(event, meter);
+                }
+            }
+            "response.output_item.done" => {
+                if let Some(item) = event.get("item") {
+                    self.record_item_id(item);
+                    let bytes = task_bytes(item);
+                    self.counted_bytes += bytes;
+                    meter.count_unread_bytes(bytes);
                 }
             }
             "response.created" | "response.queued" | "response.in_progress" => {
@@ -276,6 +286,7 @@ fn count_item(item: JsonValue<'_>, index: u64, with_name: bool, meter: &mut Usag
     if let Some(name) = item.get("name").filter(|_| with_name) {
         meter.count_tool_name(name, TextSource { index, part: NAME_PART });
     }
+    meter.count_unread_bytes(unread_bytes(item));
     (0..).zip(generated_texts(item)).for_each(|(part, text)| {
         meter.count_text(text, TextSource { index, part });
     });
@@ -283,7 +294,15 @@ fn count_item(item: JsonValue<'_>, index: u64, with_name: bool, meter: &mut Usag
 
 /// Returns how many bytes of an output item the model generated.
 fn generated_bytes(item: JsonValue<'_>) -> usize {
-    generated_texts(item).map(string_length).fold(0, usize::saturating_add)
+    let texts = generated_texts(item).map(string_length);
+    texts.fold(unread_bytes(item), usize::saturating_add)
+}
+
+/// Returns how many bytes of an output item the model generated that are no text.
+fn unread_bytes(item: JsonValue<'_>) -> usize {
+    // Nothing else is there of a compacted conversation. Of a thought there may be a summary.
+    let sealed = item.get("encrypted_content").filter(|_| has_type(item, "compaction"));
+    task_bytes(item).saturating_add(sealed.map_or(0, string_length))
 }
 
 /// Returns the texts in an output item that the model generated.
@@ -299,6 +318,18 @@ fn generated_texts(item: JsonValue<'_>) -> impl Iterator<Item = JsonValue<'_>> {
         let texts = inside.filter(|(name, _)| matches!(&**name, b"text" | b"refusal"));
         alone.into_iter().chain(texts.map(|(_, text)| text))
     })
+}
+
+/// Returns the length of what a call of a shell or of a patch tells the client to do. No delta
+/// brings it.
+fn task_bytes(item: JsonValue<'_>) -> usize {
+    let tasks = [("local_shell_call", "action"), ("apply_patch_call", "operation")];
+    let task = tasks.into_iter().find(|(kind, _)| has_type(item, kind));
+    task.and_then(|(_, name)| item.get(name)).map_or(0, |task| task.raw().len())
+}
+
+fn has_type(item: JsonValue<'_>, kind: &str) -> bool {
+    item.get("type").and_then(JsonValue::text).is_some_and(|found| found == kind)
 }
 
 /// Returns the length of a string in bytes, with its escapes as written.

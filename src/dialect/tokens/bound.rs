@@ -1,5 +1,5 @@
-//! Gives an upper bound of the tokens that a vendor with the vocabulary `o200k` can find in the text
-//! of a call.
+//! Gives an upper bound of the tokens that a vendor with the vocabulary `o200k` can find in the
+//! text of a call.
 //!
 //! Of other tokenizers nothing below a token a byte is sure: one or another makes a token of a
 //! digit, of a control character, of a letter among rare ones, or of each byte of a rare character.
@@ -13,8 +13,8 @@ use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
 /// The count of so many takes from 60 to 200 milliseconds.
 const EXACT_BYTES_MAX: u64 = 512 << 10;
 
-/// The tokens that the vendor may add to the text of a call, and again for tools and for a schema of
-/// the output. It was seen to add a third of it.
+/// The tokens that the vendor may add to the text of a call, and again for tools and for a schema
+/// of the output. It was seen to add a third of it.
 const PROMPT_TOKENS: u64 = 128;
 /// The tokens that frame a name, a value or an element of the body.
 const VALUE_TOKENS: u64 = 4;

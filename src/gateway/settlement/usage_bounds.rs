@@ -68,7 +68,7 @@ pub(crate) fn bounds_for_call(call: &ModelCall, pricing: &PricedModel) -> UsageB
                     requested_max: limit,
                     choices: 1,
                     hidden_tokens_max: 0,
-                    is_readable: !matches!(call.kind, RequestKind::Compaction(_)),
+                    is_readable: !ask.is_compaction,
                     is_continued,
                 },
             )
@@ -266,10 +266,17 @@ mod tests {
 
     /// What the vendor makes of a conversation is encrypted, so that its length tells nothing, and
     /// no limit applies to it.
-    #[test]
-    fn the_output_of_a_compaction_is_believed_up_to_what_the_model_can_put_out() {
-        let members = r#""input":"hi","max_output_tokens":16"#;
-        let bounds = bounds("lmb-4o", Endpoint::ResponsesCompact, members);
+    #[rstest]
+    #[case::of_its_endpoint(Endpoint::ResponsesCompact, r#""input":"hi","max_output_tokens":16"#)]
+    #[case::of_a_trigger(
+        Endpoint::Responses,
+        r#""input":[{"role":"user","content":"hi"},{"type":"compaction_trigger"}],"max_output_tokens":16"#
+    )]
+    fn the_output_of_a_compaction_is_believed_up_to_what_the_model_can_put_out(
+        #[case] endpoint: Endpoint,
+        #[case] members: &str,
+    ) {
+        let bounds = bounds("lmb-4o", endpoint, members);
         assert_eq!((bounds.output_max, bounds.output_is_visible), (17_408 + 64, false));
     }
 

@@ -57,6 +57,11 @@ impl Family {
         self.age == Age::Oldest
     }
 
+    /// Whether it takes instructions in the midst of a conversation.
+    pub(super) fn takes_instructions_midway(&self) -> bool {
+        self.age == Age::Newest || self.name == "opus-4-8"
+    }
+
     /// Whether it can be made to call a tool.
     pub(super) fn can_be_forced(&self) -> bool {
         self.name != "fable-5"

@@ -306,6 +306,35 @@ fn pages_are_fetched_if_the_request_allows_it() {
 }
 
 #[test]
+fn a_summary_is_a_pass_of_its_own_where_the_request_asks_for_it() {
+    let mut request = request("lma-haiku-4-5");
+    let unasked = reply(&request, "summary=40");
+    assert_eq!(unasked["usage"].get("iterations"), None);
+    assert_eq!(unasked["content"].as_array().map(Vec::len), Some(1));
+    request["context_management"] = json!({"edits": [{"type": "compact_20260112"}]});
+    let body = Bytes::from(request.to_string());
+    let terms = Terms { version: "2023-06-01".to_owned(), beta: true };
+    let call = Call::read(&body, &terms).unwrap_or_else(|refusal| panic!("{refusal:?}"));
+    let faults = Faults::parse("summary=40;prompt=900;cache-read=100").expect("known faults");
+    let turn = call.turn(1, &faults, &body, &Record::default());
+    let whole: Value = serde_json::from_str(&turn.whole()).expect("a reply is JSON");
+    assert_eq!(whole["content"][0], json!({"type": "compaction", "content": turn::SUMMARY}));
+    let usage = &whole["usage"];
+    let tokens = |at: &Value| [&at["input_tokens"], &at["output_tokens"]].map(Value::as_u64);
+    assert_eq!(tokens(usage), [Some(800), Some(10)]);
+    assert_eq!(tokens(&usage["iterations"][0]), [Some(900), Some(40)]);
+    assert_eq!(tokens(&usage["iterations"][1]), [Some(800), Some(10)]);
+    let billed = turn.billed();
+    assert_eq!((billed.prompt, billed.completion, billed.total), (1_800, 50, 1_850));
+    let events = turn.events();
+    let last: Value = serde_json::from_str(&events[events.len() - 1].data).expect("JSON");
+    assert_eq!(last["usage"]["iterations"], usage["iterations"]);
+    assert_eq!(events[events.len() - 1].billed, billed);
+    assert!(events[1].data.contains(r#""content_block":{"type":"compaction","content":null}"#));
+    assert!(events[2].data.contains("compaction_delta"), "{}", events[2].data);
+}
+
+#[test]
 fn what_is_marked_is_written_once_and_then_read() {
     let record = Record::default();
     let mut request = request("lma-haiku-4-5");

@@ -4,7 +4,7 @@ use super::super::faults::Fault;
 use super::super::record::Billed;
 use super::super::script::Event;
 use super::super::usage::quoted;
-use super::turn::{Block, EXPLANATION, REDACTED, ServerTool, Turn};
+use super::turn::{Block, EXPLANATION, REDACTED, SUMMARY, ServerTool, Turn};
 
 impl Turn<'_> {
     /// The body of a reply that comes at once.
@@ -71,6 +71,7 @@ impl Script<'_> {
     fn block(&mut self, index: usize, block: &Block) {
         self.odd_event();
         let start = match block {
+            Block::Summary => r#"{"type":"compaction","content":null}"#.to_owned(),
             Block::Thought { .. } => r#"{"type":"thinking","thinking":"","signature":""}"#.into(),
             Block::Text { .. } => r#"{"type":"text","text":""}"#.to_owned(),
             Block::Call { id, name, .. } => call(id, name, "{}"),
@@ -100,6 +101,7 @@ impl Script<'_> {
             Block::Found { tool, .. } if self.turn.faults.has(Fault::WebJson) => {
                 self.input(index, tool.content, 0);
             }
+            Block::Summary => self.delta(index, "compaction_delta", "content", SUMMARY),
             Block::Found { .. } | Block::Redacted => {}
         }
         self.odd_delta(index);
@@ -157,6 +159,7 @@ impl Script<'_> {
 
     fn push_billed(&mut self, name: &'static str, members: &str, billed: Billed) {
         let data = format!(r#"{{"type":"{name}",{members}}}"#);
+        let billed = self.turn.usage.with_summary(billed);
         self.events.push(Event { name, data, billed });
     }
 
@@ -193,6 +196,7 @@ fn asked(id: &str, tool: &ServerTool, input: &str) -> String {
 
 fn whole_block(block: &Block) -> String {
     match block {
+        Block::Summary => format!(r#"{{"type":"compaction","content":{}}}"#, quoted(SUMMARY)),
         Block::Thought { pieces, signature } => {
             let (thought, signature) = (quoted(&pieces.concat()), quoted(signature));
             format!(r#"{{"type":"thinking","thinking":{thought},"signature":{signature}}}"#)

@@ -165,6 +165,52 @@ fn the_assistant_may_begin_and_its_turns_hold_what_the_vendor_did() {
 }
 
 #[test]
+fn the_newest_models_take_instructions_in_the_midst_of_a_conversation() {
+    let said = |role: &str| json!({"role": role, "content": "Hi"});
+    let [user, assistant, system] = ["user", "assistant", "system"].map(said);
+    let search = json!({"type": "server_tool_use", "id": "s_1", "name": "search", "input": {}});
+    let found = json!({"type": "tool_search_tool_result", "tool_use_id": "s_1", "content": {}});
+    let searched = json!({"role": "assistant", "content": [search, found]});
+    let of = |content: Value| json!({"role": "system", "content": content});
+    let talk = |messages: &[&Value]| json!({"model": "lma-opus-5", "messages": messages});
+    judge(
+        CALL,
+        &[
+            (talk(&[&user, &system]), ""),
+            (talk(&[&user, &system, &assistant, &user]), ""),
+            (talk(&[&user, &searched, &system, &assistant, &user]), ""),
+            (talk(&[&user, &of(json!([{"type": "text", "text": "Be brief."}]))]), ""),
+            (talk(&[&system, &assistant, &user]), "must follow a `user` message"),
+            (talk(&[&user, &assistant, &system]), "must follow a `user` message"),
+            (talk(&[&user, &system, &system]), "must follow a `user` message"),
+            (talk(&[&user, &system, &user]), "must follow a `user` message"),
+            (talk(&[&user, &of(json!(""))]), "text content blocks must be non-empty"),
+            (talk(&[&user, &of(json!([]))]), "must have content"),
+            (talk(&[&user, &of(json!([{"type": "image", "source": {}}]))]), "not permitted here"),
+        ],
+    );
+    for (model, is_taken) in [
+        ("lma-fable-5", true),
+        ("lma-opus-5", true),
+        ("lma-sonnet-5", true),
+        ("lma-opus-4-8", true),
+        ("lma-opus-4-7", false),
+        ("lma-sonnet-4-6", false),
+        ("lma-haiku-4-5", false),
+    ] {
+        let changes = json!({"model": model, "messages": [user, system]});
+        let expected = if is_taken { "" } else { "messages: Unexpected role \"system\"" };
+        assert!(verdict(CALL, &changes).starts_with(expected), "{model}");
+        assert_eq!(verdict(CALL, &changes).is_empty(), is_taken, "{model}");
+    }
+    // What the tools said stands before the instruction, and is answered.
+    let mut told: Value = serde_json::from_str(LOOP).expect("a request");
+    told["messages"].as_array_mut().expect("messages").push(system.clone());
+    let call = read(&told).unwrap_or_else(|refusal| panic!("{refusal:?}"));
+    assert_eq!(call.ask.tool_result.as_deref(), Some("12:00 "));
+}
+
+#[test]
 fn messages_and_blocks_are_checked() {
     let content = |block: Value| json!({"/messages/0/content": [block]});
     let image = |source: Value| content(json!({"type": "image", "source": source}));

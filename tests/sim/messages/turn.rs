@@ -12,6 +12,8 @@ pub(super) const THOUGHT: &str =
     "Two and two: \"four\", as ever.\nThe room agrees — naïvely. This is thought ";
 /// What stands in a block of redacted thought.
 pub(super) const REDACTED: &str = "cmVkYWN0ZWQ/dGhvdWdodA+8/Sim==";
+/// What a summary says.
+pub(super) const SUMMARY: &str = "They added two and two.";
 /// Why a request is refused.
 pub(super) const EXPLANATION: &str = "This request was declined: \"four\" is a secret.";
 
@@ -64,6 +66,13 @@ pub(super) fn is_fetch(tool: &Value) -> bool {
     tool["type"].as_str().is_some_and(|kind| kind.starts_with("web_fetch"))
 }
 
+/// Whether the request lets the vendor make its conversation shorter.
+pub(super) fn is_to_be_compacted(body: &Value) -> bool {
+    let edits = body["context_management"]["edits"].as_array().into_iter().flatten();
+    let mut kinds = edits.filter_map(|edit| edit["type"].as_str());
+    kinds.any(|kind| kind.starts_with("compact_"))
+}
+
 /// The mark by which the vendor knows a thought of its own.
 pub(super) fn signature(thought: &str) -> String {
     let backwards: Vec<_> = thought.bytes().rev().collect();
@@ -78,6 +87,8 @@ pub(super) fn thought_tokens() -> u64 {
 /// A block of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Block {
+    /// What is left of the conversation.
+    Summary,
     Thought {
         pieces: Vec<String>,
         signature: String,
@@ -138,7 +149,10 @@ impl<'a> Turn<'a> {
             _ if reply.stopped_by.is_some() => "stop_sequence",
             _ => "end_turn",
         };
-        let blocks = blocks(&reply, manner, faults);
+        let mut blocks = blocks(&reply, manner, faults);
+        if usage.summary.is_some() {
+            blocks.insert(0, Block::Summary);
+        }
         Turn {
             usage,
             model: manner.model,
@@ -151,7 +165,7 @@ impl<'a> Turn<'a> {
     }
 
     pub(in super::super) fn billed(&self) -> Billed {
-        self.reply.billed
+        self.usage.with_summary(self.reply.billed)
     }
 
     pub(in super::super) fn billed_for_prompt(&self) -> Billed {

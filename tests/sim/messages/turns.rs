@@ -48,7 +48,13 @@ pub(super) fn check(root: &Node<'_>, family: &Family) -> Verdict {
     }
     let mut turns: Vec<Turn<'_>> = Vec::new();
     for (at, message) in items.iter().enumerate() {
-        let assistant = role(message)?;
+        let assistant = match role(message, family)? {
+            Role::System => {
+                instruction(&items, at)?;
+                continue;
+            }
+            role => role == Role::Assistant,
+        };
         let mut blocks = contents(message, assistant, at + 1 == items.len())?;
         match turns.last_mut().filter(|turn| turn.assistant == assistant) {
             Some(turn) => turn.blocks.append(&mut blocks),
@@ -61,19 +67,59 @@ pub(super) fn check(root: &Node<'_>, family: &Family) -> Verdict {
     calls(&turns)?;
     definitions(root, &turns)?;
     loop_thoughts(root, &turns)?;
-    ending(turns.last().expect("a message at least"), family)
+    ending(turns.last().expect("an instruction is never the first message"), family)
 }
 
-/// Whether a message is the assistant's.
-fn role(message: &Node<'_>) -> Result<bool, String> {
+/// Who speaks in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    User,
+    Assistant,
+    System,
+}
+
+fn role(message: &Node<'_>, family: &Family) -> Result<Role, String> {
     message.only(&["role content"])?;
     let role = message.need("role")?;
+    if role.value == "system" && family.takes_instructions_midway() {
+        return Ok(Role::System);
+    }
     if role.value == "system" {
         return Err("messages: Unexpected role \"system\". The Messages API accepts a top-level \
             `system` parameter, not \"system\" as an input message role."
             .to_owned());
     }
-    Ok(role.one_of(&["user", "assistant"])? == "assistant")
+    let is_assistant = role.one_of(&["user", "assistant"])? == "assistant";
+    Ok(if is_assistant { Role::Assistant } else { Role::User })
+}
+
+/// Refuses an instruction in the midst of a conversation that is not text, or that does not stand
+/// between a turn of the user and one of the assistant, or at the end.
+fn instruction(items: &[Node<'_>], at: usize) -> Verdict {
+    let message = &items[at];
+    let before = at.checked_sub(1).map(|before| items[before].value);
+    let after = items.get(at + 1).map(|after| &after.value["role"]);
+    let follows = before.is_some_and(|before| {
+        let last = before["content"].as_array().and_then(|blocks| blocks.last());
+        let kind = last.and_then(|block| block["type"].as_str()).unwrap_or_default();
+        let is_searched = kind == "server_tool_use" || kind.ends_with("_tool_result");
+        before["role"] == "user" || before["role"] == "assistant" && is_searched
+    });
+    if !follows || after.is_some_and(|role| role != "assistant") {
+        return Err(message.fault(
+            "a `system` message must follow a `user` message, and must be the last message or be \
+             followed by an `assistant` message",
+        ));
+    }
+    let content = message.need("content")?;
+    if let Value::String(text) = content.value {
+        return blocks::said(&content, text);
+    }
+    let blocks = content.items()?;
+    if blocks.is_empty() {
+        return Err(content.fault("a `system` message must have content"));
+    }
+    blocks.iter().try_for_each(|block| blocks::check(block, Place::System))
 }
 
 fn contents<'a>(message: &Node<'a>, assistant: bool, last: bool) -> Result<Vec<Node<'a>>, String> {

@@ -21,6 +21,8 @@ pub(super) struct Usage {
     region: String,
     style: Style,
     server_tool: Option<&'static ServerTool>,
+    /// The tokens of the summary that a pass of its own makes.
+    pub(super) summary: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,19 @@ impl Usage {
             region: told("inference_geo", "global"),
             style: style.map_or(Style::Full, |(_, style)| style),
             server_tool: turn::server_tool(body, faults),
+            summary: faults.number(Fault::Summary).filter(|_| turn::is_to_be_compacted(body)),
+        }
+    }
+
+    /// A bill of the answer, with that of the summary before it: a pass over the whole prompt.
+    pub(super) fn with_summary(&self, billed: Billed) -> Billed {
+        let Some(summary) = self.summary else { return billed };
+        let pass = self.billed.prompt;
+        Billed {
+            prompt: billed.prompt + pass,
+            completion: billed.completion + summary,
+            total: billed.total + pass + summary,
+            ..billed
         }
     }
 
@@ -59,11 +74,12 @@ impl Usage {
         self.member(&format!(
             "{{{},{},\"output_tokens\":{completion},\
              \"output_tokens_details\":{{\"thinking_tokens\":{reasoning}}},\
-             \"server_tool_use\":{},{}}}",
+             \"server_tool_use\":{},{}{}}}",
             self.input(self.uncached()),
             self.split(),
             self.searches(),
-            self.circumstances()
+            self.circumstances(),
+            self.iterations(completion)
         ))
     }
 
@@ -90,9 +106,24 @@ impl Usage {
         self.member(&format!(
             "{{{input},\"output_tokens\":{completion},\
              \"output_tokens_details\":{{\"thinking_tokens\":{reasoning}}},\
-             \"server_tool_use\":{}}}",
-            self.searches()
+             \"server_tool_use\":{}{}}}",
+            self.searches(),
+            self.iterations(completion)
         ))
+    }
+
+    /// The passes one by one, where there is more than one. Only that of the answer, which made so
+    /// many tokens, stands in the other members.
+    fn iterations(&self, completion: u64) -> String {
+        let Some(summary) = self.summary else { return String::new() };
+        let prompt = self.billed.prompt;
+        let answer = self.input(self.uncached());
+        format!(
+            ",\"iterations\":[{{\"type\":\"compaction\",\"input_tokens\":{prompt},\
+             \"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\
+             \"output_tokens\":{summary}}},\
+             {{\"type\":\"message\",{answer},\"output_tokens\":{completion}}}]"
+        )
     }
 
     fn member(&self, usual: &str) -> String {

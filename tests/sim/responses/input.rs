@@ -11,7 +11,7 @@ const ITEMS: &str = "message function_call function_call_output custom_tool_call
     code_interpreter_call image_generation_call mcp_call mcp_list_tools mcp_approval_request \
     mcp_approval_response computer_call computer_call_output compaction local_shell_call \
     local_shell_call_output apply_patch_call apply_patch_call_output tool_search_call \
-    tool_search_output additional_tools agent_message";
+    tool_search_output additional_tools agent_message compaction_trigger";
 const STATES: &str = "in_progress completed incomplete";
 
 /// Refuses an input that the vendor refuses; calls may stand in the response `before` it.
@@ -25,7 +25,7 @@ pub(super) fn check(input: &Member<'_>, before: bool) -> Verdict {
     }
     let mut open = Vec::new();
     let mut made = HashSet::new();
-    for item in &items {
+    for (at, item) in items.iter().enumerate() {
         match kind(item)? {
             "message" => message(item)?,
             "function_call" => {
@@ -47,6 +47,23 @@ pub(super) fn check(input: &Member<'_>, before: bool) -> Verdict {
                     )));
                 }
                 open.retain(|known| *known != id);
+            }
+            // Its output may come as that of a function, too.
+            "local_shell_call" | "apply_patch_call" => {
+                item_of_tools(item)?;
+                made.insert(item.need("call_id")?.text()?);
+            }
+            kind @ ("local_shell_call_output" | "apply_patch_call_output") => {
+                item_of_tools(item)?;
+                let name = if kind == "local_shell_call_output" { "id" } else { "call_id" };
+                let id = item.need(name)?.text()?;
+                if !made.contains(id) && !before {
+                    let what = kind.replace('_', " ");
+                    return Err(input.refusal(&format!("No tool call found for {what} {id}.")));
+                }
+            }
+            "compaction_trigger" if at + 1 < items.len() => {
+                return Err(item.refusal("A compaction trigger must be the final input item."));
             }
             "item_reference" => drop(item.need("id")?.text_within(256)?),
             // Sealed, it says itself what would be looked up.

@@ -14,8 +14,8 @@ const BROKEN: &str =
     r#"{"input_tokens":-7,"output_tokens":3.75,"total_tokens":99999999999999999999}"#;
 const FAILED: &str =
     r#"{"code":"server_error","message":"The model failed to generate a response."}"#;
-/// A summary that only the vendor can read.
-const SEALED: &str = "gAAAAABpVHdvIGFuZCB0d28gYXJlIGZvdXIu";
+/// A text that only the vendor can read.
+pub(super) const SEALED: &str = "gAAAAABpVHdvIGFuZCB0d28gYXJlIGZvdXIu";
 /// Tokens of an image that a tool of the vendor's own makes.
 const IMAGE_TOKENS: u64 = 1056;
 /// Members that come back as they were sent, and what stands there otherwise.

@@ -26,6 +26,11 @@ const OTHER_KINDS: &str = "image embedding tts moderation imagine";
 const TOOLS: &str = "function custom web_search web_search_2025_08_26 web_search_preview \
     web_search_preview_2025_03_11 file_search code_interpreter image_generation mcp \
     computer_use_preview computer local_shell shell apply_patch namespace tool_search";
+/// What an answer may tell in addition.
+const INCLUDED: &str = "file_search_call.results web_search_call.results \
+    web_search_call.action.sources message.input_image.image_url \
+    computer_call_output.output.image_url code_interpreter_call.outputs \
+    reasoning.encrypted_content message.output_text.logprobs";
 const EFFORTS: &str = "none minimal low medium high xhigh max";
 const TOKENS_MIN: u64 = 16;
 
@@ -48,6 +53,11 @@ pub(super) fn check(body: &Value, record: &Record) -> Verdict {
     root.get("truncation").map(|text| text.one_of("auto disabled")).transpose()?;
     let tiers = "auto default flex scale priority fast ultrafast";
     root.get("service_tier").map(|tier| tier.one_of(tiers)).transpose()?;
+    root.get("client_metadata").map(|metadata| metadata.only_object()).transpose()?;
+    let included = root.get("include").map(|list| list.items()).transpose()?.unwrap_or_default();
+    for member in included {
+        member.one_of(INCLUDED)?;
+    }
     stream_options(&root)?;
     reasoning(&root)?;
     formats(&root)?;

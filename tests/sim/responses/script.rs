@@ -18,7 +18,8 @@ pub(super) fn events(
     let parts = items.iter().map(|item| match &item.kind {
         Kind::Message { pieces } => pieces.len() as u64,
         Kind::Call { .. } => 2,
-        Kind::Thought | Kind::Hosted(_) => 0,
+        Kind::AgentCall { .. } | Kind::Compaction => 1,
+        Kind::Thought { .. } | Kind::Hosted(_) => 0,
     });
     let before = Billed { searches: 0, images: 0, ..reply.billed_for_prompt() };
     let all = parts.sum();
@@ -67,11 +68,20 @@ impl Script<'_> {
     /// The events between the beginning and the end of an item.
     fn inside(&mut self, at: usize, item: &Item) {
         match &item.kind {
-            Kind::Thought => self.bill(),
+            Kind::Thought { .. } => self.bill(),
+            // What the item says comes with its end.
+            Kind::AgentCall { .. } => self.part(),
+            Kind::Compaction => self.compact(at, item),
             Kind::Hosted(call) => self.run(at, item, *call),
             Kind::Message { pieces } => self.speak(at, item, pieces),
             Kind::Call { name, arguments, .. } => self.call(at, item, name, arguments),
         }
+    }
+
+    fn compact(&mut self, at: usize, item: &Item) {
+        let place = format!(r#""output_index":{at},"item_id":"{}""#, item.id);
+        self.push("response.compaction.compacting", &place);
+        self.part();
     }
 
     fn run(&mut self, at: usize, item: &Item, call: Hosted) {

@@ -118,6 +118,15 @@ fn what_coding_agents_send_is_checked() {
     let patch = json!({
         "type": "apply_patch_call", "call_id": "c", "status": "completed", "operation": operation,
     });
+    let patched =
+        |id: &str| json!({"type": "apply_patch_call_output", "call_id": id, "status": "completed"});
+    let action = json!({"type": "exec", "command": ["ls"], "env": {}});
+    let shell = json!({
+        "type": "local_shell_call", "call_id": "c", "status": "completed", "action": action,
+    });
+    let ran = |id: &str| json!({"type": "local_shell_call_output", "id": id, "output": "4"});
+    let function = json!({"type": "function_call_output", "call_id": "c", "output": "4"});
+    let trigger = json!({"type": "compaction_trigger"});
     judge(
         AT,
         &call(),
@@ -128,6 +137,10 @@ fn what_coding_agents_send_is_checked() {
             (json!({"tools": [{"type": "tool_search", "execution": "client"}]}), ""),
             (json!({"tools": [{"type": "tool_search", "execution": "x"}]}), "Invalid value: 'x'"),
             (json!({"client_metadata": {"a": "b"}, "include": []}), ""),
+            (json!({"client_metadata": "a"}), "'client_metadata': expected an object"),
+            (json!({"include": ["reasoning.encrypted_content"]}), ""),
+            (json!({"include": ["reasoning.plain_content"]}), "'reasoning.plain_content'"),
+            (json!({"include": "reasoning.encrypted_content"}), "'include': expected an array"),
             (json!({"input": [{"type": "reasoning"}]}), "'input[0].id'"),
             (json!({"input": [{"type": "reasoning", "encrypted_content": "a"}]}), ""),
             (json!({"input": [{"type": "compaction"}]}), "'input[0].encrypted_content'"),
@@ -136,8 +149,78 @@ fn what_coding_agents_send_is_checked() {
             (json!({"input": [{"type": "tool_search_output"}]}), "'input[0].tools'"),
             (json!({"input": [{"type": "local_shell_call"}]}), "'input[0].call_id'"),
             (json!({"input": [patch]}), ""),
+            (json!({"input": [patch, patched("c")]}), ""),
+            (json!({"input": [patch, patched("d")]}), "No tool call found for apply patch call"),
+            (json!({"input": [shell, ran("c")]}), ""),
+            (json!({"input": [shell, ran("d")]}), "No tool call found for local shell call"),
+            (json!({"input": [shell, function]}), ""),
+            (json!({"input": [ran("c")]}), "No tool call found for local shell call"),
+            (json!({"input": [shell, trigger]}), ""),
+            (json!({"input": [trigger, shell]}), "must be the final input item"),
         ],
     );
+}
+
+#[test]
+fn agents_are_asked_to_run_the_tools_that_they_offer() {
+    let offered = json!([{"type": "function", "name": "f"}, {"type": "local_shell"},
+        {"type": "apply_patch"}]);
+    let body = with(&json!({"store": false, "tools": offered}));
+    let (whole, billed) = at_once(&body, "shell-calls=2;patch-calls=1");
+    let output = whole["output"].as_array().expect("items").clone();
+    let kinds: Vec<_> = output.iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, ["local_shell_call", "local_shell_call", "apply_patch_call"]);
+    assert_eq!(billed.map(|billed| billed.completion), Some(24));
+    let mut ids: Vec<_> = output.iter().map(|item| &item["call_id"]).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 3, "each call has an id of its own");
+    let (_, events, _) = streamed(&body, "shell-calls=2;patch-calls=1");
+    let done = named(&events, "response.output_item.done");
+    assert_eq!(done.iter().map(|event| &event["item"]["type"]).collect::<Vec<_>>(), kinds);
+    // What nobody offers is not called, and outputs are answered.
+    let (plain, _) = at_once(&with(&json!({"tools": tools()})), "shell-calls=1");
+    assert_eq!(plain["output"][0]["type"], "function_call");
+    let output_of = |item: &Value| match item["type"].as_str() {
+        Some("local_shell_call") => {
+            json!({"type": "local_shell_call_output", "id": item["call_id"], "output": "4"})
+        }
+        _ => json!({"type": "apply_patch_call_output", "call_id": item["call_id"],
+            "status": "completed", "output": "done"}),
+    };
+    let outputs: Vec<_> = output.iter().map(output_of).collect();
+    let input: Vec<_> = output.iter().chain(&outputs).collect();
+    let second = with(&json!({"store": false, "tools": offered, "input": input}));
+    let (answer, _) = at_once(&second, "shell-calls=2;patch-calls=1");
+    assert_eq!(answer["output"][0]["content"][0]["text"], "The tool said: done");
+}
+
+#[test]
+fn a_trigger_makes_a_compaction_of_the_conversation() {
+    let said = json!({"role": "user", "content": "Hi"});
+    let trigger = json!({"type": "compaction_trigger"});
+    let body = with(&json!({"input": [said, trigger], "tools": tools(), "store": false}));
+    let (whole, billed) = at_once(&body, "completion=40");
+    let output = whole["output"].as_array().expect("items");
+    assert_eq!((output.len(), &output[0]["type"]), (1, &json!("compaction")));
+    assert!(output[0]["encrypted_content"].is_string(), "{whole}");
+    assert_eq!(billed.map(|billed| billed.completion), Some(40));
+    let (_, events, _) = streamed(&body, "completion=40");
+    let names = events.iter().map(|event| event["type"].as_str().expect("a type"));
+    let expected = "created in_progress output_item.added compaction.compacting output_item.done \
+        completed";
+    let expected: Vec<_> = expected.split(' ').map(|name| format!("response.{name}")).collect();
+    assert_eq!(names.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn thoughts_are_sealed_where_the_request_wants_that() {
+    let thoughtful = json!({"reasoning": {"effort": "low"}});
+    let (plain, _) = at_once(&with(&thoughtful), "");
+    assert_eq!(plain["output"][0].get("encrypted_content"), None);
+    let included = json!({"reasoning": {"effort": "low"},
+        "include": ["reasoning.encrypted_content"]});
+    let (sealed, _) = at_once(&with(&included), "");
+    assert!(sealed["output"][0]["encrypted_content"].is_string(), "{sealed}");
 }
 
 /// A namespace with one tool of a kind.
