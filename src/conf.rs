@@ -196,10 +196,10 @@ fn parse_store_tls(
         }));
         return StoreTls::default();
     }
-    StoreTls::load(&files).unwrap_or_else(|(key, why)| {
-        let named = locations.iter().find(|(known, _)| *known == key);
+    StoreTls::load(&files).unwrap_or_else(|fault| {
+        let named = locations.iter().find(|(key, _)| *key == fault.setting);
         let location = named.map_or(&section, |(_, location)| location);
-        faults.push(location.error(format!("store.{key}: {why}")));
+        faults.push(location.error(format!("store.{}: {}", fault.setting, fault.message)));
         StoreTls::default()
     })
 }

@@ -340,7 +340,7 @@ pub trait JobQueue: Send + Sync {
     async fn save_claim(
         &self,
         claim: &mut JobClaim,
-        next: ClaimUpdate,
+        update: ClaimUpdate,
     ) -> Result<bool, Unavailable>;
     /// Waits until everything saved up to now would survive a power failure of the store's machine,
     /// as far as the store can tell.

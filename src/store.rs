@@ -22,7 +22,7 @@ pub use open_store::DurabilityScope;
 pub use open_store::OpenStore;
 pub use section::StoreSection;
 pub(crate) use section::{URL_SCHEMES, kind_label};
-pub use tls::{StoreTls, StoreTlsFiles};
+pub use tls::{StoreTls, StoreTlsFiles, TlsFault};
 
 use maintenance::Maintenance;
 use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog};

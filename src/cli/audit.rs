@@ -53,9 +53,9 @@ pub(super) async fn run_audited<T>(
     begun.extend(before.map(|nano| ("credited_before_nano".to_owned(), nano)));
     write_line(to, &id, "begun", begun)
         .context("no line can be written to the audit trail, so nothing was changed")?;
-    let made = apply().await;
+    let result = apply().await;
     let mut ended = change.fields();
-    match &made {
+    match &result {
         Ok(_) => {
             let after = credited_nano(ledger, change).await;
             ended.insert("result".to_owned(), "done".into());
@@ -71,7 +71,7 @@ pub(super) async fn run_audited<T>(
         // twice.
         eprintln!("tollgate: what came of this is not in the audit trail: {why:#}");
     }
-    made
+    result
 }
 
 impl AuditedChange {

@@ -189,9 +189,9 @@ fn prepare(
 /// Resolves the host names of the vendors, so that the first calls have addresses.
 fn resolve_vendors(routes: &RouteTable) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let looking =
+    let lookup_future =
         async { tokio::time::timeout(RESOLVE_TIMEOUT, background::resolve_all(routes)).await };
-    if runtime.block_on(looking).is_err() {
+    if runtime.block_on(lookup_future).is_err() {
         log::warn!(event = "dns_lookup_slow"; "vendor dns lookups are slow");
     }
     // A lookup that hangs must not delay the start any longer.

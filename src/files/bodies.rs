@@ -226,8 +226,8 @@ impl BodyFiles {
     /// [`FileReadError::Unavailable`] if the store does not delete it; a sweep deletes it when it
     /// has expired.
     pub(crate) async fn delete(&self, name: &BodyName, bytes: u64) -> Result<(), FileReadError> {
-        let deleting = timeout(WRITE_TIMEOUT, self.files.delete(&name.path())).await;
-        deleting.unwrap_or_else(|_| Err(store_timeout_error()))?;
+        let deleted = timeout(WRITE_TIMEOUT, self.files.delete(&name.path())).await;
+        deleted.unwrap_or_else(|_| Err(store_timeout_error()))?;
         let mut known = self.lock_known();
         if known.fresh.bytes_of(&name.account) >= bytes {
             known.fresh.subtract(&name.account, bytes);

@@ -139,11 +139,11 @@ fn parse_location(url: &str) -> Option<StorageLocation<'_>> {
     let rest = url.strip_prefix("s3://")?;
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = prefix.trim_end_matches('/');
-    let plain = |text: &str| {
+    let has_valid_chars = |text: &str| {
         text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
     };
-    let is_bucket = !bucket.is_empty() && plain(bucket);
-    let is_segment = |s: &str| !matches!(s, "" | "." | "..") && plain(s);
+    let is_bucket = !bucket.is_empty() && has_valid_chars(bucket);
+    let is_segment = |s: &str| !matches!(s, "" | "." | "..") && has_valid_chars(s);
     if !is_bucket || !(prefix.is_empty() || prefix.split('/').all(is_segment)) {
         return None;
     }

@@ -48,8 +48,8 @@ fn parse_range(header: &str) -> Option<(Option<u64>, Option<u64>)> {
 
 /// Parses a number; one too large for `u64` becomes the largest, which no file reaches.
 fn parse_number(digits: &str) -> Option<u64> {
-    let sound = digits.bytes().all(|b| b.is_ascii_digit());
-    sound.then(|| digits.parse().unwrap_or(u64::MAX))
+    let is_valid = digits.bytes().all(|b| b.is_ascii_digit());
+    is_valid.then(|| digits.parse().unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -80,14 +80,18 @@ impl VideoRoute {
     /// Whether a finished video may be fetched from this URL. Only hosts of the vendor are allowed,
     /// so that no answer can make the gateway send requests to other hosts.
     fn may_fetch(&self, url: &Url) -> bool {
-        let secure = url.scheme() == "https" || (url.scheme() == "http" && !self.base.tls);
-        let plain = url.username().is_empty() && url.password().is_none();
+        let is_secure = url.scheme() == "https" || (url.scheme() == "http" && !self.base.tls);
+        let has_no_credentials = url.username().is_empty() && url.password().is_none();
         let Some(host) = url.host_str() else { return false };
         let host = host.trim_matches(['[', ']']).trim_end_matches('.');
-        let usual = url.scheme() == "https" && url.port().is_none();
-        let port = usual || url.port_or_known_default() == Some(self.base.port);
-        let is_near = port && route::is_same_domain(host, &self.base.host.to_ascii_lowercase());
-        secure && plain && (is_near || self.file_hosts.iter().any(|known| known == host))
+        let is_default_https = url.scheme() == "https" && url.port().is_none();
+        let is_allowed_port =
+            is_default_https || url.port_or_known_default() == Some(self.base.port);
+        let is_near =
+            is_allowed_port && route::is_same_domain(host, &self.base.host.to_ascii_lowercase());
+        is_secure
+            && has_no_credentials
+            && (is_near || self.file_hosts.iter().any(|known| known == host))
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) use parts::{JobWorker, WorkerCapacity};
 use alerts::{log_possible_loss, log_skipped, log_unanswered};
 use body::BodyLocation;
 use copy::CopyError;
-use parts::NextTurn;
+use parts::NextStep;
 use retry::{RETRY_TIME_MAX, RETRY_WAIT_MAX, RETRY_WAIT_MIN, retry_until_done};
 
 impl JobWorker {
@@ -138,8 +138,8 @@ impl JobWorker {
     async fn work_on(self: Arc<Self>, mut claim: JobClaim) {
         loop {
             match self.run_step(&mut claim).await {
-                Ok(NextTurn::Continue) => {}
-                Ok(NextTurn::Release) => return,
+                Ok(NextStep::Continue) => {}
+                Ok(NextStep::Release) => return,
                 Err(why) => {
                     // The lease expires, and then another worker takes the job over.
                     log::warn!(
@@ -153,7 +153,7 @@ impl JobWorker {
         }
     }
 
-    async fn run_step(&self, claim: &mut JobClaim) -> anyhow::Result<NextTurn> {
+    async fn run_step(&self, claim: &mut JobClaim) -> anyhow::Result<NextStep> {
         match claim.next_step(&self.schedule, unix_ms()) {
             JobStep::Decide(outcome) => self.save_outcome(claim, outcome).await,
             JobStep::Submit => self.submit(claim).await,
@@ -166,14 +166,14 @@ impl JobWorker {
             JobStep::Remove => {
                 self.delete_file(claim).await?;
                 self.queue.remove_job(claim).await?;
-                Ok(NextTurn::Release)
+                Ok(NextStep::Release)
             }
             JobStep::Wait(left) => self.save(claim, Some(left)).await,
         }
     }
 
     /// Sends a job over the first route that accepts it.
-    async fn submit(&self, claim: &mut JobClaim) -> anyhow::Result<NextTurn> {
+    async fn submit(&self, claim: &mut JobClaim) -> anyhow::Result<NextStep> {
         let Some(vendor) = self.find_vendor(&claim.job.vendor) else {
             return self.save(claim, Some(UNKNOWN_ROUTE_RETRY_MS)).await;
         };
@@ -197,8 +197,8 @@ impl JobWorker {
         let vendor_token = claim.job.vendor.clone();
         for route in self.video_client.routes(&vendor_token) {
             claim.job.mark_submitting(&route.name);
-            if let Some(turn) = self.persist_attempt(claim).await? {
-                return Ok(turn);
+            if let Some(action) = self.persist_attempt(claim).await? {
+                return Ok(action);
             }
             let body = with_model(&document, &route.vendor_model(&claim.job.model));
             let reason = match self
@@ -246,9 +246,9 @@ impl JobWorker {
 
     /// Saves that the job is about to be sent, and waits until that is durable. `None` if the job
     /// may be sent; otherwise what happens to the job instead.
-    async fn persist_attempt(&self, claim: &mut JobClaim) -> anyhow::Result<Option<NextTurn>> {
-        if let NextTurn::Release = self.save(claim, None).await? {
-            return Ok(Some(NextTurn::Release));
+    async fn persist_attempt(&self, claim: &mut JobClaim) -> anyhow::Result<Option<NextStep>> {
+        if let NextStep::Release = self.save(claim, None).await? {
+            return Ok(Some(NextStep::Release));
         }
         // If the store lost this save in a crash, the job would be sent twice.
         let persisted =
@@ -276,7 +276,7 @@ impl JobWorker {
     }
 
     /// Asks the vendor about a job, and copies the video if it is finished.
-    async fn poll(&self, claim: &mut JobClaim, running: &RunningJob) -> anyhow::Result<NextTurn> {
+    async fn poll(&self, claim: &mut JobClaim, running: &RunningJob) -> anyhow::Result<NextStep> {
         let vendor = self.find_vendor(&claim.job.vendor);
         let route = self.video_client.find_route(&claim.job.vendor, &running.route);
         let (Some(vendor), Some(route)) = (vendor, route) else {
@@ -290,8 +290,8 @@ impl JobWorker {
         if running.finished_ms.is_some() && self.capacity.copies.available_permits() == 0 {
             return self.poll_later(claim, NO_CAPACITY_RETRY_MS, false).await;
         }
-        let asking = self.video_client.poll(route, &vendor, &running.vendor_id);
-        let turn = match self.while_renewing(claim, asking).await? {
+        let poll_future = self.video_client.poll(route, &vendor, &running.vendor_id);
+        let transition = match self.while_renewing(claim, poll_future).await? {
             PollOutcome::Progress(polled) => claim.job.apply_progress(Some(polled), unix_ms()),
             PollOutcome::NotFound => claim.job.apply_progress(None, unix_ms()),
             PollOutcome::NoAnswer(wait) => {
@@ -300,7 +300,7 @@ impl JobWorker {
                 return self.poll_later(claim, wait, true).await;
             }
         };
-        let (url, outcome) = match turn {
+        let (url, outcome) = match transition {
             JobTransition::PollAgain => {
                 return self.poll_later(claim, self.next_poll_ms(), true).await;
             }
@@ -308,8 +308,8 @@ impl JobWorker {
             JobTransition::Copy { url, outcome } => (url, outcome),
         };
         // Once this is saved, the job has more time, no matter which worker copies the file.
-        if let NextTurn::Release = self.save(claim, None).await? {
-            return Ok(NextTurn::Release);
+        if let NextStep::Release = self.save(claim, None).await? {
+            return Ok(NextStep::Release);
         }
         if claim.deleted {
             return self.save_outcome(claim, outcome).await;
@@ -343,7 +343,7 @@ impl JobWorker {
         claim: &mut JobClaim,
         due_ms: u64,
         was_polled: bool,
-    ) -> anyhow::Result<NextTurn> {
+    ) -> anyhow::Result<NextStep> {
         let now_ms = unix_ms();
         if let Some(outcome) = claim.overdue_outcome(&self.schedule, now_ms, was_polled) {
             return self.save_outcome(claim, outcome).await;
@@ -356,19 +356,19 @@ impl JobWorker {
         &self,
         claim: &mut JobClaim,
         outcome: JobOutcome,
-    ) -> anyhow::Result<NextTurn> {
+    ) -> anyhow::Result<NextStep> {
         let before = claim.job.clone();
         claim.job.mark_settling(outcome.clone(), unix_ms());
-        let go = self.save_with_retry(claim, None, true).await?;
-        if let (NextTurn::Continue, JobOutcome::Failed { message, .. }) = (&go, &outcome)
+        let action = self.save_with_retry(claim, None, true).await?;
+        if let (NextStep::Continue, JobOutcome::Failed { message, .. }) = (&action, &outcome)
             && before.may_be_billed(&outcome)
         {
             log_possible_loss(&before, message);
         }
-        Ok(go)
+        Ok(action)
     }
 
-    async fn save(&self, claim: &mut JobClaim, due_ms: Option<u64>) -> anyhow::Result<NextTurn> {
+    async fn save(&self, claim: &mut JobClaim, due_ms: Option<u64>) -> anyhow::Result<NextStep> {
         self.save_with_retry(claim, due_ms, false).await
     }
 
@@ -378,11 +378,11 @@ impl JobWorker {
         claim: &mut JobClaim,
         due_ms: Option<u64>,
         forget_body: bool,
-    ) -> anyhow::Result<NextTurn> {
-        let next = ClaimUpdate { due_ms, forget_body };
+    ) -> anyhow::Result<NextStep> {
+        let update = ClaimUpdate { due_ms, forget_body };
         let (began, mut backoff) = (Instant::now(), Backoff::new(RETRY_WAIT_MIN, RETRY_WAIT_MAX));
         let saved = loop {
-            match self.queue.save_claim(claim, next).await {
+            match self.queue.save_claim(claim, update).await {
                 Ok(saved) => break saved,
                 Err(why) if began.elapsed() > RETRY_TIME_MAX => return Err(why.into()),
                 Err(why) => log::warn!(
@@ -400,7 +400,7 @@ impl JobWorker {
         } else if forget_body {
             self.delete_body(claim).await;
         }
-        Ok(if saved && due_ms.is_none() { NextTurn::Continue } else { NextTurn::Release })
+        Ok(if saved && due_ms.is_none() { NextStep::Continue } else { NextStep::Release })
     }
 
     /// Renews the claim while the future `waited` runs. Fails if the claim is lost or cannot be

@@ -103,8 +103,8 @@ pub struct HoldRequest {
 const HOLD_REQUEST_AGE_MAX_MS: u64 = 12 * 60 * 60 * 1_000;
 
 impl HoldRequest {
-    /// Whether the hold is so recent at `now` (unix ms, by the store's own clock) that a store
-    /// which does not know it must have lost it.
+    /// Whether the hold was requested within 12 hours of `now` (unix ms, by the store's own clock).
+    /// A store that lacks a hold this recent has lost it.
     #[must_use]
     pub(crate) fn is_recent(&self, now: i64) -> bool {
         now.abs_diff(self.at) < HOLD_REQUEST_AGE_MAX_MS

@@ -236,7 +236,9 @@ impl ServerRun for RedisRun {
             OrderRecord::Placed(order) => self.redis.restore_job(&order).await,
             // If a worker has claimed the job since, its revision is higher and this save is
             // refused: that worker has decided how the job goes on.
-            OrderRecord::Accepted(mut claim, next) => self.redis.save_claim(&mut claim, next).await,
+            OrderRecord::Accepted(mut claim, update) => {
+                self.redis.save_claim(&mut claim, update).await
+            }
             OrderRecord::Deleted(account, id) => {
                 Ok(self.redis.delete_job(&account, &id).await?.is_some())
             }

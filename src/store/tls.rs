@@ -29,6 +29,21 @@ pub struct StoreTls {
     client: Option<(PemFile, PemFile)>,
 }
 
+/// What is wrong with one of the TLS settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFault {
+    /// The name of the setting in the `[store]` section: `ca`, `cert` or `key`.
+    pub setting: &'static str,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl TlsFault {
+    fn new(setting: &'static str, message: impl Into<String>) -> TlsFault {
+        TlsFault { setting, message: message.into() }
+    }
+}
+
 /// The content of a PEM file.
 type PemFile = Arc<[u8]>;
 
@@ -43,24 +58,26 @@ impl StoreTls {
     /// Reads the files, and checks that they can be used.
     ///
     /// # Errors
-    /// The name of the setting at fault, and what is wrong with it.
-    pub fn load(files: &StoreTlsFiles) -> Result<StoreTls, (&'static str, String)> {
-        let ca = files.ca.as_deref().map(|path| {
+    /// [`TlsFault`] names the setting at fault.
+    pub fn load(files: &StoreTlsFiles) -> Result<StoreTls, TlsFault> {
+        let ca = files.ca.as_deref().map(|path| -> Result<PemFile, TlsFault> {
             let pem = read_pem("ca", path)?;
-            parse_ca_certificates(&pem).map_err(|why| ("ca", format!("{path}: {why}")))?;
+            parse_ca_certificates(&pem)
+                .map_err(|why| TlsFault::new("ca", format!("{path}: {why}")))?;
             Ok(pem)
         });
         let client = match (&files.cert, &files.key) {
             (None, None) => None,
-            (Some(_), None) => return Err(("cert", "it needs 'key', its key, too".to_owned())),
+            (Some(_), None) => return Err(TlsFault::new("cert", "it needs 'key', its key, too")),
             (None, Some(_)) => {
-                return Err(("key", "it needs 'cert', its certificate, too".to_owned()));
+                return Err(TlsFault::new("key", "it needs 'cert', its certificate, too"));
             }
-            (Some(cert), Some(key)) => {
-                let (chain, secret) = (read_pem("cert", cert)?, read_pem("key", key)?);
-                let client = check_key_pair(cert, &chain, key, &secret)?;
-                drop(client);
-                Some((chain, secret))
+            (Some(cert_path), Some(key_path)) => {
+                let (cert_pem, key_pem) =
+                    (read_pem("cert", cert_path)?, read_pem("key", key_path)?);
+                // The client of the store builds its own. Here this only shows that it can.
+                drop(build_client_config(cert_path, &cert_pem, key_path, &key_pem)?);
+                Some((cert_pem, key_pem))
             }
         };
         Ok(StoreTls { ca: ca.transpose()?, client })
@@ -80,8 +97,9 @@ impl StoreTls {
     }
 }
 
-fn read_pem(setting: &'static str, path: &str) -> Result<Arc<[u8]>, (&'static str, String)> {
-    let read = std::fs::read(path).map_err(|why| (setting, format!("{path}: {why}")))?;
+fn read_pem(setting: &'static str, path: &str) -> Result<PemFile, TlsFault> {
+    let read =
+        std::fs::read(path).map_err(|why| TlsFault::new(setting, format!("{path}: {why}")))?;
     Ok(read.into())
 }
 
@@ -102,22 +120,27 @@ fn parse_chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(chain)
 }
 
-/// Checks that a certificate chain and a private key can be parsed and belong together.
-fn check_key_pair(
-    cert: &str,
-    pem: &[u8],
-    key: &str,
-    secret: &[u8],
-) -> Result<ClientConfig, (&'static str, String)> {
-    let chain = parse_chain(pem).map_err(|why| ("cert", format!("{cert}: {why}")))?;
-    let secret = PrivateKeyDer::from_pem_slice(secret)
-        .map_err(|why| ("key", format!("{key}: there is no private key in it ({why})")))?;
+/// Builds a TLS client configuration, which fails unless the certificate chain and the private key
+/// can be parsed and belong together.
+fn build_client_config(
+    cert_path: &str,
+    cert_pem: &[u8],
+    key_path: &str,
+    key_pem: &[u8],
+) -> Result<ClientConfig, TlsFault> {
+    let chain = parse_chain(cert_pem)
+        .map_err(|why| TlsFault::new("cert", format!("{cert_path}: {why}")))?;
+    let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(|why| {
+        TlsFault::new("key", format!("{key_path}: there is no private key in it ({why})"))
+    })?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|why| ("cert", why.to_string()))?;
+    let builder = builder.map_err(|why| TlsFault::new("cert", why.to_string()))?;
     builder
         .with_root_certificates(RootCertStore::empty())
-        .with_client_auth_cert(chain, secret)
-        .map_err(|why| ("key", format!("{key} does not go with {cert}: {why}")))
+        .with_client_auth_cert(chain, key)
+        .map_err(|why| {
+            TlsFault::new("key", format!("{key_path} does not go with {cert_path}: {why}"))
+        })
 }

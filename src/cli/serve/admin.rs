@@ -122,9 +122,9 @@ impl AdminServer {
     fn is_authorized(&self, session: &ServerSession) -> bool {
         let Some(token) = &self.token else { return true };
         let header = session.req_header().headers.get(http::header::AUTHORIZATION);
-        let shown = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let presented_token = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         // Digests are compared, so that the time of the comparison reveals nothing about the token.
-        shown.is_some_and(|shown| token_digest(shown.trim()) == *token)
+        presented_token.is_some_and(|presented| token_digest(presented.trim()) == *token)
     }
 
     /// Returns whether the process is ready: it can reach the ledger, and has an address for at

@@ -105,8 +105,8 @@ impl BackgroundService for BackgroundTasks {
 pub(super) fn spawn_maintenance(maintenance: &Arc<Maintenance>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let maintenance = maintenance.clone();
-    let keeping = move || runtime.block_on(maintenance.run());
-    std::thread::Builder::new().name("maintenance".to_owned()).spawn(keeping)?;
+    let run_maintenance = move || runtime.block_on(maintenance.run());
+    std::thread::Builder::new().name("maintenance".to_owned()).spawn(run_maintenance)?;
     Ok(())
 }
 

@@ -32,8 +32,8 @@ pub(super) fn connections_max(wanted: usize) -> (usize, usize) {
 /// Splits the descriptors between clients and the admin address. A request needs two: the
 /// connection of its client and one to a vendor.
 fn split_descriptors(descriptors: u64) -> (usize, usize) {
-    let (least, most) = (*ADMIN_CONNECTIONS.start(), *ADMIN_CONNECTIONS.end());
-    let admin = (descriptors / ADMIN_SHARE).clamp(least, most);
+    let (min, max) = (*ADMIN_CONNECTIONS.start(), *ADMIN_CONNECTIONS.end());
+    let admin = (descriptors / ADMIN_SHARE).clamp(min, max);
     let each = descriptors.saturating_sub(RESERVED_DESCRIPTORS + admin) / 2;
     let fit = usize::try_from(each).unwrap_or(usize::MAX).max(CONNECTIONS_MIN);
     (fit, usize::try_from(admin).unwrap_or(usize::MAX))
@@ -42,13 +42,13 @@ fn split_descriptors(descriptors: u64) -> (usize, usize) {
 /// Raises the descriptor limit as far as possible, and returns it.
 fn raise_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let most = maximum.unwrap_or(DEFAULT_DESCRIPTORS_MAX);
-    let before = current.unwrap_or(most);
-    if before >= most {
+    let hard_limit = maximum.unwrap_or(DEFAULT_DESCRIPTORS_MAX);
+    let before = current.unwrap_or(hard_limit);
+    if before >= hard_limit {
         return before;
     }
-    match setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum }) {
-        Ok(()) => most,
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(hard_limit), maximum }) {
+        Ok(()) => hard_limit,
         Err(why) => {
             log::warn!(
                 event = "descriptor_limit_failed", error:% = why, before;

@@ -45,8 +45,8 @@ const SOCKET_BYTES_MAX: usize = 107;
 
 /// The messages of the handshake: the one of the new process, and the two possible replies.
 const READY_MESSAGE: &[u8] = b"ready\n";
-const LEAVING_REPLY: &str = "leaves\n";
-const STAYING_REPLY: &str = "stays\n";
+const TAKEOVER_ACCEPTED: &str = "leaves\n";
+const TAKEOVER_REFUSED: &str = "stays\n";
 
 /// Returns the absolute path of the socket at which a new process waits. With a relative path, two
 /// processes that run in different working directories would use different sockets.
@@ -151,12 +151,12 @@ impl SocketReceiver {
     ) -> anyhow::Result<Vec<NamedSocket>> {
         let listener = UnixListener::from_std(self.0.try_clone()?)?;
         let end = tokio::time::Instant::now() + PREDECESSOR_TIMEOUT;
-        let late = "the running process did not come";
-        let stream = accept_trusted(&listener, end).await.context(late)?;
-        let came = handover::receive_listeners(&stream, addresses);
-        let came = tokio::time::timeout_at(end, came).await.context(late)?;
+        let timeout_message = "the running process did not come";
+        let stream = accept_trusted(&listener, end).await.context(timeout_message)?;
+        let received = handover::receive_listeners(&stream, addresses);
+        let received = tokio::time::timeout_at(end, received).await.context(timeout_message)?;
         let _ = fs::remove_file(socket);
-        came.context("the sockets of the running process are refused")
+        received.context("the sockets of the running process are refused")
     }
 }
 
@@ -243,10 +243,10 @@ impl ReadyHandshake {
         let Some(mut stream) = self.0 else { return Ok(()) };
         // An old process that does not read this, or closes without a reply, has ended.
         let _ = stream.write_all(READY_MESSAGE).await;
-        let (mut stream, mut heard) = (BufReader::new(stream), String::new());
-        let read = timeout(SERVE_TIMEOUT, stream.read_line(&mut heard)).await;
+        let (mut stream, mut reply) = (BufReader::new(stream), String::new());
+        let read = timeout(SERVE_TIMEOUT, stream.read_line(&mut reply)).await;
         let _ = read.context("the running process is silent")?;
-        if heard == STAYING_REPLY {
+        if reply == TAKEOVER_REFUSED {
             bail!("the running process stays");
         }
         // The old process watches this connection until it stops, so it is kept open.
@@ -265,30 +265,33 @@ pub(super) async fn hand_over(
     server: &ServerSection,
 ) -> anyhow::Result<()> {
     make_socket_folder(socket)?;
-    let there = timeout(SUCCESSOR_TIMEOUT, connect_to_successor(socket)).await;
-    let stream = there.map_err(|_| anyhow!("nobody is there to give way to at {socket}"))??;
+    let connected = timeout(SUCCESSOR_TIMEOUT, connect_to_successor(socket)).await;
+    let stream = connected.map_err(|_| anyhow!("nobody is there to give way to at {socket}"))??;
     handover::check_peer(&stream).context("who waits for the sockets is not to be trusted")?;
-    let place = SocketFile::bind(ack_socket(socket))?;
+    let ack_socket_file = SocketFile::bind(ack_socket(socket))?;
     handover::send_listeners(&stream, listeners).await.context("the sockets cannot be sent")?;
     drop(stream);
     let end = tokio::time::Instant::now() + SERVE_TIMEOUT;
-    let late = "the new process is not ready in time";
-    let mut stream = accept_trusted(&place.listener, end).await.context(late)?;
-    let mut word = [0; READY_MESSAGE.len()];
-    let heard = tokio::time::timeout_at(end, stream.read_exact(&mut word)).await;
-    let heard = heard.context(late).and_then(|read| read.context("the new process has ended"));
-    if let Err(why) = heard {
+    let not_ready_message = "the new process is not ready in time";
+    let mut stream =
+        accept_trusted(&ack_socket_file.listener, end).await.context(not_ready_message)?;
+    let mut message_buf = [0; READY_MESSAGE.len()];
+    let received = tokio::time::timeout_at(end, stream.read_exact(&mut message_buf)).await;
+    let received = received
+        .context(not_ready_message)
+        .and_then(|read| read.context("the new process has ended"));
+    if let Err(why) = received {
         // Without this reply the new process would take the old one for dead.
-        let _ = stream.write_all(STAYING_REPLY.as_bytes()).await;
+        let _ = stream.write_all(TAKEOVER_REFUSED.as_bytes()).await;
         return Err(why);
     }
-    let gone = "the new process has ended";
-    stream.write_all(LEAVING_REPLY.as_bytes()).await.context(gone)?;
+    let ended_message = "the new process has ended";
+    stream.write_all(TAKEOVER_ACCEPTED.as_bytes()).await.context(ended_message)?;
     // The new process sends nothing more, so a read that returns means that it has ended.
-    if timeout(UPGRADE_OVERLAP, stream.read(&mut word)).await.is_ok() {
+    if timeout(UPGRADE_OVERLAP, stream.read(&mut message_buf)).await.is_ok() {
         // The new process may have written its own pid to the file.
         write_pid_file(server);
-        bail!(gone);
+        bail!(ended_message);
     }
     Ok(())
 }

@@ -66,7 +66,7 @@ impl Default for WorkerCapacity {
 }
 
 /// What the worker does with a claim after a step: the next step, or leave the job.
-pub(super) enum NextTurn {
+pub(super) enum NextStep {
     Continue,
     Release,
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 
-use super::parts::{JobWorker, NextTurn};
+use super::parts::{JobWorker, NextStep};
 use super::retry::RETRY_TIME_MAX;
 use crate::dialect::Endpoint;
 use crate::jobs::{JobClaim, JobOutcome, JobStage};
@@ -18,7 +18,7 @@ impl JobWorker {
         &self,
         claim: &mut JobClaim,
         outcome: &JobOutcome,
-    ) -> anyhow::Result<NextTurn> {
+    ) -> anyhow::Result<NextStep> {
         let job = &claim.job;
         let hold = Hold::resume(job.account.clone(), job.id.clone(), job.held, job.created_ms);
         let due = match outcome {

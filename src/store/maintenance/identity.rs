@@ -16,7 +16,7 @@ use crate::store::redis::{RedisStore, StoredIds, derive_next_id};
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A store that has an id in some places only is taken for this long as a store to which another
 /// gateway is assigning an id.
-const NAMING_TIMEOUT: Duration = Duration::from_secs(2);
+const ID_ASSIGN_TIMEOUT: Duration = Duration::from_secs(2);
 /// An id that this process assigned less than this long ago may be lost together with the run of
 /// the store that has it.
 const NEW_ID_AGE_MAX: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ const NEW_ID_AGE_MAX: Duration = Duration::from_secs(30);
 pub(super) struct StoreIdentity {
     known: Option<Box<str>>,
     /// When this process assigned the id; `None` if it found an id.
-    named_at: Option<Instant>,
+    id_assigned_at: Option<Instant>,
     /// Since when the store has an id in some places only.
     partial_since: Option<Instant>,
     /// The run in which the id was last checked, and when that was.
@@ -90,7 +90,7 @@ impl StoreIdentity {
             IdentityStep::AssignId(id) => {
                 let id = id.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string().into());
                 store.set_store_id_if_absent(&id).await?;
-                self.named_at = Some(Instant::now());
+                self.id_assigned_at = Some(Instant::now());
                 match store.read_store_ids().await? {
                     StoredIds::Consistent(id) => id,
                     _ => return Err(Unavailable("the store is being named".to_owned()).into()),
@@ -117,14 +117,15 @@ impl StoreIdentity {
     }
 
     fn next_step(&mut self, found: &StoredIds, run: &str) -> IdentityStep {
-        let had_id_in_this_run = self.identified_run.as_deref() == Some(run);
-        let is_young = |at: &Instant| !had_id_in_this_run && at.elapsed() < NEW_ID_AGE_MAX;
+        let was_identified_in_run = self.identified_run.as_deref() == Some(run);
+        let is_within_grace =
+            |at: &Instant| !was_identified_in_run && at.elapsed() < NEW_ID_AGE_MAX;
         match (&self.known, found) {
             (None, StoredIds::Consistent(id)) => IdentityStep::Known(id.clone()),
             (None, StoredIds::Missing) => IdentityStep::AssignId(None),
             (None, StoredIds::Inconsistent(names)) => {
                 let since = *self.partial_since.get_or_insert_with(Instant::now);
-                if since.elapsed() < NAMING_TIMEOUT {
+                if since.elapsed() < ID_ASSIGN_TIMEOUT {
                     IdentityStep::Wait
                 } else {
                     IdentityStep::OverwriteId(names.clone())
@@ -136,7 +137,8 @@ impl StoreIdentity {
             // This process assigned the id shortly before that run ended, so the id may be lost
             // with the run. In a cluster it is lost with the run of one master.
             (Some(known), found)
-                if found.lacks_only(known) && self.named_at.as_ref().is_some_and(is_young) =>
+                if found.lacks_only(known)
+                    && self.id_assigned_at.as_ref().is_some_and(is_within_grace) =>
             {
                 IdentityStep::AssignId(Some(known.clone()))
             }
@@ -161,13 +163,14 @@ mod tests {
         assert_eq!(identity.next_step(&StoredIds::Missing, "r"), IdentityStep::AssignId(None));
         assert_eq!(identity.next_step(&whole("a"), "r"), IdentityStep::Known("a".into()));
         assert_eq!(identity.next_step(&part(&["a"]), "r"), IdentityStep::Wait);
-        identity.partial_since = Some(ago(NAMING_TIMEOUT));
+        identity.partial_since = Some(ago(ID_ASSIGN_TIMEOUT));
         assert!(matches!(identity.next_step(&part(&["a"]), "r"), IdentityStep::OverwriteId(_)));
         identity.known = Some("a".into());
         for other in [StoredIds::Missing, part(&["a"]), whole("b")] {
             assert_eq!(identity.next_step(&other, "r"), IdentityStep::Replaced, "{other:?}");
         }
-        (identity.named_at, identity.identified_run) = (Some(Instant::now()), Some("r".into()));
+        (identity.id_assigned_at, identity.identified_run) =
+            (Some(Instant::now()), Some("r".into()));
         assert_eq!(
             identity.next_step(&StoredIds::Missing, "r"),
             IdentityStep::Replaced,
@@ -180,7 +183,7 @@ mod tests {
         for other in [part(&["b"]), part(&["a", "b"]), whole("b")] {
             assert_eq!(identity.next_step(&other, "s"), IdentityStep::Replaced, "{other:?}");
         }
-        identity.named_at = Some(ago(NEW_ID_AGE_MAX));
+        identity.id_assigned_at = Some(ago(NEW_ID_AGE_MAX));
         assert_eq!(
             identity.next_step(&StoredIds::Missing, "s"),
             IdentityStep::Replaced,
@@ -191,7 +194,8 @@ mod tests {
     #[tokio::test]
     async fn a_cluster_that_lost_a_new_id_with_one_master_was_refused_for_good() {
         let mut identity = StoreIdentity { known: Some("a".into()), ..Default::default() };
-        (identity.named_at, identity.identified_run) = (Some(Instant::now()), Some("r".into()));
+        (identity.id_assigned_at, identity.identified_run) =
+            (Some(Instant::now()), Some("r".into()));
         let assigned = IdentityStep::AssignId(Some("a".into()));
         assert_eq!(identity.next_step(&part(&["a"]), "s"), assigned);
         assert_eq!(identity.next_step(&part(&["a"]), "r"), IdentityStep::Replaced);

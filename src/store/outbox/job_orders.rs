@@ -107,7 +107,7 @@ impl JobOrders {
     pub(super) fn record_accepted(
         &self,
         claim: &JobClaim,
-        next: ClaimUpdate,
+        update: ClaimUpdate,
         dir: impl FnOnce() -> Arc<SegmentDir>,
     ) -> io::Result<()> {
         let JobClaim { job, deleted, revision } = claim;
@@ -115,7 +115,7 @@ impl JobOrders {
         if state.unsaved.get(&job.id).is_some_and(|(known, _)| known == revision) {
             return Ok(());
         }
-        let (deleted, revision, due_ms) = (*deleted, *revision, next.due_ms);
+        let (deleted, revision, due_ms) = (*deleted, *revision, update.due_ms);
         let written = OrderLine::Accepted { job: Cow::Borrowed(job), deleted, revision, due_ms };
         let (number, file) = state.writer.write(&record::encode_line(&written, None), dir)?;
         state.unsaved.insert(job.id.clone(), (revision, number));
@@ -259,9 +259,9 @@ mod tests {
             copy_failures: 0,
         };
         let claim = JobClaim { job: job(JobStage::Running(running)), deleted: false, revision: 3 };
-        let next = ClaimUpdate { due_ms: Some(50), forget_body: true };
+        let update = ClaimUpdate { due_ms: Some(50), forget_body: true };
         for _ in 0..2 {
-            orders.record_accepted(&claim, next, || dir.clone()).expect("a write");
+            orders.record_accepted(&claim, update, || dir.clone()).expect("a write");
         }
         orders.record_deleted(&placed.account, "video_x", || dir.clone()).expect("a write");
         let records = read_orders(&dir.segment_path(SegmentKind::Jobs, 1)).expect("a file");
@@ -275,7 +275,7 @@ mod tests {
         };
         assert_eq!((&first.job, &first.body[..]), (&placed, body.as_bytes()));
         assert_eq!((first.key.as_deref(), first.lease_ms), (Some("k"), 7));
-        assert_eq!((&**second, *then, &**id), (&claim, next, "video_x"));
+        assert_eq!((&**second, *then, &**id), (&claim, update, "video_x"));
 
         orders.maintain(&dir, |_| true);
         assert!(orders.lock_state().writer.rotate(), "the next one was made");

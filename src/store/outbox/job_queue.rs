@@ -124,17 +124,17 @@ impl JobQueue for OutboxQueue {
     async fn save_claim(
         &self,
         claim: &mut JobClaim,
-        next: ClaimUpdate,
+        update: ClaimUpdate,
     ) -> Result<bool, Unavailable> {
-        let is_taken = next.forget_body && matches!(claim.job.stage, JobStage::Running(_));
+        let is_taken = update.forget_body && matches!(claim.job.stage, JobStage::Running(_));
         if is_taken {
             let (taken, id) = (claim.clone(), claim.job.id.clone());
             self.write_record(&id, move |orders, log| {
-                orders.record_accepted(&taken, next, current_dir(log))
+                orders.record_accepted(&taken, update, current_dir(log))
             })
             .await;
         }
-        let saved = self.store.save_claim(claim, next).await?;
+        let saved = self.store.save_claim(claim, update).await?;
         if is_taken {
             self.log.orders.mark_saved(&claim.job.id);
         }

@@ -85,13 +85,13 @@ enum LogRecordLine<'a> {
 impl LogRecord {
     /// Parses the content of a line; `None` if it is no known record.
     fn parse(content: &[u8]) -> Option<LogRecord> {
-        let (json, journal_line) = match memchr::memchr(TAB, content) {
+        let (json, trailing_line) = match memchr::memchr(TAB, content) {
             Some(at) => (&content[..at], Some(std::str::from_utf8(&content[at + 1..]).ok()?)),
             None => (content, None),
         };
         Some(match serde_json::from_slice(json).ok()? {
             LogRecordLine::Settle { seq, at, account, id, charge, line, origin } => {
-                let line = journal_line.map(Cow::Borrowed).or(line)?;
+                let line = trailing_line.map(Cow::Borrowed).or(line)?;
                 let (id, line) = (id.into_owned(), line.into_owned());
                 let op = Operation::Settle { id, charge, line, origin };
                 LogRecord::Entry(SettlementEntry {
@@ -204,12 +204,15 @@ pub(super) fn entry_line(
     let account = Cow::Borrowed(account.as_str());
     Some(match op {
         Operation::Settle { id, charge, line, origin } => {
-            let journal_line = Some(line.as_str()).filter(|line| fits_after_tab(line.as_bytes()));
-            let inside = if journal_line.is_some() { None } else { Some(line.into()) };
+            // The line is appended raw after a tab, since each of its many quotes would have to be
+            // escaped in the JSON. It is embedded in the JSON only if a tab, a line break or a zero
+            // at its end would keep it from being read back unchanged.
+            let trailing_line = Some(line.as_str()).filter(|line| fits_after_tab(line.as_bytes()));
+            let embedded_line = if trailing_line.is_some() { None } else { Some(line.into()) };
             let (id, charge, origin) = (id.into(), *charge, *origin);
             let settle =
-                LogRecordLine::Settle { seq, at, account, id, charge, line: inside, origin };
-            self::encode_line(&settle, journal_line)
+                LogRecordLine::Settle { seq, at, account, id, charge, line: embedded_line, origin };
+            self::encode_line(&settle, trailing_line)
         }
         Operation::Void { id } => {
             encode_line(&LogRecordLine::Void { seq, at, account, id: id.into() }, None)
@@ -235,17 +238,17 @@ pub(super) fn all_acked_line(run_id: &str, seq: u64) -> Vec<u8> {
     encode_line(&LogRecordLine::AllAcked { run_id: run_id.into(), seq }, None)
 }
 
-/// Encodes a line of the outbox: `written` as JSON and, if there is one, `journal_line` after a
+/// Encodes a line of the outbox: `written` as JSON and, if there is one, `trailing_line` after a
 /// tab.
-pub(super) fn encode_line(written: &impl Serialize, journal_line: Option<&str>) -> Vec<u8> {
+pub(super) fn encode_line(written: &impl Serialize, trailing_line: Option<&str>) -> Vec<u8> {
     const CRC: &[u8; 9] = b"00000000 ";
-    let mut line = Vec::with_capacity(256 + journal_line.map_or(0, str::len));
+    let mut line = Vec::with_capacity(256 + trailing_line.map_or(0, str::len));
     line.extend_from_slice(CRC);
     // Serialization of these types cannot fail.
     let _ = serde_json::to_writer(&mut line, written);
-    if let Some(journal_line) = journal_line {
+    if let Some(trailing_line) = trailing_line {
         line.push(TAB);
-        line.extend_from_slice(journal_line.as_bytes());
+        line.extend_from_slice(trailing_line.as_bytes());
     }
     let sum = format!("{:08x}", crc32fast::hash(&line[CRC.len()..]));
     line[..8].copy_from_slice(sum.as_bytes());
@@ -262,13 +265,13 @@ const TAB: u8 = b'\t';
 /// elsewhere does not affect its neighbours.
 pub(super) fn parse_segment(file: &[u8]) -> (Vec<LogRecord>, usize) {
     let mut torn = 0;
-    let sound = checked_lines(file).filter_map(|content| {
+    let records = checked_lines(file).filter_map(|content| {
         let record = content.and_then(LogRecord::parse);
         torn += usize::from(record.is_none());
         record
     });
-    let sound = sound.collect();
-    (sound, torn)
+    let records = records.collect();
+    (records, torn)
 }
 
 /// Returns the content of each line of a file after its checksum; `None` for a line whose checksum
@@ -351,14 +354,14 @@ mod tests {
         ) {
             let file: Vec<u8> = records.iter().flat_map(written).collect();
             let cut = cut.index(file.len());
-            let (sound, torn) = parse_segment(&file[..cut]);
+            let (parsed, torn) = parse_segment(&file[..cut]);
             let mut ends = records.iter().scan(0, |end, r| {
                 *end += written(r).len();
                 Some(*end)
             });
             // A line is intact even without its newline.
             let whole = ends.by_ref().take_while(|end| end - 1 <= cut).count();
-            prop_assert_eq!(&sound[..], &records[..whole]);
+            prop_assert_eq!(&parsed[..], &records[..whole]);
             prop_assert!(torn <= 1);
         }
 
@@ -371,16 +374,16 @@ mod tests {
             let mut file: Vec<u8> = records.iter().flat_map(written).collect();
             let at = at.index(file.len());
             file[at] ^= by;
-            let (sound, _) = parse_segment(&file);
+            let (parsed, _) = parse_segment(&file);
             let mut left = records.iter();
-            prop_assert!(sound.iter().all(|r| left.any(|known| known == r)), "{sound:?}");
-            prop_assert!(sound.len() + 2 >= records.len());
+            prop_assert!(parsed.iter().all(|r| left.any(|known| known == r)), "{parsed:?}");
+            prop_assert!(parsed.len() + 2 >= records.len());
         }
 
         #[test]
         fn any_bytes_can_be_read(file in prop::collection::vec(any::<u8>(), 0..200)) {
-            let (sound, _) = parse_segment(&file);
-            prop_assert_eq!(sound, []);
+            let (parsed, _) = parse_segment(&file);
+            prop_assert_eq!(parsed, []);
         }
     }
 

@@ -134,12 +134,12 @@ impl SegmentReplay {
     ) -> Result<(), Unavailable> {
         self.is_own_pending = true;
         let (files, last, unwritten) = self.log.replay_snapshot().map_err(outbox_error)?;
-        let sent = self.replay_files(run, files, unwritten, part).await?;
-        if sent.is_complete() {
+        let outcome = self.replay_files(run, files, unwritten, part).await?;
+        if outcome.is_complete() {
             self.is_own_pending = false;
             self.log.record_all_acked(run.name(), last);
         }
-        log_replay(&sent, "own");
+        log_replay(&outcome, "own");
         Ok(())
     }
 
@@ -207,18 +207,20 @@ impl SegmentReplay {
         let files = or_log_error(&dir.path, dir.list_segments(SegmentKind::HoldEnds).map(Some));
         let Some(files) = files else { return Ok(()) };
         files.iter().for_each(|file| trim_segment(file));
-        let sent = self.replay_files(run, files, Vec::new(), part).await?;
-        log_replay(&sent, "adopted");
+        let outcome = self.replay_files(run, files, Vec::new(), part).await?;
+        log_replay(&outcome, "adopted");
         self.restore_jobs(run, &self.adopted[index].dir).await?;
-        self.is_adopted_pending |= sent.deferred > 0;
-        if sent.is_complete() {
+        self.is_adopted_pending |= outcome.deferred > 0;
+        if outcome.is_complete() {
             self.release_keys(index).await?;
             let AdoptedSegments { dir, fully_replayed_into } = &mut self.adopted[index];
-            if sent.entries > 0 {
+            if outcome.entries > 0 {
                 // The note only saves the next owner of the folder some work, so a failure is
                 // ignored.
-                let _ =
-                    fs::write(dir.ack_note_path(), record::all_acked_line(run.name(), sent.last));
+                let _ = fs::write(
+                    dir.ack_note_path(),
+                    record::all_acked_line(run.name(), outcome.last),
+                );
             }
             *fully_replayed_into = Some((run.name().into(), Instant::now()));
         }
@@ -257,16 +259,16 @@ impl SegmentReplay {
     /// the ledger for the outcome. The ledger has all settlements of the process by now. This is
     /// done only once, since a key may belong to another call afterwards.
     async fn release_keys(&self, index: usize) -> Result<(), Unavailable> {
-        let known = &self.adopted[index].dir;
-        let calls = or_log_error(&known.path, started_calls::read_unfinished(known));
+        let dir = &self.adopted[index].dir;
+        let calls = or_log_error(&dir.path, started_calls::read_unfinished(dir));
         for few in calls.chunks(CONCURRENCY_MAX) {
-            let lapsing = few.iter().map(|(account, key)| {
+            let claims = few.iter().map(|(account, key)| {
                 // A lease of 0 ms expires at once. If the store has lost the key, this creates it
                 // again.
                 self.reply_store.claim_key(account, key, &ClaimMode::IfFree, 0)
             });
-            for lapsed in join_all(lapsing).await {
-                lapsed?;
+            for claimed in join_all(claims).await {
+                claimed?;
             }
         }
         if !calls.is_empty() {
@@ -275,7 +277,7 @@ impl SegmentReplay {
                 "idempotency keys of dead calls released"
             );
         }
-        for file in or_log_error(&known.path, known.list_segments(SegmentKind::Calls)) {
+        for file in or_log_error(&dir.path, dir.list_segments(SegmentKind::Calls)) {
             let _ = fs::remove_file(file);
         }
         Ok(())
@@ -317,36 +319,36 @@ impl SegmentReplay {
         unwritten: Vec<u8>,
         part: ReplayPart,
     ) -> Result<ReplayOutcome, Unavailable> {
-        let (mut acks, mut sent) = (Acknowledgements::default(), ReplayOutcome::default());
+        let (mut acks, mut outcome) = (Acknowledgements::default(), ReplayOutcome::default());
         let (records, _) = record::parse_segment(&unwritten);
-        self.send_missing(run, acks.missing_entries(records, i64::MIN).0, &mut sent).await?;
+        self.send_missing(run, acks.missing_entries(records, i64::MIN).0, &mut outcome).await?;
         let mut since = (part == ReplayPart::All).then_some(i64::MIN);
         for file in files.iter().rev() {
-            let records = read_segment(file, &mut sent).await;
+            let records = read_segment(file, &mut outcome).await;
             acks.add_all(&records, run.name());
             if acks.has_all() {
                 break;
             }
             since = since.or(record::last_entry_ms(&records).map(|last| last - RECENT_MS));
             let (lacking, left) = acks.missing_entries(records, since.unwrap_or(i64::MIN));
-            sent.deferred += left.len();
-            self.send_missing(run, lacking, &mut sent).await?;
+            outcome.deferred += left.len();
+            self.send_missing(run, lacking, &mut outcome).await?;
         }
-        Ok(sent)
+        Ok(outcome)
     }
 
     async fn send_missing(
         &self,
         run: &impl ServerRun,
         entries: Vec<SettlementEntry>,
-        sent: &mut ReplayOutcome,
+        outcome: &mut ReplayOutcome,
     ) -> Result<(), Unavailable> {
         for batch in entries.rchunks(LOOKUP_BATCH) {
-            let lacking = self.filter_unknown(run, batch, sent).await?;
-            for few in lacking.rchunks(CONCURRENCY_MAX) {
+            let unapplied = self.select_unapplied(run, batch, outcome).await?;
+            for few in unapplied.rchunks(CONCURRENCY_MAX) {
                 let sending = few.iter().map(|entry| run.apply_in(&entry.account, &entry.op));
                 for (entry, answer) in few.iter().zip(join_all(sending).await) {
-                    self.record_delivered(run, entry, &answer?, sent);
+                    self.record_delivered(run, entry, &answer?, outcome);
                 }
             }
         }
@@ -355,40 +357,41 @@ impl SegmentReplay {
 
     /// Returns the entries whose holds have not ended in this run. The others are recorded as
     /// acknowledged.
-    async fn filter_unknown<'a>(
+    async fn select_unapplied<'a>(
         &self,
         run: &impl ServerRun,
         entries: &'a [SettlementEntry],
-        sent: &mut ReplayOutcome,
+        outcome: &mut ReplayOutcome,
     ) -> Result<Vec<&'a SettlementEntry>, Unavailable> {
-        let mut of: HashMap<&AccountName, Vec<&SettlementEntry>> = HashMap::new();
-        entries.iter().for_each(|entry| of.entry(&entry.account).or_default().push(entry));
-        let asking = of.iter().map(|(account, entries)| async move {
+        let mut by_account: HashMap<&AccountName, Vec<&SettlementEntry>> = HashMap::new();
+        entries.iter().for_each(|entry| by_account.entry(&entry.account).or_default().push(entry));
+        let queries = by_account.iter().map(|(account, entries)| async move {
             let ids: Vec<&str> =
                 entries.iter().map(|entry| entry.op.hold_id().unwrap_or_default()).collect();
             run.which_ended(account, &ids).await
         });
-        let answers = join_all(asking).await;
-        let mut known = HashSet::new();
-        for (entries, answer) in of.values().zip(answers) {
+        let answers = join_all(queries).await;
+        let mut applied_seqs = HashSet::new();
+        for (entries, answer) in by_account.values().zip(answers) {
             let ended = entries.iter().zip(answer?).filter(|(_, ended)| *ended);
-            known.extend(ended.map(|(entry, _)| entry.seq));
+            applied_seqs.extend(ended.map(|(entry, _)| entry.seq));
         }
-        let (known, unknown) = entries.iter().partition(|entry| known.contains(&entry.seq));
-        let known: Vec<&SettlementEntry> = known;
-        known.into_iter().for_each(|entry| self.record_known(run, entry, sent));
-        Ok(unknown)
+        let (applied, unapplied) =
+            entries.iter().partition(|entry| applied_seqs.contains(&entry.seq));
+        let applied: Vec<&SettlementEntry> = applied;
+        applied.into_iter().for_each(|entry| self.record_applied(run, entry, outcome));
+        Ok(unapplied)
     }
 
-    /// Records that the run has an entry.
-    fn record_known(
+    /// Records that the run has applied an entry.
+    fn record_applied(
         &self,
         run: &impl ServerRun,
         entry: &SettlementEntry,
-        sent: &mut ReplayOutcome,
+        outcome: &mut ReplayOutcome,
     ) {
-        sent.entries += 1;
-        sent.last = sent.last.max(entry.seq);
+        outcome.entries += 1;
+        outcome.last = outcome.last.max(entry.seq);
         self.log.record_ack(&HoldEndKey::of(&entry.account, &entry.op), run.name());
     }
 
@@ -397,14 +400,14 @@ impl SegmentReplay {
         run: &impl ServerRun,
         entry: &SettlementEntry,
         answer: &Outcome,
-        sent: &mut ReplayOutcome,
+        outcome: &mut ReplayOutcome,
     ) {
-        self.record_known(run, entry, sent);
-        sent.delivered += 1;
+        self.record_applied(run, entry, outcome);
+        outcome.delivered += 1;
         METRICS.outbox_replayed.inc();
         match answer {
             Outcome::Posted { written_off, .. } => {
-                sent.charged += 1;
+                outcome.charged += 1;
                 let id = entry.op.hold_id().unwrap_or_default();
                 record_write_off(entry.account.as_str(), id, written_off.nano());
             }
@@ -420,7 +423,7 @@ impl SegmentReplay {
 
 /// Reads the records of a file. A file that cannot be read is counted and does not stop the replay
 /// of the others.
-async fn read_segment(file: &Path, sent: &mut ReplayOutcome) -> Vec<LogRecord> {
+async fn read_segment(file: &Path, outcome: &mut ReplayOutcome) -> Vec<LogRecord> {
     let path = file.to_owned();
     let reading = tokio::task::spawn_blocking(move || {
         segment_files::read_written(&path).map(|f| record::parse_segment(&f))
@@ -430,9 +433,9 @@ async fn read_segment(file: &Path, sent: &mut ReplayOutcome) -> Vec<LogRecord> {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Default::default()),
         read => read,
     };
-    sent.unread += usize::from(read.is_err());
+    outcome.unread += usize::from(read.is_err());
     let (records, torn) = or_log_error(file, read);
-    sent.torn += torn;
+    outcome.torn += torn;
     records
 }
 
@@ -457,8 +460,8 @@ fn trim_segment(file: &Path) {
     or_log_error(file, trimmed);
 }
 
-fn log_replay(sent: &ReplayOutcome, source: &str) {
-    let ReplayOutcome { entries, delivered, charged, torn, .. } = *sent;
+fn log_replay(outcome: &ReplayOutcome, source: &str) {
+    let ReplayOutcome { entries, delivered, charged, torn, .. } = *outcome;
     if entries > 0 {
         log::info!(
             event = "outbox_replay_finished", source, entries, delivered, charged, torn;

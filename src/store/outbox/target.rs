@@ -1,5 +1,5 @@
-//! The interfaces between an outbox and its store: the store itself, and a run of it that may lack
-//! entries.
+//! The interfaces between an outbox and its store: the store itself, and one server run (from a
+//! start or failover to the next), which may lack entries.
 
 use super::job_orders::OrderRecord;
 use crate::ledger::{AccountName, Ledger, Operation, Outcome, Unavailable};

@@ -208,9 +208,9 @@ impl ClusterLinks {
         let mut nodes: Vec<&ClusterNode> = known.iter().chain(&self.seeds).collect();
         nodes.sort();
         nodes.dedup();
-        let asking =
+        let queries =
             nodes.into_iter().map(|node| -> TopologyLookup<'_> { Box::pin(self.query_view(node)) });
-        Ok(select_ok(asking).await?.0)
+        Ok(select_ok(queries).await?.0)
     }
 
     /// Returns the view of one node, if the node reports that its cluster is whole. A node that was
@@ -237,12 +237,12 @@ impl ClusterLinks {
         nodes: &[ClusterNode],
         cmd: &Cmd,
     ) -> RedisResult<Vec<Value>> {
-        let asking = nodes.iter().map(|node| async {
+        let queries = nodes.iter().map(|node| async {
             let mut connection = self.node_connection(node).await?;
             let answered = cmd.query_async(&mut connection).await;
             self.evict_on_failure(node, answered)
         });
-        join_all(asking).await.into_iter().collect()
+        join_all(queries).await.into_iter().collect()
     }
 
     /// Loads scripts into each master.
@@ -265,9 +265,9 @@ impl ClusterLinks {
         if let Some(known) = known {
             return Ok(known);
         }
-        let plain = StoreTls::default();
+        let no_tls = StoreTls::default();
         let client =
-            build_client(self.connection_info(node)?, self.tls.as_ref().unwrap_or(&plain))?;
+            build_client(self.connection_info(node)?, self.tls.as_ref().unwrap_or(&no_tls))?;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(RESPONSE_TIMEOUT));

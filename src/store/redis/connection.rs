@@ -145,8 +145,8 @@ impl RedisConnection {
         commands: Vec<Cmd>,
     ) -> Result<Vec<T>, Unavailable> {
         if self.is_cluster() {
-            let asking = join_all(commands.iter().map(|command| self.query(command))).await;
-            return asking.into_iter().collect();
+            let replies = join_all(commands.iter().map(|command| self.query(command))).await;
+            return replies.into_iter().collect();
         }
         // The library sends nothing for an empty pipeline, and reports that as an error.
         if commands.is_empty() {

@@ -95,12 +95,12 @@ impl ReplyStore for RedisStore {
             ClaimMode::TakeOver(owner) => ("from", owner.as_str()),
             ClaimMode::Replace => ("anew", ""),
         };
-        let life_ms = key.life_ms.max(running_ttl_ms(lease_ms)).min(TTL_MS_MAX);
+        let ttl_ms = key.life_ms.max(running_ttl_ms(lease_ms)).min(TTL_MS_MAX);
         let record = AccountKeys::of(account).idempotency_claim(&key.name);
         let mut call = ScriptCall::default();
         call.key(record);
         call.arg(to_hex(&key.content)).arg(&key.owner).arg(lease_ms.min(TTL_MS_MAX));
-        call.arg(life_ms).arg(mode).arg(from);
+        call.arg(ttl_ms).arg(mode).arg(from);
         parse_claim_result(&self.run_script(&call, |s| &s.idempotency.claim).await?)
     }
 

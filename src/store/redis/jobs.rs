@@ -177,17 +177,17 @@ impl JobQueue for RedisStore {
     async fn save_claim(
         &self,
         claim: &mut JobClaim,
-        next: ClaimUpdate,
+        update: ClaimUpdate,
     ) -> Result<bool, Unavailable> {
         let (job, status) = (serialize_job(&claim.job)?, claim.job.status());
         let mut call = claim_call(claim, |keys, id| vec![keys.video_body(id), keys.videos_open()]);
         call.arg(&claim.job.id).arg(claim.revision).arg(u8::from(claim.deleted));
         call.arg(job).arg(status.name());
-        match next.due_ms {
+        match update.due_ms {
             Some(due_ms) => call.arg(due_ms.min(DURATION_MS_MAX)),
             None => call.arg(""),
         };
-        call.arg(u8::from(next.forget_body));
+        call.arg(u8::from(update.forget_body));
         let reply = self.run_claim_script(&call, |s| &s.videos.save, claim).await?;
         let Some(reply) = reply else { return Ok(false) };
         claim.revision = number_at(&reply, 4)?;

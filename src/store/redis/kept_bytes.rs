@@ -170,12 +170,12 @@ impl RedisStore {
         let names =
             if is_first { self.list_accounts().await? } else { self.accounts_with_kept().await? };
         for batch in names.chunks(ACCOUNTS_BATCH) {
-            let weighing = batch.iter().map(|account| async move {
+            let measurements = batch.iter().map(|account| async move {
                 let sums =
                     self.run_numeric_script(&account_call(account), |s| &s.storage.measure).await?;
                 Ok::<_, Unavailable>((account.clone(), sums.first().copied().unwrap_or_default()))
             });
-            let sums: Result<Vec<_>, _> = join_all(weighing).await.into_iter().collect();
+            let sums: Result<Vec<_>, _> = join_all(measurements).await.into_iter().collect();
             self.report_totals(sums?).await?;
         }
         self.kept_bytes.has_counted_all.store(true, Ordering::Relaxed);

@@ -23,7 +23,7 @@ pub(super) struct KeptBytes {
 /// The counts that are reported to the index.
 #[derive(Default)]
 pub(super) struct KeptReports {
-    /// The count in bytes that was last reported of each account.
+    /// The stored bytes per account, as last reported to the fleet-wide index.
     pub(super) last_reported: HashMap<AccountName, u64>,
     /// The counts in bytes that are yet to be reported.
     pub(super) pending: HashMap<AccountName, u64>,

@@ -26,11 +26,11 @@ impl AccountCache for RedisStore {
         account: &AccountName,
         names: &[String],
         entry: Bytes,
-        life_ms: u64,
+        ttl_ms: u64,
     ) -> Result<(), CacheRefusal> {
         kv_cache::check_size(names, &entry)?;
         let bytes = names.iter().map(|name| name.len() + entry.len()).sum();
-        if life_ms > 0 && !self.has_room(bytes) {
+        if ttl_ms > 0 && !self.has_room(bytes) {
             return Err(Unavailable("no room is left for cache entries".to_owned()).into());
         }
         let keys = AccountKeys::of(account);
@@ -43,7 +43,7 @@ impl AccountCache for RedisStore {
                 for key in keys.cache_entries(namespace) {
                     call.key(key);
                 }
-                call.arg(&entry[..]).arg(life_ms.min(TTL_MS_MAX)).arg(namespace.entries_max());
+                call.arg(&entry[..]).arg(ttl_ms.min(TTL_MS_MAX)).arg(namespace.entries_max());
                 for name in batch {
                     call.key(keys.cache_entry(name)).arg(name);
                 }

@@ -21,6 +21,9 @@ use super::{aof_tail, config_check};
 use crate::hex::to_hex;
 use crate::ledger::{AccountName, Operation, Outcome, Unavailable};
 
+/// The states of a hold that has ended, as the script reports them.
+const FINAL_HOLD_STATES: [&str; 3] = ["posted", "voided", "tombstone"];
+
 /// What the masters report about themselves (INFO).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store) struct ServerInfo {
@@ -143,8 +146,7 @@ impl RedisStore {
         if states.len() != ids.len() {
             return Err(Unavailable("the store does not tell how holds stand".to_owned()));
         }
-        let for_good = ["posted", "voided", "tombstone"];
-        Ok(states.iter().map(|state| for_good.contains(&state.as_str())).collect())
+        Ok(states.iter().map(|state| FINAL_HOLD_STATES.contains(&state.as_str())).collect())
     }
 
     /// Asks all masters for their run, uptime and AOF state.

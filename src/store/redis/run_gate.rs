@@ -158,10 +158,10 @@ impl RunGate {
     ) -> Result<Arc<RunScripts>, Unavailable> {
         if self.allowed_run(needs).is_err() && self.is_outbox_writable() {
             let mut changes = self.state.subscribe();
-            let will_do = |state: &GateState| state.allows(needs) || state.fault.is_some();
+            let is_decided = |state: &GateState| state.allows(needs) || state.fault.is_some();
             // The caller may stop waiting earlier. Whether this wait succeeds or times out, the
             // gate is asked again below.
-            let _ = tokio::time::timeout(NEW_RUN_TIMEOUT, changes.wait_for(will_do)).await;
+            let _ = tokio::time::timeout(NEW_RUN_TIMEOUT, changes.wait_for(is_decided)).await;
         }
         self.allowed_run(needs)
     }

@@ -132,12 +132,12 @@ impl SentinelMaster {
                 async move { timeout(SENTINEL_TIMEOUT, sentinel.query_master(&name)).await },
             )
         };
-        let mut asking: FuturesUnordered<_> = self.sentinels.iter().map(ask).collect();
+        let mut queries: FuturesUnordered<_> = self.sentinels.iter().map(ask).collect();
         let (mut reports, mut failure) = (Vec::new(), None);
         loop {
             let has_majority = reports.len() * 2 > self.sentinels.len();
             let wait = if has_majority { MAJORITY_GRACE } else { SENTINEL_TIMEOUT };
-            match timeout(wait, asking.next()).await {
+            match timeout(wait, queries.next()).await {
                 Ok(Some(Ok(Ok(Ok(more))))) => reports.push(more),
                 Ok(Some(Ok(Ok(Err(why))))) => failure = Some(why),
                 Ok(Some(_)) => {}
@@ -183,17 +183,19 @@ pub(super) async fn master_connection(
         return Ok(master);
     }
     let own = sentinel_master.clone();
-    let looking = tokio::spawn(async move {
+    let search = tokio::spawn(async move {
         let mut known = own.known.lock().await;
         // Another caller may have found the master in the meantime.
         if let Some(master) = known.live_connection() {
             return Ok(master);
         }
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no Sentinel leads to a master");
-        let found = timeout(MASTER_SEARCH_TIMEOUT, own.connect_master()).await.map_err(late)??;
+        let timeout_error =
+            |_| io::Error::new(io::ErrorKind::TimedOut, "no Sentinel leads to a master");
+        let found =
+            timeout(MASTER_SEARCH_TIMEOUT, own.connect_master()).await.map_err(timeout_error)??;
         Ok(known.master.insert(found).1.clone())
     });
-    looking.await.unwrap_or_else(|why| Err(io::Error::other(why).into()))
+    search.await.unwrap_or_else(|why| Err(io::Error::other(why).into()))
 }
 
 impl KnownMaster {

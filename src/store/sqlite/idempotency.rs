@@ -103,8 +103,8 @@ fn take_claim(
     if let Some(taken) = known.and_then(|known| known.existing_result(key, mode, now)) {
         return Ok(taken);
     }
-    let life_ms = key.life_ms.max(lease_ms.saturating_mul(RUNNING_TTL_LEASES));
-    let (lease_until, lives_until) = (add_ms(now, lease_ms), add_ms(now, life_ms));
+    let ttl_ms = key.life_ms.max(lease_ms.saturating_mul(RUNNING_TTL_LEASES));
+    let (lease_until, lives_until) = (add_ms(now, lease_ms), add_ms(now, ttl_ms));
     let row = KeyUpdate { lease_until, lives_until, head: None, bytes: 0 };
     upsert_claim(c, account, key, &row).map(|()| Ok(ClaimResult::Claimed))
 }

@@ -86,12 +86,12 @@ impl JobQueue for SqliteStore {
     async fn save_claim(
         &self,
         claim: &mut JobClaim,
-        next: ClaimUpdate,
+        update: ClaimUpdate,
     ) -> Result<bool, Unavailable> {
         let (claim_row, job, status) =
             (claims::ClaimRow::of(claim), serialize_job(&claim.job)?, claim.job.status());
         let save =
-            move |txn: &mut WriteTxn<'_>| claims::save(txn.conn, &claim_row, &job, status, next);
+            move |txn: &mut WriteTxn<'_>| claims::save(txn.conn, &claim_row, &job, status, update);
         let Some(deleted) = self.scheduler.run(Priority::ThreadDurable, save).await? else {
             return Ok(false);
         };

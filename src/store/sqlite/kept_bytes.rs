@@ -10,7 +10,7 @@ use crate::metrics::METRICS;
 /// At most this many replies or cache entries are evicted before it is determined again which
 /// account keeps most.
 const REPLIES_EVICT_BATCH: u32 = 16;
-const NOTES_EVICT_BATCH: u32 = 16;
+const CACHE_ENTRIES_EVICT_BATCH: u32 = 16;
 /// At most this many of the accounts that keep most are considered. An account may have nothing to
 /// evict, since the bodies that a vendor still needs are not evicted.
 const LARGEST_ACCOUNTS_MAX: u32 = 8;
@@ -118,13 +118,17 @@ pub(super) fn total_bytes(c: &Connection) -> rusqlite::Result<u64> {
     Ok(bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default())
 }
 
-/// Evicts until there is room for `wanted` bytes; `false` if that is impossible.
-pub(super) fn make_room(c: &Connection, bytes_max: u64, wanted: usize) -> rusqlite::Result<bool> {
-    let wanted = wanted as u64;
-    if wanted > bytes_max {
+/// Evicts until there is room for `bytes_needed`; `false` if that is impossible.
+pub(super) fn make_room(
+    c: &Connection,
+    bytes_max: u64,
+    bytes_needed: usize,
+) -> rusqlite::Result<bool> {
+    let bytes_needed = bytes_needed as u64;
+    if bytes_needed > bytes_max {
         return Ok(false);
     }
-    while total_bytes(c)?.saturating_add(wanted) > bytes_max {
+    while total_bytes(c)?.saturating_add(bytes_needed) > bytes_max {
         if evict_batch(c)? == 0 {
             return Ok(false);
         }
@@ -145,7 +149,7 @@ pub(super) fn evict_excess(c: &Connection, bytes_max: u64) -> rusqlite::Result<u
 fn evict_batch(c: &Connection) -> rusqlite::Result<u64> {
     const REPLIES: &str = "DELETE FROM reply WHERE account = ?1 AND owner IN (
         SELECT owner FROM reply WHERE account = ?1 ORDER BY lives_until, row LIMIT ?2)";
-    const NOTES: &str = "DELETE FROM note WHERE rowid IN (
+    const CACHE_ENTRIES: &str = "DELETE FROM note WHERE rowid IN (
         SELECT rowid FROM note
         WHERE account = ?1 AND (substr(name, 1, length(?3)) = ?3) = ?4
         ORDER BY lives_until, rowid LIMIT ?2)";
@@ -159,8 +163,8 @@ fn evict_batch(c: &Connection) -> rusqlite::Result<u64> {
             c.prepare_cached(REPLIES)?.execute(params![account, REPLIES_EVICT_BATCH])?;
         for is_id in [false, true] {
             if dropped == 0 {
-                let these = params![account, NOTES_EVICT_BATCH, ID_PREFIX, is_id];
-                dropped = c.prepare_cached(NOTES)?.execute(these)?;
+                let these = params![account, CACHE_ENTRIES_EVICT_BATCH, ID_PREFIX, is_id];
+                dropped = c.prepare_cached(CACHE_ENTRIES)?.execute(these)?;
             }
         }
         if dropped > 0 {

@@ -24,14 +24,16 @@ fn store_entry(
     names: &[String],
     entry: &[u8],
     bytes_max: u64,
-    life_ms: u64,
+    ttl_ms: u64,
 ) -> rusqlite::Result<Result<(), Unavailable>> {
-    let life_ms = i64::try_from(life_ms).unwrap_or(i64::MAX);
-    let until = unix_ms().saturating_add(life_ms);
-    let wanted = names.iter().map(|name| name.len() + entry.len()).sum();
-    let written = kept_bytes::make_room(txn.conn, bytes_max, wanted).and_then(|has_room| {
+    let ttl_ms = i64::try_from(ttl_ms).unwrap_or(i64::MAX);
+    let expires_at_ms = unix_ms().saturating_add(ttl_ms);
+    let bytes_needed = names.iter().map(|name| name.len() + entry.len()).sum();
+    let written = kept_bytes::make_room(txn.conn, bytes_max, bytes_needed).and_then(|has_room| {
         let mut names = names.iter().filter(|_| has_room);
-        names.try_for_each(|name| upsert_entry(txn, account, name, entry, until)).map(|()| has_room)
+        names
+            .try_for_each(|name| upsert_entry(txn, account, name, entry, expires_at_ms))
+            .map(|()| has_room)
     });
     match written {
         Err(why) if !txn.conn.is_autocommit() => {
@@ -47,14 +49,14 @@ fn upsert_entry(
     account: &AccountName,
     name: &str,
     entry: &[u8],
-    until: i64,
+    expires_at_ms: i64,
 ) -> rusqlite::Result<()> {
     // This makes a new row even for an old name: among entries that expire at the same time, the
     // oldest row is evicted first.
     let mut insert = txn.conn.prepare_cached(
         "INSERT OR REPLACE INTO note (account, name, lives_until, body) VALUES (?, ?, ?, ?)",
     )?;
-    insert.execute(params![account.as_str(), name, until, entry])?;
+    insert.execute(params![account.as_str(), name, expires_at_ms, entry])?;
     let namespace = Namespace::of(name);
     let full = |count| count > namespace.entries_max();
     if full(txn.count_entry(account, namespace)?) && full(txn.recount_entries(account, namespace)?)
@@ -72,13 +74,13 @@ impl AccountCache for SqliteStore {
         account: &AccountName,
         names: &[String],
         entry: Bytes,
-        life_ms: u64,
+        ttl_ms: u64,
     ) -> Result<(), CacheRefusal> {
         kv_cache::check_size(names, &entry)?;
         let (account, names, bytes_max) = (account.clone(), names.to_vec(), self.kept_bytes_max);
         self.scheduler
             .run(Priority::Thread, move |txn| {
-                store_entry(txn, &account, &names, &entry, bytes_max, life_ms)
+                store_entry(txn, &account, &names, &entry, bytes_max, ttl_ms)
             })
             .await??;
         Ok(())

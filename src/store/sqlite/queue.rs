@@ -16,15 +16,15 @@ pub(super) enum Executor {
     AnyCaller,
 }
 
-/// What a caller has to do when its turn ends.
+/// What the leader of a group commit has to do when it has waited for more items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TurnOutcome {
+pub(super) enum LeadOutcome {
     /// Take all items.
     TakeBatch,
     /// Do nothing: there are no items, or others will take them.
     NothingToDo,
-    /// Keep the turn, and a moment later take the items that were queued after the caller's item.
-    KeepTurn,
+    /// Keep the lead, and a moment later take the items that were queued after the caller's item.
+    KeepLead,
 }
 
 /// A queue from which a thread takes items, and the callers that put them there.
@@ -41,8 +41,8 @@ struct QueueState<T> {
     thread_only_from: Option<usize>,
     /// Whether the thread was woken to take the items.
     is_thread_woken: bool,
-    /// The number of callers that have a turn, and so are about to take the items.
-    pending_turns: usize,
+    /// The number of callers that lead a group commit, and so are about to take the items.
+    pending_leaders: usize,
     /// Whether the queue was closed, so that no more items come.
     is_closed: bool,
 }
@@ -50,13 +50,13 @@ struct QueueState<T> {
 impl<T> WriteQueue<T> {
     pub(super) fn new() -> WriteQueue<T> {
         let (items, thread_only_from) = (VecDeque::new(), None);
-        let (taken_count, pending_turns) = (0, 0);
+        let (taken_count, pending_leaders) = (0, 0);
         let waiting = QueueState {
             items,
             taken_count,
             thread_only_from,
             is_thread_woken: false,
-            pending_turns,
+            pending_leaders,
             is_closed: false,
         };
         WriteQueue { waiting: Mutex::new(waiting), wakeup: Condvar::new() }
@@ -67,9 +67,10 @@ impl<T> WriteQueue<T> {
     }
 
     /// Appends an item. Returns `None` if the thread will take it. Otherwise returns the item's
-    /// number if its caller gets a turn, which is the duty to see that the item is taken. The
-    /// caller of an [`Executor::Caller`] item gets one always, since another caller may be delayed;
-    /// the caller of an [`Executor::AnyCaller`] item only if no other caller has a turn.
+    /// number if its caller becomes the leader of a group commit, whose duty it is to see that the
+    /// item is taken. The caller of an [`Executor::Caller`] item always becomes one, since another
+    /// caller may be delayed; the caller of an [`Executor::AnyCaller`] item only if there is no
+    /// other leader.
     #[must_use]
     pub(super) fn push(&self, item: T, executor: Executor) -> Option<u64> {
         let mut waiting = self.lock();
@@ -87,9 +88,9 @@ impl<T> WriteQueue<T> {
             self.wakeup.notify_one();
             return None;
         }
-        let has_turn = executor == Executor::Caller || waiting.pending_turns == 0;
-        waiting.pending_turns += usize::from(has_turn);
-        has_turn.then_some(number)
+        let is_leader = executor == Executor::Caller || waiting.pending_leaders == 0;
+        waiting.pending_leaders += usize::from(is_leader);
+        is_leader.then_some(number)
     }
 
     /// Wakes the thread to take the items, if there are any.
@@ -108,30 +109,30 @@ impl<T> WriteQueue<T> {
         self.wakeup.notify_one();
     }
 
-    /// Ends the turn that a caller got for item `number`, and returns what the caller has to do. If
-    /// that item was already taken, the items behind it are left to callers that still have a turn,
-    /// which take them in one batch.
-    pub(super) fn finish_turn(&self, number: u64, executor: Executor) -> TurnOutcome {
+    /// Ends the lead that a caller got for item `number`, and returns what the caller has to do. If
+    /// that item was already taken, the items behind it are left to the other leaders, which take
+    /// them in one batch.
+    pub(super) fn finish_lead(&self, number: u64, executor: Executor) -> LeadOutcome {
         let mut waiting = self.lock();
-        waiting.pending_turns = waiting.pending_turns.saturating_sub(1);
+        waiting.pending_leaders = waiting.pending_leaders.saturating_sub(1);
         let is_taken = waiting.taken_count > number;
         if executor == Executor::Caller && !is_taken {
-            return TurnOutcome::TakeBatch;
+            return LeadOutcome::TakeBatch;
         }
-        if waiting.pending_turns > 0 || waiting.is_thread_woken || waiting.items.is_empty() {
-            return TurnOutcome::NothingToDo;
+        if waiting.pending_leaders > 0 || waiting.is_thread_woken || waiting.items.is_empty() {
+            return LeadOutcome::NothingToDo;
         }
         if executor == Executor::AnyCaller {
-            return TurnOutcome::TakeBatch;
+            return LeadOutcome::TakeBatch;
         }
-        waiting.pending_turns += 1;
-        TurnOutcome::KeepTurn
+        waiting.pending_leaders += 1;
+        LeadOutcome::KeepLead
     }
 
-    /// Ends a turn whose caller was cancelled. The thread takes the items.
-    pub(super) fn abandon_turn(&self) {
+    /// Ends the lead of a caller that was cancelled. The thread takes the items.
+    pub(super) fn abandon_lead(&self) {
         let mut waiting = self.lock();
-        waiting.pending_turns = waiting.pending_turns.saturating_sub(1);
+        waiting.pending_leaders = waiting.pending_leaders.saturating_sub(1);
         drop(waiting);
         self.wake_thread();
     }
@@ -183,7 +184,7 @@ impl<T> WriteQueue<T> {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Executor, TurnOutcome, WriteQueue};
+    use super::{Executor, LeadOutcome, WriteQueue};
 
     #[test]
     fn everything_comes_out_once_and_in_order_and_the_end_is_told() {
@@ -213,8 +214,8 @@ mod tests {
         assert_eq!(queue.push(4, Executor::Caller), Some(3), "another may be late");
         assert_eq!(queue.push(5, Executor::AnyCaller), None);
         assert_eq!(
-            queue.finish_turn(2, Executor::Caller),
-            TurnOutcome::TakeBatch,
+            queue.finish_lead(2, Executor::Caller),
+            LeadOutcome::TakeBatch,
             "nobody else has taken it"
         );
         assert_eq!(
@@ -223,13 +224,13 @@ mod tests {
         );
         assert_eq!(queue.push(6, Executor::AnyCaller), None, "two have yet to come");
         assert_eq!(
-            queue.finish_turn(3, Executor::Caller),
-            TurnOutcome::NothingToDo,
+            queue.finish_lead(3, Executor::Caller),
+            LeadOutcome::NothingToDo,
             "one has yet to come"
         );
         assert_eq!(
-            queue.finish_turn(0, Executor::AnyCaller),
-            TurnOutcome::TakeBatch,
+            queue.finish_lead(0, Executor::AnyCaller),
+            LeadOutcome::TakeBatch,
             "nobody else will"
         );
         assert_eq!(queue.push(7, Executor::AnyCaller), Some(6));
@@ -240,22 +241,22 @@ mod tests {
         let queue = WriteQueue::new();
         let (first, second) = (queue.push(1, Executor::Caller), queue.push(2, Executor::Caller));
         assert_eq!((first, second), (Some(0), Some(1)));
-        assert_eq!(queue.finish_turn(0, Executor::Caller), TurnOutcome::TakeBatch);
+        assert_eq!(queue.finish_lead(0, Executor::Caller), LeadOutcome::TakeBatch);
         assert_eq!(queue.count_unless_taken(1), Some(2));
         assert_eq!(queue.take_batch(10, Executor::Caller), [1, 2]);
         assert_eq!(queue.push(3, Executor::AnyCaller), None);
         assert_eq!(queue.count_unless_taken(1), None, "it is taken");
-        assert_eq!(queue.finish_turn(1, Executor::Caller), TurnOutcome::KeepTurn);
-        assert_eq!(queue.push(4, Executor::AnyCaller), None, "the turn goes on");
-        assert_eq!(queue.finish_turn(1, Executor::AnyCaller), TurnOutcome::TakeBatch);
+        assert_eq!(queue.finish_lead(1, Executor::Caller), LeadOutcome::KeepLead);
+        assert_eq!(queue.push(4, Executor::AnyCaller), None, "the lead goes on");
+        assert_eq!(queue.finish_lead(1, Executor::AnyCaller), LeadOutcome::TakeBatch);
         assert_eq!(queue.take_batch(10, Executor::Caller), [3, 4]);
     }
 
     #[test]
-    fn what_a_lost_turn_leaves_is_the_threads() {
+    fn what_a_lost_leader_leaves_is_the_threads() {
         let queue = WriteQueue::new();
         assert!(queue.push(1, Executor::Caller).is_some());
-        queue.abandon_turn();
+        queue.abandon_lead();
         assert_eq!(queue.backlog(), (1, true));
         assert_eq!(queue.push(2, Executor::Caller), None);
         assert_eq!(queue.take_batch(10, Executor::Thread), [1, 2]);

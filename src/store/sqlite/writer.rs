@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::queue::{Executor, TurnOutcome, WriteQueue};
+use super::queue::{Executor, LeadOutcome, WriteQueue};
 use super::write_txn::{RowCache, WriteTxn};
 use crate::ledger::Unavailable;
 
@@ -83,12 +83,12 @@ struct WriteConnection {
     skip_busy_wait: Arc<AtomicBool>,
 }
 
-/// A caller's turn to commit the queue. If it is dropped before it is over, the queue is left to
-/// the thread.
-struct CommitTurn {
+/// The leader of a group commit: a caller that commits its own job together with all others in the
+/// queue. If this is dropped before that is done, the queue is left to the thread.
+struct CommitLeader {
     scheduler: Arc<WriteScheduler>,
     executor: Executor,
-    /// The number of the job for which the turn was given.
+    /// The number of the job whose caller leads.
     item_number: u64,
     is_done: bool,
 }
@@ -141,21 +141,21 @@ impl WriteScheduler {
             Priority::Thread | Priority::ThreadDurable => Executor::Thread,
         };
         // After the store was lost, the job is dropped without being queued.
-        let turn = lost
+        let item_number = lost
             .is_none()
             .then(|| self.queue.push(WriteJob { body, priority }, executor))
             .flatten();
-        let turn = turn
-            .map(|number| CommitTurn::new(self.clone(), executor, number))
-            .and_then(CommitTurn::spawn_unless_inline);
+        let leader = item_number
+            .map(|number| CommitLeader::new(self.clone(), executor, number))
+            .and_then(CommitLeader::spawn_unless_inline);
         async move {
             if let Some(lost) = lost {
                 return Err(lost);
             }
-            if let Some(turn) = turn
-                && let Some(more) = turn.gather_and_write().await
+            if let Some(leader) = leader
+                && let Some(next_leader) = leader.gather_and_write().await
             {
-                let _ = more.spawn_unless_inline();
+                let _ = next_leader.spawn_unless_inline();
             }
             answer.await.map_err(|_| Unavailable("the write failed".to_owned()))
         }
@@ -283,18 +283,18 @@ impl WriteScheduler {
     }
 }
 
-impl CommitTurn {
-    fn new(scheduler: Arc<WriteScheduler>, executor: Executor, item_number: u64) -> CommitTurn {
-        CommitTurn { scheduler, executor, item_number, is_done: false }
+impl CommitLeader {
+    fn new(scheduler: Arc<WriteScheduler>, executor: Executor, item_number: u64) -> CommitLeader {
+        CommitLeader { scheduler, executor, item_number, is_done: false }
     }
 
-    /// Returns the turn if the caller has to take it at once; a deferred turn runs as a separate
+    /// Returns the leader if the caller has to commit at once; a deferred commit runs as a separate
     /// task.
-    fn spawn_unless_inline(self) -> Option<CommitTurn> {
+    fn spawn_unless_inline(self) -> Option<CommitLeader> {
         if self.executor == Executor::Caller {
             return Some(self);
         }
-        // Outside a runtime the turn is dropped, which leaves the queue to the thread.
+        // Outside a runtime the leader is dropped, which leaves the queue to the thread.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move { drop(self.gather_and_write().await) });
         }
@@ -302,9 +302,9 @@ impl CommitTurn {
     }
 
     /// Waits while more jobs arrive, and commits the queue, unless another caller has committed
-    /// this job. If no other turn covers the jobs that came since, returns a turn for them, which
-    /// may be deferred.
-    async fn gather_and_write(mut self) -> Option<CommitTurn> {
+    /// this job. If there is no leader for the jobs that came since, returns one for them, whose
+    /// commit may be deferred.
+    async fn gather_and_write(mut self) -> Option<CommitLeader> {
         let mut seen = 0;
         for _ in 0..BATCH_YIELDS_MAX {
             let count = match self.executor {
@@ -319,17 +319,17 @@ impl CommitTurn {
             seen = count;
             yield_now().await;
         }
-        match self.scheduler.queue.finish_turn(self.item_number, self.executor) {
-            TurnOutcome::TakeBatch => {
+        match self.scheduler.queue.finish_lead(self.item_number, self.executor) {
+            LeadOutcome::TakeBatch => {
                 self.is_done = true;
                 self.scheduler.try_commit_inline();
                 None
             }
-            TurnOutcome::NothingToDo => {
+            LeadOutcome::NothingToDo => {
                 self.is_done = true;
                 None
             }
-            TurnOutcome::KeepTurn => {
+            LeadOutcome::KeepLead => {
                 self.executor = Executor::AnyCaller;
                 Some(self)
             }
@@ -337,10 +337,10 @@ impl CommitTurn {
     }
 }
 
-impl Drop for CommitTurn {
+impl Drop for CommitLeader {
     fn drop(&mut self) {
         if !self.is_done {
-            self.scheduler.queue.abandon_turn();
+            self.scheduler.queue.abandon_lead();
         }
     }
 }

@@ -104,23 +104,23 @@ pub(super) fn save(
     claim: &ClaimRow,
     job: &str,
     status: JobStatus,
-    next: ClaimUpdate,
+    update: ClaimUpdate,
 ) -> rusqlite::Result<Option<bool>> {
     let Some((row, deleted)) = claim.find_row(c)? else { return claim.find_same_save(c, job) };
-    let mut update = c.prepare_cached(
+    let mut statement = c.prepare_cached(
         "UPDATE video SET job = ?, status = ?, saved_from = revision, revision = revision + 1
          WHERE row = ?",
     )?;
-    update.execute(params![job, status_number(status), row])?;
-    if let Some(due_ms) = next.due_ms {
+    statement.execute(params![job, status_number(status), row])?;
+    if let Some(due_ms) = update.due_ms {
         // A worker that did not know of the deletion chose a time for a video that is still wanted;
         // a deleted job is due at once.
         let due_ms = if deleted && !claim.knows_deleted { 0 } else { due_ms };
-        let mut update =
+        let mut statement =
             c.prepare_cached("UPDATE video SET due = ?, lease_until = 0 WHERE row = ?")?;
-        update.execute([add_ms(unix_ms(), due_ms), row])?;
+        statement.execute([add_ms(unix_ms(), due_ms), row])?;
     }
-    if next.forget_body {
+    if update.forget_body {
         c.prepare_cached("DELETE FROM video_body WHERE video = ?")?.execute([row])?;
     }
     Ok(Some(deleted))
