@@ -8,11 +8,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from stack import HERE
 
 MODULES = HERE / "node_modules"
 SERVER = [sys.executable, HERE / "agents/mcp_server.py"]
+PYTHON_OF_LLM = Path(sys.prefix) / "llm/bin/python"
 # Nothing but the gateway is to be reached: whatever else an agent calls ends at a port where nobody listens.
 NO_NETWORK = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
 
@@ -145,4 +147,4 @@ class Llm(Agent):
         options = ["-m", self.model, "-T", f'MCP("{tools}")', "--functions", HERE / "agents/llm_tools.py"]
         environment = {"OPENAI_API_KEY": self.account.key, "OPENAI_BASE_URL": self.account.gateway.base_url}
         environment |= {"LLM_TOOLS_MCP_CONFIG_DIR": str(self.home)}
-        return [sys.executable, "-m", "llm", *options, task], environment
+        return [PYTHON_OF_LLM, "-m", "llm", *options, task], environment

@@ -171,5 +171,5 @@ def test_money_that_others_hold_refuses_nobody_for_good(gateway, players, framew
     part = {"part": "crowd", "api": api, "model": model, "streamed": streamed}
     told = players(framework).play(books, **part, texts=[f"hello {number}" for number in range(10)])
     assert len(told["texts"]) == 10 and all(told["texts"])
-    assert set(books.refusals()) == {"credit_in_use"}
+    assert set(books.refusals()) <= {"credit_in_use"}
     assert counted(told) in (None, books.assert_exact(10))
