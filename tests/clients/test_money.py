@@ -113,6 +113,7 @@ def test_parallel_chats_do_not_overdraw_an_account(gateway):
             return sum(await asyncio.gather(*(chat(client) for _ in range(10))))
 
     answered = asyncio.run(ten())
-    assert 3 <= answered <= 5  # three are covered; what is left may begin another, held at less than it costs
-    assert [charge.amount_nano for charge in alice.charges(answered)] == [3_050_000] * answered
-    assert 0 <= alice.balance().available_nano < 1_000_000
+    assert 3 <= answered <= 5  # three are covered; what is left may begin another, with a lower limit
+    amounts = sorted(charge.amount_nano for charge in alice.charges(answered))
+    assert amounts[-3:] == [3_050_000] * 3 and sum(amounts) <= 10_000_000
+    assert alice.balance().available_nano == 10_000_000 - sum(amounts)
