@@ -42,18 +42,22 @@ async fn what_it_could_not_send_its_successor_sends(#[case] half_a_line: &[u8]) 
 
 #[tokio::test]
 async fn what_nobody_can_pay_of_it_its_successor_tells() {
-    let faults = "held=4;prompt=1;completion=10;reasoning=200000";
+    let faults = "held=0;prompt=1;completion=10;reasoning=200000";
     let builder = World::start(Store::Redis).own_redis().vendor("vendor_d", &[faults]);
     let mut world = builder.credit("1").run().await;
-    let mut stream =
-        world.open_stream(with(chat_of("lmd-4.6"), &json!({ "max_tokens": 10 }))).await;
-    stream.take(2).await;
-    world.redis().stop();
-    world.sim.let_go();
-    assert!(stream.rest().await.is_done());
+    let mut redis = world.take_redis();
+    let call = with(chat_of("lmd-4.6"), &json!({ "max_tokens": 10 }));
+    let (answer, ()) = tokio::join!(world.chat(call), async {
+        while world.sim.count("vendor_d") == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        redis.stop();
+        world.sim.let_go();
+    });
+    assert_eq!(answer.status, 200, "{answer:?}");
     world.metric_becomes("tollgate_outbox_pending", &[], 1).await;
     world.gateway.kill();
-    assert!(world.redis().start_again());
+    assert!(redis.start_again());
     world.gateway = world.second_gateway().await;
     let charge = world.charge().await;
     assert!(charge.written_off_nano > 10_000_000, "{charge:?}");
