@@ -46,7 +46,7 @@ pub(super) fn translated() -> RelayMode {
     let metadata = ReplyMetadata {
         model: "m".to_owned(),
         created: 1,
-        input_tokens: 0,
+        input_tokens: 0.into(),
         include_usage: true,
         save_thinking: false,
     };

@@ -243,15 +243,19 @@ const REASONING_OUTPUT: i64 = 6_000;
 #[tokio::test]
 async fn what_an_answer_costs_beyond_the_balance_is_written_off_and_told(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
-    #[values(false, true)] stream: bool,
+    #[values("whole", "stream", "stream whose report comes apart from its end")] answer: &str,
 ) {
     let faults = "prompt=1;completion=10;reasoning=200000";
+    let apart = format!("{faults};chunk-delay=20");
+    let faults = if answer.contains("apart") { &apart } else { faults };
     let builder = World::start(store).vendor("vendor_d", &[faults]);
     let world = builder.credit("1").run().await;
     let mut call = chat_of("lmd-4.6");
     call["max_tokens"] = 10.into();
-    call["stream"] = stream.into();
-    assert_eq!(world.chat(call.clone()).await.status, 200);
+    call["stream"] = (answer != "whole").into();
+    let reply = world.chat(call.clone()).await;
+    assert_eq!(reply.status, 200);
+    assert!(!String::from_utf8_lossy(&reply.body).contains("error"), "{reply:?}");
     let charge = world.charge().await;
     let cost = REASONING_INPUT + 200_010 * REASONING_OUTPUT;
     assert_eq!((charge.amount_nano, charge.written_off_nano), (cost, cost - 1_000_000_000));

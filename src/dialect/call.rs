@@ -144,23 +144,35 @@ impl ModelCall {
         }
     }
 
-    /// Counts the input tokens for the case that the vendor reports none, in one pass over the
-    /// beginning of the body's parts. They are 0 for speech, images, videos and moderations.
-    #[must_use]
-    pub(crate) fn count_input_tokens(&self, tokenizer: Tokenizer) -> u64 {
-        match &self.kind {
-            RequestKind::Chat { .. }
-            | RequestKind::Messages(_)
-            | RequestKind::Responses(_)
-            | RequestKind::Compaction(_) => {
-                let tally = InputTally::of_document(&self.document, self.text_bytes());
-                let counted = tokenizer.estimate_input(&tally);
-                // Thinking that the gateway puts back is in the size, and not in the body.
-                let restored = self.text_bytes().saturating_sub(self.document.body().len() as u64);
-                counted.saturating_add(estimate_tokens(restored))
-            }
-            _ => self.estimated_input_tokens(),
+    /// Returns a function that counts the input tokens, for the case that the vendor reports none,
+    /// in one pass over the beginning of the body's parts. They are 0 for speech, images, videos
+    /// and moderations. The function keeps the body.
+    pub(crate) fn input_counter(
+        &self,
+        tokenizer: Tokenizer,
+    ) -> impl FnOnce() -> u64 + Send + use<> {
+        let estimated = self.estimated_input_tokens();
+        let text_bytes = self.text_bytes();
+        let document = self.is_text().then(|| self.document.clone());
+        move || {
+            let Some(document) = document else { return estimated };
+            let tally = InputTally::of_document(&document, text_bytes);
+            // Thinking that the gateway puts back is in the size, and not in the body.
+            let restored = text_bytes.saturating_sub(document.body().len() as u64);
+            tokenizer.estimate_input(&tally).saturating_add(estimate_tokens(restored))
         }
+    }
+
+    /// Whether the call is one of a model that reads and writes text.
+    #[must_use]
+    pub(crate) fn is_text(&self) -> bool {
+        matches!(
+            self.kind,
+            RequestKind::Chat { .. }
+                | RequestKind::Messages(_)
+                | RequestKind::Responses(_)
+                | RequestKind::Compaction(_)
+        )
     }
 
     /// Returns a sure upper bound of the tokens of the body's text: its bytes or, if the vendor's

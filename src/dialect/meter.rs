@@ -4,7 +4,7 @@
 
 use super::json::value::unescape_lossy;
 use super::json::{JsonKind, JsonValue};
-use super::tokens::{TextTally, Tokenizer, add_json};
+use super::tokens::{InputCount, TextTally, Tokenizer, add_json};
 use crate::money::{BilledUnits, TokenUsage, Usage, UsageBasis};
 use bounds::UsageBounds;
 
@@ -120,12 +120,18 @@ impl UsageMeter {
     /// Returns the vendor's report, if it is rejected because it exceeds the bounds.
     #[must_use]
     pub(crate) fn rejected_report(&self) -> Option<TokenUsage> {
-        self.reported.filter(|tokens| !self.bounds.admits_tokens(*tokens, self.plausible_output()))
+        self.reported.filter(|tokens| !self.admits(*tokens))
     }
 
     /// Returns the vendor's report, if it is within the bounds.
     fn accepted_report(&self) -> Option<TokenUsage> {
-        self.reported.filter(|tokens| self.bounds.admits_tokens(*tokens, self.plausible_output()))
+        self.reported.filter(|tokens| self.admits(*tokens))
+    }
+
+    /// Whether a report is within the bounds. The output is counted only where that matters.
+    fn admits(&self, reported: TokenUsage) -> bool {
+        let counted = if self.bounds.output_is_visible { self.plausible_output() } else { 0 };
+        self.bounds.admits_tokens(reported, counted)
     }
 
     /// Records the `usage` of a chat reply or chunk. A later report replaces an earlier one, since
@@ -203,6 +209,23 @@ impl UsageMeter {
         self.accepted_report().is_some_and(|tokens| tokens.input > 0 && tokens.output > 0)
     }
 
+    /// Whether the vendor has reported usage that covers the whole reply, within the bounds.
+    #[must_use]
+    pub(super) fn has_final_report(&self) -> bool {
+        self.quality == ReportQuality::Final && self.has_whole_report()
+    }
+
+    /// Whether the vendor has reported the input, within the bounds.
+    #[must_use]
+    pub(crate) fn has_input_report(&self) -> bool {
+        self.accepted_report().is_some_and(|tokens| tokens.input > 0)
+    }
+
+    /// Returns the usage, as [`UsageMeter::usage`]. The input is counted only if it is needed.
+    pub(super) fn usage_with(&self, input: &InputCount) -> MeteredTokens {
+        self.usage(if self.has_input_report() { 0 } else { input.tokens() })
+    }
+
     /// Whether the vendor generated any output.
     #[must_use]
     pub(crate) fn has_output(&self) -> bool {
@@ -214,8 +237,8 @@ impl UsageMeter {
     /// that is reported as 0 counts as not reported if there was input, or if text arrived.
     #[must_use]
     pub fn usage(&self, input: u64) -> MeteredTokens {
-        let output = self.estimated_output();
         let Some(reported) = self.accepted_report() else {
+            let output = self.estimated_output();
             let tokens = TokenUsage { input, output, ..TokenUsage::default() };
             return MeteredTokens { tokens, basis: UsageBasis::Counted };
         };
@@ -230,7 +253,7 @@ impl UsageMeter {
             tokens.input = input;
         }
         if lacks_output || is_early {
-            tokens.output = output.max(reported.output);
+            tokens.output = self.estimated_output().max(reported.output);
         }
         MeteredTokens { tokens, basis: UsageBasis::Counted }
     }

@@ -204,6 +204,23 @@ impl Relay {
         Some(usage.into())
     }
 
+    /// Whether the input in [`Relay::billable_usage`] is not used, because the vendor has reported
+    /// it or it is not billed.
+    #[must_use]
+    pub(crate) fn has_input_report(&self) -> bool {
+        self.meter().is_none_or(UsageMeter::has_input_report)
+    }
+
+    /// Whether the vendor of a stream has reported the usage of the whole reply: what is still to
+    /// come costs nothing more.
+    #[must_use]
+    pub(crate) fn has_final_report(&self) -> bool {
+        match self {
+            Relay::Stream(stream) => stream.has_final_report(),
+            _ => false,
+        }
+    }
+
     /// Sets the length in bytes that the vendor announced. The reply may still end earlier.
     pub(crate) fn set_expected_length(&mut self, bytes: usize) {
         if let Relay::Buffered(buffered) = self {

@@ -4,6 +4,7 @@
 
 mod bound;
 mod input;
+mod input_count;
 mod o200k;
 mod tally;
 mod tokenizer;
@@ -11,6 +12,7 @@ mod weights;
 
 pub(in crate::dialect) use bound::o200k_tokens_max;
 pub(in crate::dialect) use input::{InputTally, add_json};
+pub use input_count::InputCount;
 pub(in crate::dialect) use tally::TextTally;
 pub use tokenizer::Tokenizer;
 

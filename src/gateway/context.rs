@@ -14,6 +14,7 @@ use crate::dialect::Endpoint;
 use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::relay::Relay;
+use crate::dialect::tokens::InputCount;
 use crate::dialect::translate::request::TranslatedCall;
 use crate::gateway::budgets::answers::AnswerPermit;
 use crate::gateway::budgets::tenants::{BudgetPermit, Tenant};
@@ -112,7 +113,6 @@ pub(crate) struct CallPermits {
     /// Permit for the memory of a large request body (an upload).
     pub upload: Option<UploadPermit>,
     /// Permit for the memory of any other request body.
-    #[expect(dead_code, reason = "it is given back when it is dropped")]
     pub body: Option<BudgetPermit>,
     /// Permit for the memory of the response.
     pub answer: AnswerPermit,
@@ -210,11 +210,8 @@ pub(crate) struct PricedModel {
     pub priced_at: i64,
     /// The endpoint that was called.
     pub endpoint: Endpoint,
-    /// The input in tokens as the gateway counted it, for the case that the vendor reports no
-    /// usage.
-    pub input_tokens: u64,
     /// The input in tokens as estimated from its bytes.
-    pub input_tokens_by_bytes: u64,
+    pub input_tokens: u64,
     /// The hold that covers the call at its largest.
     pub full_hold: Money,
     /// What such calls of the account took lately; the output of this one is added at its end.
@@ -222,19 +219,17 @@ pub(crate) struct PricedModel {
 }
 
 impl PricedModel {
-    /// Replaces the estimate of the input, which was made from its bytes at admission, by a count
-    /// of its text. The body is not needed any more afterwards. Tokens that the estimate had beside
-    /// those of the body, for responses that the vendor stores, stay.
-    pub(crate) fn count_input(&mut self, call: &ModelCall) {
-        let beside = self.input_tokens.saturating_sub(call.estimated_input_tokens());
-        let counted = call.count_input_tokens(self.model.tokenizer).saturating_add(beside);
-        self.input_tokens = self.model.context_length.map_or(counted, |most| counted.min(most));
-    }
-
-    /// Returns the larger of both estimates of the input. While a stream runs, its cost so far is
-    /// computed with this, so that output does not use up what is held for the input.
-    pub(crate) fn cautious_input_tokens(&self) -> u64 {
-        self.input_tokens.max(self.input_tokens_by_bytes)
+    /// Returns a function that counts the input tokens of a call, for the case that the vendor
+    /// reports none. It adds what the estimate has beside the body, for responses that the vendor
+    /// stores.
+    pub(crate) fn input_counter(&self, call: &ModelCall) -> impl FnOnce() -> u64 + Send + use<> {
+        let stored = self.input_tokens.saturating_sub(call.estimated_input_tokens());
+        let (count, context_length) =
+            (call.input_counter(self.model.tokenizer), self.model.context_length);
+        move || {
+            let counted = count().saturating_add(stored);
+            context_length.map_or(counted, |most| counted.min(most))
+        }
     }
 }
 
@@ -261,8 +256,19 @@ pub(crate) struct RelayedCall {
     pub vendor_request_id: Option<String>,
     /// Turns the vendor's response into the client's, piece by piece.
     pub relay: Relay,
+    /// The input in tokens, to be counted if the vendor reports none.
+    pub input_count: InputCount,
     /// How far the response may grow before its hold must grow.
     pub stream_budget: StreamBudget,
+}
+
+impl RelayedCall {
+    /// Returns the usage to charge for so far, or `None` if nothing is charged.
+    #[must_use]
+    pub(crate) fn billable_usage(&self) -> Option<Usage> {
+        let is_reported = self.relay.has_input_report();
+        self.relay.billable_usage(if is_reported { 0 } else { self.input_count.tokens() })
+    }
 }
 
 /// The values of a request's access log line and metrics. A value that never came about is empty.

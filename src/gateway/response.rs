@@ -12,7 +12,7 @@ use pingora::{Error, ErrorType};
 use tokio::time::{Sleep, sleep};
 
 use super::api_error::{ApiError, ServerError, UpstreamError};
-use super::context::{RelayedCall, RequestContext};
+use super::context::RequestContext;
 use super::state::Gateway;
 use super::upstream::answer::{UpstreamRead, UpstreamResponse, release_connection};
 use super::{idempotency, settlement, upstream};
@@ -180,8 +180,7 @@ async fn end_broken(
     out: OutputChunks,
     vendor: &UpstreamResponse,
 ) -> Result<(), ApiError> {
-    let input = |r: &mut RelayedCall| r.relay.billable_usage(r.pricing.input_tokens);
-    let billable_usage = ctx.relaying().and_then(input);
+    let billable_usage = ctx.relaying().and_then(|relaying| relaying.billable_usage());
     if client.head.is_some() && billable_usage.is_none() {
         return Err(UpstreamError::RelayFailed(why).into());
     }

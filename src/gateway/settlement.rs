@@ -39,14 +39,9 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
     };
     ctx.access_log.client_disconnected = client_gone;
     log_rejected_usage(ctx, &relaying);
-    let input_tokens = relaying.pricing.input_tokens;
-    let exhausted_usage = relaying.stream_budget.exhausted_usage(input_tokens);
-    let billable_usage = || {
-        relaying
-            .relay
-            .billable_usage(input_tokens)
-            .map(|usage| relaying.stream_budget.cap_usage(usage))
-    };
+    let exhausted_usage = relaying.stream_budget.exhausted_usage(&relaying.input_count);
+    let billable_usage =
+        || relaying.billable_usage().map(|usage| relaying.stream_budget.cap_usage(usage));
     let Some(usage) = exhausted_usage.or_else(billable_usage) else {
         void_hold(gateway, relaying.funding);
         return;

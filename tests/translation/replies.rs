@@ -55,7 +55,7 @@ pub(super) fn translated(model: &str, usage_asked: bool, keep: bool) -> RelayMod
     RelayMode::Translated(ReplyMetadata {
         model: model.to_owned(),
         created: CREATED,
-        input_tokens: 0,
+        input_tokens: 0.into(),
         include_usage: usage_asked,
         save_thinking: keep,
     })

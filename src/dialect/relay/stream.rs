@@ -90,6 +90,16 @@ impl StreamRelay {
         out.into_bytes()
     }
 
+    pub(super) fn has_final_report(&self) -> bool {
+        match self.format {
+            // Some vendors report with every chunk.
+            StreamFormat::Chat { unfinished_choices, .. } => {
+                unfinished_choices == 0 && self.meter.has_whole_report()
+            }
+            _ => self.meter.has_final_report(),
+        }
+    }
+
     pub(super) fn finish(&mut self) -> Option<Bytes> {
         if self.progress != RelayProgress::Open {
             return None;

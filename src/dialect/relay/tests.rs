@@ -168,7 +168,7 @@ fn run_both_formats(events: &[(&str, &str)]) -> [Relay; 2] {
     let metadata = ReplyMetadata {
         model: "m".to_owned(),
         created: 1,
-        input_tokens: 0,
+        input_tokens: 0.into(),
         include_usage: true,
         save_thinking: true,
     };
@@ -207,6 +207,34 @@ fn a_last_report_was_set_aside_for_a_count_when_only_the_stop_was_missing() {
     for relay in run_both_formats(&[START, BLOCK, WORDS, report]) {
         let usage = relay.meter().expect("a text").usage_so_far(0);
         assert_eq!((usage.tokens.output, usage.basis), (2, UsageBasis::Reported));
+    }
+}
+
+#[test]
+fn a_stream_was_ended_over_the_report_of_what_it_had_generated() {
+    let report = ("message_delta", r#","delta":{},"usage":{"output_tokens":900}"#);
+    for (events, is_final) in [
+        (&[START, BLOCK, WORDS, report][..], true),
+        (&[START, BLOCK, WORDS, report, WORDS][..], false),
+        (&[START, BLOCK, WORDS][..], false),
+    ] {
+        for relay in run_both_formats(events) {
+            assert_eq!(relay.has_final_report(), is_final, "{events:?}");
+        }
+    }
+    let with_usage = &*TEXT.replace(
+        r#""usage":null"#,
+        r#""usage":{"prompt_tokens":9,"completion_tokens":5,"total_tokens":14}"#,
+    );
+    for (chunks, is_final) in [
+        (&[TEXT, END, USAGE][..], true),
+        (&[with_usage, END][..], true),
+        (&[with_usage, with_usage][..], false),
+        (&[TEXT, END][..], false),
+    ] {
+        let stream: String = chunks.iter().map(|chunk| format!("{chunk}\n\n")).collect();
+        let (_, relay) = run_relay(chat_stream(true, 1), &stream, 10_000);
+        assert_eq!(relay.has_final_report(), is_final, "{chunks:?}");
     }
 }
 

@@ -9,6 +9,7 @@ use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::messages::ReportedUsage;
 use crate::dialect::meter::{ReportQuality, UsageMeter, count_block};
+use crate::dialect::tokens::InputCount;
 use crate::money::TokenUsage;
 
 /// What a translated reply needs that the vendor's reply does not contain.
@@ -18,9 +19,9 @@ pub struct ReplyMetadata {
     pub model: String,
     /// When the call arrived, in unix seconds.
     pub created: i64,
-    /// The input tokens counted by the gateway. If the vendor reports no usage, the reply shows
+    /// The input tokens as the gateway counts them. If the vendor reports no usage, the reply shows
     /// this count, which is the one that is charged.
-    pub input_tokens: u64,
+    pub input_tokens: InputCount,
     /// Whether a stream ends with a usage chunk.
     pub include_usage: bool,
     /// Whether the blocks of an answer that calls tools are saved for the next call.
@@ -43,13 +44,16 @@ pub(in crate::dialect) fn translate_reply(
     let content = document.get("content")?;
     let recorder = metadata.save_thinking.then(|| ThinkingRecorder::new(&metadata.model));
     let mut message = ReplyMessage { recorder, ..ReplyMessage::default() };
-    let blocks = (0..).zip(content.elements());
-    blocks.for_each(|(index, block)| message.add_block(block, index, meter));
+    content.elements().for_each(|block| message.add_block(block));
     let mut usage = ReportedUsage::default();
     if let Some(tokens) =
         document.get("usage").filter(|u| usage.merge(*u)).and_then(|_| usage.tokens())
     {
         meter.record_tokens(tokens, ReportQuality::Final);
+    }
+    if !meter.has_whole_report() {
+        let blocks = (0..).zip(content.elements());
+        blocks.for_each(|(index, block)| count_block(block, index, meter));
     }
     let stop = document.get("stop_reason").and_then(JsonValue::text).unwrap_or_default();
     let refusal =
@@ -66,7 +70,7 @@ pub(in crate::dialect) fn translate_reply(
     out.put_slice(br#","annotations":[]},"logprobs":null,"finish_reason":""#);
     out.put_slice(finish_reason(&stop).as_bytes());
     out.put_slice(br#""}],"usage":"#);
-    let tokens = meter.usage(metadata.input_tokens).tokens;
+    let tokens = meter.usage_with(&metadata.input_tokens).tokens;
     write_usage(&mut out, tokens, usage.thinking);
     out.put_slice(br#","system_fingerprint":null}"#);
     let saved_thinking = message.recorder.and_then(|recorder| recorder.finish(&metadata.model));
@@ -84,7 +88,7 @@ struct ReplyMessage {
 }
 
 impl ReplyMessage {
-    fn add_block(&mut self, block: JsonValue<'_>, index: u64, meter: &mut UsageMeter) {
+    fn add_block(&mut self, block: JsonValue<'_>) {
         if let Some(recorder) = &mut self.recorder {
             recorder.add_block(block.raw());
         }
@@ -96,7 +100,6 @@ impl ReplyMessage {
             Some("tool_use") => self.add_tool_call(block),
             _ => {}
         }
-        count_block(block, index, meter);
     }
 
     fn add_tool_call(&mut self, block: JsonValue<'_>) {

@@ -355,7 +355,8 @@ impl StreamTranslator {
             out.put_slice(b",\"usage\":null}\n\n");
             out.put_slice(&head);
             out.put_slice(br#"],"usage":"#);
-            write_usage(out, meter.usage(self.metadata.input_tokens).tokens, self.usage.thinking);
+            let tokens = meter.usage_with(&self.metadata.input_tokens).tokens;
+            write_usage(out, tokens, self.usage.thinking);
         }
         out.put_slice(b"}\n\ndata: [DONE]\n\n");
         self.saved_thinking =

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore};
@@ -75,8 +75,8 @@ pub(crate) struct Tenant {
     pub(crate) upload_wait_lock: tokio::sync::Mutex<()>,
     /// The balances of the account as they were read last, and when.
     balances: Mutex<Option<(Instant, Balances)>>,
-    /// Only one call of the tenant at a time has its tokens counted.
-    pub(crate) count_turn: Arc<Semaphore>,
+    /// Only one call of the tenant at a time has its tokens counted. Made for the first of them.
+    count_turn: OnceLock<Arc<Semaphore>>,
     table: Weak<TenantTable>,
 }
 
@@ -98,6 +98,11 @@ impl Tenant {
     pub(crate) fn keep_balances(&self, balances: Balances) {
         let mut kept = self.balances.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = Some((Instant::now(), balances));
+    }
+
+    /// Returns the permit to have a call's tokens counted.
+    pub(crate) fn count_turn(&self) -> Arc<Semaphore> {
+        self.count_turn.get_or_init(|| Arc::new(Semaphore::new(1))).clone()
     }
 
     fn counter(&self, resource: Resource) -> &AtomicUsize {
@@ -133,13 +138,12 @@ impl TenantTable {
         }
         let table = Arc::downgrade(self);
         let (used, upload_wait_lock, balances) = Default::default();
-        let count_turn = Arc::new(Semaphore::new(1));
         let tenant = Arc::new(Tenant {
             id: id.clone(),
             used,
             upload_wait_lock,
             balances,
-            count_turn,
+            count_turn: OnceLock::new(),
             table,
         });
         shard.insert(id, Arc::downgrade(&tenant));

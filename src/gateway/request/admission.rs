@@ -124,7 +124,6 @@ pub(crate) async fn admit_call(
         priced_at,
         endpoint,
         input_tokens,
-        input_tokens_by_bytes: input_tokens,
         full_hold,
         output_estimate,
     };

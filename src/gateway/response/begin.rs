@@ -7,8 +7,10 @@ use pingora::{Error, ErrorType};
 
 use super::head::{build_head, relay_mode, vendor_request_id};
 use crate::dialect::relay::Relay;
+use crate::dialect::tokens::InputCount;
+use crate::gateway::budgets::tenants::BudgetPermit;
 use crate::gateway::context::{
-    AdmittedCall, PricedCall, RelayedCall, RequestContext, RequestStage,
+    AdmittedCall, CallPermits, PricedCall, RelayedCall, RequestContext, RequestStage,
 };
 use crate::gateway::idempotency;
 use crate::gateway::settlement::stream_budget::StreamBudget;
@@ -24,15 +26,16 @@ pub(crate) fn begin_relay(
 ) -> pingora::Result<()> {
     let (admitted, attempt) =
         ctx.take_attempt().ok_or_else(|| Error::new(ErrorType::InternalError))?;
-    let AdmittedCall { mut priced, permits, .. } = admitted;
-    priced.pricing.count_input(&priced.call);
+    let AdmittedCall { priced, permits, .. } = admitted;
+    let CallPermits { upload, body, answer } = permits;
+    let input_count = count_input(&priced, body);
     outcome::record_success(ctx, false);
     ctx.access_log.status = 200;
     ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
     let vendor_request_id = vendor_request_id(head);
     let ours = build_head(session, ctx, &priced, head);
     let bounds = usage_bounds::bounds_for_call(&priced.call, &priced.pricing);
-    let relay = Relay::new(relay_mode(ctx, &priced), priced.call.stream)
+    let relay = Relay::new(relay_mode(ctx, &priced, &input_count), priced.call.stream)
         .with_bounds(bounds)
         .with_tokenizer(priced.pricing.model.tokenizer);
     let PricedCall { call, funding, pricing, .. } = priced;
@@ -43,13 +46,28 @@ pub(crate) fn begin_relay(
         route: attempt.route,
         slot: attempt.slot,
         fallback_depth: ctx.access_log.fallback_depth,
-        upload_permit: permits.upload,
-        answer_permit: permits.answer,
+        upload_permit: upload,
+        answer_permit: answer,
         vendor_request_id,
         relay,
+        input_count,
         stream_budget,
     }));
     *head = ours?;
     idempotency::record_head(ctx, head);
     Ok(())
+}
+
+/// Returns the count of a call's input. That of a stream is needed while it runs, and is made now,
+/// so that the body is not kept as long. A whole answer keeps the body, and its memory permit,
+/// until the answer has ended, which is soon after its head.
+fn count_input(priced: &PricedCall, body_permit: Option<BudgetPermit>) -> InputCount {
+    let count = priced.pricing.input_counter(&priced.call);
+    if priced.call.stream {
+        return count().into();
+    }
+    InputCount::when_needed(move || {
+        let _body_permit = body_permit;
+        count()
+    })
 }

@@ -7,6 +7,7 @@ use pingora::proxy::Session;
 
 use crate::dialect::call::RequestKind;
 use crate::dialect::relay::RelayMode;
+use crate::dialect::tokens::InputCount;
 use crate::dialect::translate::reply::ReplyMetadata;
 use crate::gateway::api_error::ErrorFormat;
 use crate::gateway::context::{BodyTransform, MODEL_HEADER, PricedCall, RequestContext};
@@ -16,7 +17,11 @@ use crate::gateway::settlement::funding::Funding;
 const DEFAULT_AUDIO_TYPE: HeaderValue = HeaderValue::from_static("audio/mpeg");
 
 /// Returns how the response of an admitted call is relayed.
-pub(crate) fn relay_mode(ctx: &RequestContext, priced: &PricedCall) -> RelayMode {
+pub(crate) fn relay_mode(
+    ctx: &RequestContext,
+    priced: &PricedCall,
+    input_count: &InputCount,
+) -> RelayMode {
     let call = &priced.call;
     let created = ctx.arrived_ms / 1_000;
     match (&call.kind, &priced.body_transform) {
@@ -24,7 +29,7 @@ pub(crate) fn relay_mode(ctx: &RequestContext, priced: &PricedCall) -> RelayMode
             RelayMode::Translated(ReplyMetadata {
                 model: call.model.clone(),
                 created,
-                input_tokens: priced.pricing.input_tokens,
+                input_tokens: input_count.clone(),
                 include_usage: *usage_asked,
                 save_thinking: priced.pricing.model.thinking,
             })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::catalogue::Model;
 use crate::clock::unix_ms;
-use crate::dialect::call::{ModelCall, RequestKind};
+use crate::dialect::call::ModelCall;
 use crate::gateway::api_error::{AdmissionError, ApiError, ServerError};
 use crate::gateway::budgets::tenants::{Resource, Tenant};
 use crate::gateway::request::key_cache::AuthenticatedCaller;
@@ -23,7 +23,7 @@ const CHARGE_MIN: Money = match Money::from_nano(1) {
     Err(_) => Money::ZERO,
 };
 
-/// A balance that was read this long ago still tells whether it is wide.
+/// A balance that was wide this long ago still counts as wide.
 const BALANCE_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// A call waits at most this long until its tokens can be counted.
@@ -62,12 +62,17 @@ pub(crate) async fn fund_call(
         let (funding, output_limit, full_hold) = (Funding::Free, None, Money::ZERO);
         return Ok(FundedCall { funding, output_limit, full_hold });
     };
-    let shortage = find_shortage(gateway, &caller.tenant, &caller.key.account, quote).await;
+    let account = &caller.key.account;
+    let shortage = find_shortage(gateway, &caller.tenant, account, quote).await;
     let available = if let Some(available) = shortage {
         available
     } else {
         let preferred = Quote::exactly(quote.preferred());
         match gateway.place_hold(&caller.key, id, preferred).await {
+            Err(HoldRefused::Insufficient { least, available }) if !call.is_text() => {
+                // Nothing makes its cost less.
+                return Err(Box::pin(describe_shortage(gateway, account, least, available)).await);
+            }
             Err(HoldRefused::Insufficient { available, .. }) => available,
             held => {
                 let (output_limit, full_hold) = (None, quote.full);
@@ -96,33 +101,26 @@ async fn find_shortage(
     if quote.full <= quote.estimate || (calls == 1 && tokens.is_requested) {
         return None;
     }
-    let Some(balances) = read_balances(gateway, tenant, account).await else {
+    let is_short = |balances: Balances| {
+        let Balances { available, held, .. } = balances;
+        let covered = if tokens.is_requested {
+            divide(available, calls)
+        } else {
+            available.checked_add(held).unwrap_or(available)
+        };
+        quote.full > covered
+    };
+    // Credit may have been added since.
+    if tenant.recent_balances(BALANCE_AGE_MAX).is_some_and(|recent| !is_short(recent)) {
+        return None;
+    }
+    let found = gateway.with_ledger_timeout("balances", gateway.ledger.balances(account)).await;
+    let Ok(Some(balances)) = found else {
         // Only a call with a limit is held at its largest, whatever the balance is.
         return (!tokens.is_requested).then_some(Money::ZERO);
     };
-    let Balances { available, held, .. } = balances;
-    let covered = if tokens.is_requested {
-        divide(available, calls)
-    } else {
-        available.checked_add(held).unwrap_or(available)
-    };
-    (quote.full > covered).then_some(available)
-}
-
-/// Returns the balances of an account as they were at most [`BALANCE_AGE_MAX`] ago; `None` if the
-/// ledger does not answer.
-async fn read_balances(
-    gateway: &Gateway,
-    tenant: &Tenant,
-    account: &AccountName,
-) -> Option<Balances> {
-    if let Some(recent) = tenant.recent_balances(BALANCE_AGE_MAX) {
-        return Some(recent);
-    }
-    let found = gateway.with_ledger_timeout("balances", gateway.ledger.balances(account)).await;
-    let balances = found.ok().flatten()?;
     tenant.keep_balances(balances);
-    Some(balances)
+    is_short(balances).then_some(balances.available)
 }
 
 /// Returns how many requests of an account this gateway serves, from 1.
@@ -181,17 +179,8 @@ async fn count_text(
     model: &Model,
     call: &ModelCall,
 ) -> Option<u64> {
-    if !matches!(
-        call.kind,
-        RequestKind::Chat { .. }
-            | RequestKind::Messages(_)
-            | RequestKind::Responses(_)
-            | RequestKind::Compaction(_)
-    ) {
-        return None;
-    }
     let turns = async {
-        let own = tenant.count_turn.clone().acquire_owned().await.ok()?;
+        let own = tenant.count_turn().acquire_owned().await.ok()?;
         let all = gateway.count_turn.clone().acquire_owned().await.ok()?;
         Some((own, all))
     };

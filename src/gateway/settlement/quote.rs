@@ -113,8 +113,7 @@ pub(crate) fn quote_call(
                 .ok_or_else(|| field_too_large("max_output_tokens"))
         }
         (Price::Tokens(price), RequestKind::Embeddings(inputs)) => {
-            let input = context.text_tokens_max.unwrap_or(inputs.tokens_max);
-            let quote = price.quote(input, 0, context.priced_at);
+            let quote = price.quote(inputs.tokens_max, 0, context.priced_at);
             quote.map(|quote| fixed(quote.wanted)).map_err(|_| field_too_large("input"))
         }
         (Price::Image { reservation, .. }, RequestKind::Image { .. }) => Ok(fixed(*reservation)),

@@ -2,6 +2,7 @@
 //! ledger gets checkpoints of it.
 
 use crate::dialect::call::{ModelCall, RequestKind, TextRequest};
+use crate::dialect::tokens::InputCount;
 use crate::gateway::settlement::funding::Funding;
 use crate::money::{BilledUnits, Money, TokenUsage, Usage, UsageBasis};
 
@@ -85,10 +86,12 @@ impl StreamBudget {
     /// more of it: the covered usage, or only the input if there is none. `None` if it was not
     /// ended for that reason.
     #[must_use]
-    pub(crate) fn exhausted_usage(&self, input_tokens: u64) -> Option<Usage> {
-        let tokens = TokenUsage { input: input_tokens, ..TokenUsage::default() };
-        let read = Usage { units: BilledUnits::Tokens(tokens), basis: UsageBasis::Counted };
-        self.is_exhausted.then(|| self.covered_usage.unwrap_or(read))
+    pub(crate) fn exhausted_usage(&self, input: &InputCount) -> Option<Usage> {
+        let read = || {
+            let tokens = TokenUsage { input: input.tokens(), ..TokenUsage::default() };
+            Usage { units: BilledUnits::Tokens(tokens), basis: UsageBasis::Counted }
+        };
+        self.is_exhausted.then(|| self.covered_usage.unwrap_or_else(read))
     }
 }
 

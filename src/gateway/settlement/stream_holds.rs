@@ -11,7 +11,7 @@ use crate::gateway::settlement::stream_budget::{divide, extend_threshold};
 use crate::gateway::spawn::poll_then_spawn;
 use crate::gateway::state::Gateway;
 use crate::ledger::Operation;
-use crate::money::Money;
+use crate::money::{BilledUnits, Money, TokenUsage};
 
 /// How often a stream's cost so far is written to the ledger. If a gateway dies, no more than the
 /// cost of this interval goes uncharged.
@@ -23,17 +23,26 @@ pub(crate) async fn ensure_covered(
     gateway: &Gateway,
     ctx: &mut RequestContext,
 ) -> Option<RelayError> {
-    let RelayedCall { stream_budget, relay, pricing, funding, .. } = ctx.relaying()?;
-    let usage = relay.billable_usage(pricing.input_tokens)?;
+    let relaying = ctx.relaying()?;
+    let usage = relaying.billable_usage()?;
+    let RelayedCall { stream_budget, relay, pricing, funding, .. } = relaying;
     if stream_budget.exceeds_requested(usage) {
         return Some(RelayError::TooLarge);
     }
+    if relay.has_final_report() {
+        // The vendor has generated everything and bills it. What the account does not have is
+        // written off at the settlement, wherever the report was cut from the end.
+        return None;
+    }
     let extend_at = stream_budget.extend_at?;
     let usage = stream_budget.cap_usage(usage);
+    let units = if relay.has_input_report() {
+        usage.units
+    } else {
+        raise_input(usage.units, pricing.input_tokens)
+    };
     // A usage that has no price is handled at the settlement.
-    let cautious = relay.billable_usage(pricing.cautious_input_tokens())?;
-    let cautious = stream_budget.cap_usage(cautious);
-    let cost = pricing.model.price.cost(cautious.units, pricing.priced_at).ok()?;
+    let cost = pricing.model.price.cost(units, pricing.priced_at).ok()?;
     if cost < extend_at {
         stream_budget.covered_usage = Some(usage);
         return None;
@@ -59,6 +68,17 @@ pub(crate) async fn ensure_covered(
     None
 }
 
+/// Returns the units with at least this much input. The count of a long input is one of a part of
+/// it: while a stream runs, its output must not use up what is held for the input.
+fn raise_input(units: BilledUnits, input_min: u64) -> BilledUnits {
+    match units {
+        BilledUnits::Tokens(tokens) => {
+            BilledUnits::Tokens(TokenUsage { input: tokens.input.max(input_min), ..tokens })
+        }
+        other => other,
+    }
+}
+
 /// Returns the amount halfway from `cost` to `held`, rounded up.
 pub(crate) fn halfway_to_held(cost: Money, held: Money) -> Money {
     let half = divide(held.saturating_sub(cost), 2);
@@ -70,7 +90,7 @@ pub(crate) fn halfway_to_held(cost: Money, held: Money) -> Money {
 pub(crate) fn write_checkpoint(gateway: &Gateway, ctx: &mut RequestContext) {
     let request_id = ctx.id.clone();
     let Some(relaying) = ctx.relaying() else { return };
-    let Some(usage) = relaying.relay.billable_usage(relaying.pricing.input_tokens) else { return };
+    let Some(usage) = relaying.billable_usage() else { return };
     let usage = relaying.stream_budget.cap_usage(usage);
     let Some(charge) = settlement::compute_charge(relaying, usage) else { return };
     if charge <= relaying.stream_budget.checkpointed_cost {

@@ -195,7 +195,6 @@ mod tests {
             priced_at: 0,
             endpoint,
             input_tokens,
-            input_tokens_by_bytes: input_tokens,
             full_hold,
             output_estimate: Arc::default(),
         };

@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
         _ => RelayMode::Translated(ReplyMetadata {
             model: "m".to_owned(),
             created: 1,
-            input_tokens: 40,
+            input_tokens: 40.into(),
             include_usage: flag,
             save_thinking: flag,
         }),

@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
         let mode = RelayMode::Translated(ReplyMetadata {
             model: "m".to_owned(),
             created: 7,
-            input_tokens: 0,
+            input_tokens: 0.into(),
             include_usage,
             save_thinking: true,
         });
