@@ -246,7 +246,7 @@ async fn what_an_answer_costs_beyond_the_balance_is_written_off_and_told(
     #[values("whole", "stream", "stream whose report comes apart from its end")] answer: &str,
 ) {
     let faults = "prompt=1;completion=10;reasoning=200000";
-    let apart = format!("{faults};chunk-delay=20");
+    let apart = format!("{faults};no-done;keep-open=100");
     let faults = if answer.contains("apart") { &apart } else { faults };
     let builder = World::start(store).vendor("vendor_d", &[faults]);
     let world = builder.credit("1").run().await;
