@@ -154,9 +154,9 @@ impl UsageMeter {
     /// finish reason.
     pub(crate) fn count_choices(&mut self, choices: JsonValue<'_>, text_member: &str) -> u64 {
         let mut finished = 0;
-        for (place, choice) in choices.elements().enumerate() {
-            let (mut index, mut message) = (place as u64, None);
-            for (name, value) in choice.raw_members() {
+        choices.visit_objects(|place, members| {
+            let (mut index, mut message) = (place, None);
+            for (name, value) in members {
                 if *name == *text_member.as_bytes() {
                     message = Some(value);
                 } else if *name == *b"finish_reason" && !value.is_null() {
@@ -166,7 +166,7 @@ impl UsageMeter {
                 }
             }
             message.into_iter().for_each(|message| self.count_message(message, index));
-        }
+        });
         finished
     }
 

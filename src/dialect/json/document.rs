@@ -88,14 +88,15 @@ impl JsonDocument {
         })
     }
 
+    #[inline]
     pub(super) fn is_named(&self, member: &JsonMember, name: &str) -> bool {
-        // A name with escapes is longer than the name that it stands for.
+        // Most names differ in their lengths, so these are compared first. A name with escapes is
+        // longer than the name that it stands for.
         let range = &member.name.range;
-        let raw = &self.body[range.clone()];
         if member.name.escaped {
             range.len() > name.len() && *member.name.decode(&self.body) == *name.as_bytes()
         } else {
-            raw == name.as_bytes()
+            range.len() == name.len() && self.body[range.clone()] == *name.as_bytes()
         }
     }
 

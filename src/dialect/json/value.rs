@@ -151,16 +151,31 @@ impl<'a> JsonValue<'a> {
     /// Like [`Self::members`], with the names as bytes: comparing them needs no UTF-8 check.
     pub(crate) fn raw_members(self) -> impl Iterator<Item = (Cow<'a, [u8]>, JsonValue<'a>)> {
         let mut walk = ValueWalk::new(self, b'{');
-        std::iter::from_fn(move || {
-            let name = walk.next()?.string_bytes().unwrap_or_default();
-            let value = walk.next()?;
-            let name = if name.contains(&b'\\') {
-                unescape(name).into_bytes().into()
+        std::iter::from_fn(move || walk.next_member())
+    }
+
+    /// Calls `visit` for each element of an array, with its place and its members, which are none
+    /// for an element that is no object. It reads an element once; [`Self::elements`] reads it to
+    /// its end before its members can be read.
+    pub(crate) fn visit_objects(
+        self,
+        mut visit: impl FnMut(u64, &mut dyn Iterator<Item = (Cow<'a, [u8]>, JsonValue<'a>)>),
+    ) {
+        let mut walk = ValueWalk::new(self, b'[');
+        let mut place = 0;
+        while let Some(first) = walk.peek() {
+            if first == b'{' {
+                let mut inner = ValueWalk { container: self, at: walk.at + 1 };
+                let mut members = std::iter::from_fn(|| inner.next_member());
+                visit(place, &mut members);
+                members.for_each(drop);
+                walk.at = inner.at.saturating_add(1);
             } else {
-                name.into()
-            };
-            Some((name, value))
-        })
+                walk.next();
+                visit(place, &mut std::iter::empty());
+            }
+            place += 1;
+        }
     }
 
     /// Returns a member of an object; `None` if there is no such member.
@@ -190,14 +205,28 @@ impl<'a> ValueWalk<'a> {
         ValueWalk { container, at }
     }
 
-    fn next(&mut self) -> Option<JsonValue<'a>> {
-        let JsonValue { raw, long_values: long, offset: base_offset } = self.container;
+    /// Returns the first byte of the next value, and moves there; `None` at the end.
+    fn peek(&mut self) -> Option<u8> {
+        let raw = self.container.raw;
         while let Some(b' ' | b'\t' | b'\n' | b'\r' | b',' | b':') = raw.get(self.at) {
             self.at += 1;
         }
+        raw.get(self.at).copied().filter(|first| !matches!(first, b'}' | b']'))
+    }
+
+    fn next_member(&mut self) -> Option<(Cow<'a, [u8]>, JsonValue<'a>)> {
+        let name = self.next()?.string_bytes().unwrap_or_default();
+        let value = self.next()?;
+        let name =
+            if name.contains(&b'\\') { unescape(name).into_bytes().into() } else { name.into() };
+        Some((name, value))
+    }
+
+    fn next(&mut self) -> Option<JsonValue<'a>> {
+        let first = self.peek()?;
+        let JsonValue { raw, long_values: long, offset: base_offset } = self.container;
         let start = self.at;
-        self.at = match raw.get(start)? {
-            b'}' | b']' => return None,
+        self.at = match first {
             _ if let Some(end) = self.known_end(start) => end,
             b'"' => string_end(raw, start),
             b'{' | b'[' => nested_end(raw, start),
@@ -412,6 +441,28 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_visit_sees_the_members_of_each_element_however_many_it_reads(
+            json in nested(),
+            read_max in 0..4usize,
+        ) {
+            let array = format!("[1, {json} ,{json}]");
+            let array = JsonValue::from_validated(array.as_bytes());
+            let mut seen = Vec::new();
+            array.visit_objects(|place, members| {
+                let values: Vec<_> = members.take(read_max).map(|(_, v)| v.raw()).collect();
+                seen.push((place, values));
+            });
+            let elements = (0..).zip(array.elements());
+            let expected: Vec<_> = elements
+                .map(|(place, element)| {
+                    let members = element.raw_members().take(read_max);
+                    (place, members.map(|(_, v)| v.raw()).collect::<Vec<_>>())
+                })
+                .collect();
+            prop_assert_eq!(seen, expected);
+        }
+
         #[test]
         fn who_knows_where_long_values_end_finds_the_same(json in nested()) {
             let body = Bytes::from(format!("{{\"v\": {json}}}"));

@@ -135,7 +135,7 @@ impl CallSettings {
     pub(super) fn write(&self, out: &mut MessagesWriter) {
         let mut raw = |name: &str, value: &Option<Bytes>| {
             if let Some(value) = value {
-                out.write_str(&format!(",\"{name}\":"));
+                [",\"", name, "\":"].into_iter().for_each(|part| out.write_str(part));
                 out.write_bytes(value);
             }
         };
