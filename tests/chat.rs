@@ -211,16 +211,11 @@ async fn nothing_of_the_vendors_head_comes_back(#[values(false, true)] stream: b
     let mut call = chat_of("lmb-5.5");
     call["stream"] = stream.into();
     let answer = world.chat(call).await;
-    // How a body is framed, and the connection's own headers, are between the two ends of it.
-    let framing = ["connection", "content-length", "date", "transfer-encoding"];
-    let names = answer.headers.keys().map(ToString::to_string);
-    let mut names: Vec<_> = names.filter(|name| !framing.contains(&name.as_str())).collect();
-    names.sort();
     let mut expected = vec!["content-type", "x-gateway-fallback-depth", "x-request-id"];
     if stream {
         expected.insert(0, "cache-control");
     }
-    assert_eq!(names, expected, "{:?}", answer.headers);
+    assert_eq!(answer.header_names(), expected);
     let id = answer.header("x-request-id").expect("an id").to_owned();
     assert!(!id.contains("req_vendor"), "{id}");
     let charge = world.charge().await;

@@ -24,7 +24,20 @@ mod tricks;
 use serde_json::{Value, json};
 
 use crate::sim::Billed;
-use crate::world::Offer;
+use crate::world::{Answer, Offer};
+
+/// The response of an answer, which came whole or at the end of a stream.
+fn response_of(answer: &Answer, stream: bool) -> Value {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    if !stream {
+        return answer.json();
+    }
+    let raw = String::from_utf8(answer.body.to_vec()).expect("text");
+    let data = raw.lines().rfind(|line| line.starts_with("data: ")).expect("an event");
+    let last: Value = serde_json::from_str(&data[6..]).expect("JSON");
+    assert_eq!(last["type"], "response.completed", "{raw}");
+    last["response"].clone()
+}
 
 /// The nano-USD of what a vendor bills, at the listed price of the offer's model.
 fn price(offer: Offer, billed: &Billed) -> i64 {

@@ -261,3 +261,6 @@ pub(super) fn log_request(ctx: &RequestContext) {
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod test_calls;

@@ -4,21 +4,8 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::price;
-use crate::world::{Answer, RESPONSES, Store, World, with};
-
-/// The response of an answer, which came whole or at the end of a stream.
-fn response_of(answer: &Answer, stream: bool) -> Value {
-    assert_eq!(answer.status, 200, "{answer:?}");
-    if !stream {
-        return answer.json();
-    }
-    let raw = String::from_utf8(answer.body.to_vec()).expect("text");
-    let data = raw.lines().rfind(|line| line.starts_with("data: ")).expect("an event");
-    let last: Value = serde_json::from_str(&data[6..]).expect("JSON");
-    assert_eq!(last["type"], "response.completed", "{raw}");
-    last["response"].clone()
-}
+use super::{price, response_of};
+use crate::world::{RESPONSES, Store, World, with};
 
 fn items_of(response: &Value) -> Vec<Value> {
     response["output"].as_array().expect("items").clone()

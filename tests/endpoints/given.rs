@@ -4,20 +4,13 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use super::response_of;
 use crate::world::{Answer, Canned, RESPONSES, Sent, Store, World, http, with};
 
-/// Makes a response and gives its object, as it came whole or at the end of a stream.
+/// Makes a response and gives its object.
 async fn made(world: &World, stream: bool, members: &Value) -> Value {
     let members = with(members.clone(), &json!({ "stream": stream }));
-    let answer = world.call(RESPONSES, members).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    if !stream {
-        return answer.json();
-    }
-    let raw = String::from_utf8(answer.body.to_vec()).expect("text");
-    let data = raw.lines().rfind(|line| line.starts_with("data: ")).expect("an event");
-    let last: Value = serde_json::from_str(&data[6..]).expect("JSON");
-    last["response"].clone()
+    response_of(&world.call(RESPONSES, members).await, stream)
 }
 
 fn refused(answer: &Answer, param: &str) {

@@ -356,15 +356,11 @@ async fn nothing_of_the_vendors_head_comes_back() {
     let world = World::start(Store::Sqlite).run().await;
     for stream in [false, true] {
         let answer = world.call(RESPONSES, json!({ "stream": stream })).await;
-        let framing = ["connection", "content-length", "date", "transfer-encoding"];
-        let names = answer.headers.keys().map(ToString::to_string);
-        let mut names: Vec<_> = names.filter(|name| !framing.contains(&name.as_str())).collect();
-        names.sort();
         let mut expected = vec!["content-type", "x-gateway-fallback-depth", "x-request-id"];
         if stream {
             expected.insert(0, "cache-control");
         }
-        assert_eq!(names, expected);
+        assert_eq!(answer.header_names(), expected);
     }
 }
 

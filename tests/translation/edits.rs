@@ -11,7 +11,7 @@ use tollgate::dialect::form::{FormLimits, FormReader};
 use tollgate::dialect::json::{JsonDocument, JsonPatch};
 use tollgate::dialect::{CallError, Endpoint, images};
 
-use super::golden::{CHUNK_SIZES, Golden, goldens, judge, rules};
+use super::golden::{CHUNK_SIZES, Golden, goldens, is_refused, judge, rules};
 
 /// As the gateway has them, but for the size of the file.
 const LIMITS: FormLimits =
@@ -47,7 +47,7 @@ fn take(content_type: &str, form: &[u8], size: usize) -> Result<ParsedBody, Call
 }
 
 /// The body for a model's vendor, made the way that the gateway makes it.
-fn body(model: &Model, opened: ParsedBody) -> Result<Vec<u8>, CallError> {
+fn body(model: &Model, opened: ParsedBody) -> Result<Bytes, CallError> {
     let call = ModelCall::parse(opened, Endpoint::ImageEdits)?;
     let screen = model.vendor.field_policy(Endpoint::ImageEdits).expect("rules for edits");
     if let Some(refused) = screen.find_refusal(&call.document, &model.price) {
@@ -65,7 +65,7 @@ fn body(model: &Model, opened: ParsedBody) -> Result<Vec<u8>, CallError> {
     };
     let body = payload.chunks().collect::<Vec<_>>().concat();
     assert_eq!(body.len(), payload.length(), "the length that is announced");
-    Ok(body)
+    Ok(body.into())
 }
 
 #[test]
@@ -93,20 +93,7 @@ fn every_golden_form_becomes_what_is_expected_however_it_is_cut() {
     });
 }
 
-fn is_refused(made: Result<Vec<u8>, CallError>, expected: &Json) -> Result<(), String> {
-    let fault = match made {
-        Ok(body) => return Err(format!("not refused: {}", body.escape_ascii())),
-        Err(fault) => fault,
-    };
-    let param = fault.param.clone().map_or(Json::Null, Json::from);
-    let is_right = expected["code"] == fault.code && expected["param"] == param;
-    if is_right && !fault.message.is_empty() {
-        return Ok(());
-    }
-    Err(format!("refused with {} at {param}: {fault}; not {expected}", fault.code))
-}
-
-fn is_form(golden: &Golden, made: Result<Vec<u8>, CallError>) -> Result<(), String> {
+fn is_form(golden: &Golden, made: Result<Bytes, CallError>) -> Result<(), String> {
     let made = made.map_err(|fault| format!("refused: {fault}"))?;
     let expected = golden.beside("vendor_b.form");
     if made == expected {
@@ -116,9 +103,9 @@ fn is_form(golden: &Golden, made: Result<Vec<u8>, CallError>) -> Result<(), Stri
     Err(format!("\n  is  {made}\n  not {expected}"))
 }
 
-fn is_json(golden: &Golden, made: Result<Vec<u8>, CallError>) -> Result<(), String> {
+fn is_json(golden: &Golden, made: Result<Bytes, CallError>) -> Result<(), String> {
     let made = made.map_err(|fault| format!("refused: {fault}"))?;
-    let made = JsonDocument::parse(Bytes::from(made)).map_err(|fault| fault.to_string())?;
+    let made = JsonDocument::parse(made).map_err(|fault| fault.to_string())?;
     let made: Json = serde_json::from_slice(made.body()).map_err(|fault| fault.to_string())?;
     let expected = golden.json("vendor_d");
     if made == expected { Ok(()) } else { Err(format!("\n  is  {made}\n  not {expected}")) }

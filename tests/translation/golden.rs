@@ -1,11 +1,13 @@
 //! Golden files, read so that what they give keeps its bytes.
 
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use bytes::Bytes;
 use serde_json::Value as Json;
 use tollgate::catalogue::{Catalogue, Model};
+use tollgate::dialect::CallError;
 use tollgate::dialect::json::JsonDocument;
 
 /// The time at which all goldens were replied to.
@@ -121,6 +123,23 @@ pub(super) fn judge(goldens: &[Golden], by: impl Fn(&Golden) -> Result<(), Strin
         .filter_map(|golden| by(golden).err().map(|why| format!("{}: {why}", golden.name)))
         .collect();
     assert!(failed.is_empty(), "{} of {}\n{}", failed.len(), goldens.len(), failed.join("\n"));
+}
+
+/// Whether a call was refused with the code and the parameter that a case expects, and told why.
+pub(super) fn is_refused<T: Debug>(
+    made: Result<T, CallError>,
+    expected: &Json,
+) -> Result<(), String> {
+    let fault = match made {
+        Ok(made) => return Err(format!("not refused: {made:?}")),
+        Err(fault) => fault,
+    };
+    let param = fault.param.clone().map_or(Json::Null, Json::from);
+    let is_right = expected["code"] == fault.code && expected["param"] == param;
+    if is_right && !fault.message.is_empty() {
+        return Ok(());
+    }
+    Err(format!("refused with {} at {param}: {fault}; not {expected}", fault.code))
 }
 
 fn stem(path: &Path) -> String {

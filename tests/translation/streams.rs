@@ -17,21 +17,29 @@ fn pass_golden(golden: &Golden, stream: &[u8], size: usize) -> Passed {
 #[test]
 fn every_golden_stream_becomes_what_is_expected_however_it_is_cut() {
     judge(&goldens("messages_to_chat_stream", 46), |golden| {
-        let (given, expected) = (golden.beside("sse"), golden.beside("expect.sse"));
-        let expected = String::from_utf8(expected).expect("text");
-        for size in CHUNK_SIZES {
-            let passed = pass_golden(golden, &given, size);
-            if passed.out != expected {
-                return Err(format!("in {size}s\n  is\n{}\n  not\n{expected}", passed.out));
-            }
-            ended_rightly(golden, &passed)?;
-            golden.agrees_on_usage(passed.tokens)?;
-        }
-        Ok(())
+        let given = golden.beside("sse");
+        passes_as_expected(golden, |size| pass_golden(golden, &given, size))
     });
 }
 
-pub(super) fn ended_rightly(golden: &Golden, passed: &Passed) -> Result<(), String> {
+/// Whether a stream in pieces of any size becomes what the case expects and ends as it says.
+pub(super) fn passes_as_expected(
+    golden: &Golden,
+    pass: impl Fn(usize) -> Passed,
+) -> Result<(), String> {
+    let expected = String::from_utf8(golden.beside("expect.sse")).expect("text");
+    for size in CHUNK_SIZES {
+        let passed = pass(size);
+        if passed.out != expected {
+            return Err(format!("in {size}s\n  is\n{}\n  not\n{expected}", passed.out));
+        }
+        ended_rightly(golden, &passed)?;
+        golden.agrees_on_usage(passed.tokens)?;
+    }
+    Ok(())
+}
+
+fn ended_rightly(golden: &Golden, passed: &Passed) -> Result<(), String> {
     let right = match &*golden.text("outcome") {
         "complete" => {
             passed.progress == RelayProgress::Complete && passed.basis == UsageBasis::Reported

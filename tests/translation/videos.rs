@@ -9,7 +9,7 @@ use tollgate::dialect::images::SourceImage;
 use tollgate::dialect::json::JsonDocument;
 use tollgate::dialect::videos::{self, VideoProgress, VideoRefusal, VideoRequest};
 
-use super::golden::{CHUNK_SIZES, Golden, goldens, judge};
+use super::golden::{CHUNK_SIZES, Golden, goldens, is_refused, judge};
 
 /// As the gateway has them, but for the size of the file.
 const LIMITS: FormLimits =
@@ -54,19 +54,6 @@ fn every_golden_video_becomes_what_is_expected_however_it_is_cut() {
             Err(format!("\n  is  {}\n  not {}", made.escape_ascii(), expected.escape_ascii()))
         })
     });
-}
-
-fn is_refused(taken: Result<Taken, CallError>, expected: &Json) -> Result<(), String> {
-    let fault = match taken {
-        Ok(taken) => return Err(format!("not refused: {taken:?}")),
-        Err(fault) => fault,
-    };
-    let param = fault.param.clone().map_or(Json::Null, Json::from);
-    let is_right = expected["code"] == fault.code && expected["param"] == param;
-    if is_right && !fault.message.is_empty() {
-        return Ok(());
-    }
-    Err(format!("refused with {} at {param}: {fault}; not {expected}", fault.code))
 }
 
 fn is_asked(ask: &VideoRequest, expected: &Json) -> Result<(), String> {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use reqwest::header::HeaderMap;
+use reqwest::header::{HeaderMap, HeaderName};
 use serde_json::Value;
 
 /// An answer that is complete.
@@ -35,6 +35,16 @@ impl Answer {
     /// A header.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         header(&self.headers, name)
+    }
+
+    /// The names of its headers, sorted. How a body is framed, and the connection's own headers,
+    /// are between the two ends of it, so those are left out.
+    pub(crate) fn header_names(&self) -> Vec<&str> {
+        let framing = ["connection", "content-length", "date", "transfer-encoding"];
+        let names = self.headers.keys().map(HeaderName::as_str);
+        let mut names: Vec<_> = names.filter(|name| !framing.contains(name)).collect();
+        names.sort_unstable();
+        names
     }
 
     /// The text of the first choice.

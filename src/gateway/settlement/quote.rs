@@ -309,33 +309,14 @@ fn input_tokens_max(content: &InputSize, vendor: &Vendor, text_tokens_max: Optio
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use once_cell::sync::Lazy;
     use proptest::prelude::*;
     use rstest::rstest;
 
     use super::*;
-    use crate::catalogue::Catalogue;
-    use crate::dialect::call::ParsedBody;
-
-    static CATALOGUE: Lazy<Catalogue> = Lazy::new(|| {
-        let file = |name: &str, text: &str| (format!("{name}.toml"), text.to_owned());
-        let sources = [
-            file("vendor_a", include_str!("../../../lua-free-rules/vendor_a.toml")),
-            file("vendor_b", include_str!("../../../lua-free-rules/vendor_b.toml")),
-            file("vendor_d", include_str!("../../../lua-free-rules/vendor_d.toml")),
-        ];
-        Catalogue::parse(&sources, &[]).expect("sound rules")
-    });
-
-    fn nano(amount: i64) -> Money {
-        Money::from_nano(amount).expect("money")
-    }
+    use crate::gateway::settlement::test_calls::{CATALOGUE, HI, nano, parse_call};
 
     fn quote(model: &str, endpoint: Endpoint, members: &str, usual: Option<u64>) -> CallQuote {
-        let body = format!(r#"{{"model":"{model}"{members}}}"#);
-        let opened = ParsedBody::parse(Bytes::from(body), None).expect("a body");
-        let call = ModelCall::parse(opened, endpoint).expect("a call");
+        let call = parse_call(model, endpoint, members);
         let context = QuoteContext {
             endpoint,
             priced_at: 0,
@@ -347,9 +328,6 @@ mod tests {
         let model = CATALOGUE.find(model).expect("a model");
         quote_call(model, &call, context).expect("a quote").expect("a price")
     }
-
-    const CHAT: &str = r#","messages":[{"role":"user","content":"hi"}]"#;
-    const MESSAGES: &str = r#","messages":[{"role":"user","content":"hi"}],"max_tokens":"#;
 
     /// The output tokens that are held at least, by estimate, and at most; and at once.
     #[rstest]
@@ -364,7 +342,7 @@ mod tests {
         #[case] usual: Option<u64>,
         #[case] tokens: [i64; 4],
     ) {
-        let quote = quote("lmb-5.5", Endpoint::Chat, &format!("{CHAT}{members}"), usual);
+        let quote = quote("lmb-5.5", Endpoint::Chat, &format!("{HI}{members}"), usual);
         let found = [quote.least, quote.estimate, quote.full, quote.preferred()];
         assert_eq!(found, tokens.map(|tokens| nano(tokens * 30_000)));
     }
@@ -380,7 +358,7 @@ mod tests {
         #[case] usual: Option<u64>,
         #[case] tokens: [i64; 4],
     ) {
-        let members = format!("{CHAT}{members},\"stream\":true");
+        let members = format!("{HI}{members},\"stream\":true");
         let quote = quote("lmb-4.1", Endpoint::Chat, &members, usual);
         let found = [quote.least, quote.estimate, quote.full, quote.preferred()];
         assert_eq!(found, tokens.map(|tokens| nano(tokens * 8_000)));
@@ -395,21 +373,21 @@ mod tests {
         #[case] members: &str,
         #[case] full: i64,
     ) {
-        let quote = quote("lmd-4.6", Endpoint::Chat, &format!("{CHAT}{members}"), Some(7));
+        let quote = quote("lmd-4.6", Endpoint::Chat, &format!("{HI}{members}"), Some(7));
         assert_eq!((quote.least, quote.estimate), (nano(4_096 * 6_000), nano(4_096 * 6_000)));
         assert_eq!((quote.full, quote.coverage), (nano(full * 6_000), OutputCoverage::Fixed));
     }
 
     #[rstest]
-    #[case::chat("lmb-5.5", Endpoint::Chat, CHAT, 1)]
-    #[case::responses("o1-pro", Endpoint::Responses, r#","input":"hi""#, 16)]
+    #[case::chat("lmb-5.5", Endpoint::Chat, HI, 1)]
+    #[case::responses("o1-pro", Endpoint::Responses, r#""input":"hi""#, 16)]
     #[case::messages(
         "lma-sonnet-4-5",
         Endpoint::Messages,
-        r#","messages":[{"role":"user","content":"hi"}],"max_tokens":9000"#,
+        r#""messages":[{"role":"user","content":"hi"}],"max_tokens":9000"#,
         1
     )]
-    #[case::a_budget_of_thought("lma-sonnet-4-5", Endpoint::Messages, r#","messages":[{"role":"user","content":"hi"}],"max_tokens":9000,"thinking":{"type":"enabled","budget_tokens":2000}"#, 2_001)]
+    #[case::a_budget_of_thought("lma-sonnet-4-5", Endpoint::Messages, r#""messages":[{"role":"user","content":"hi"}],"max_tokens":9000,"thinking":{"type":"enabled","budget_tokens":2000}"#, 2_001)]
     fn no_limit_is_below_what_the_vendor_takes(
         #[case] model: &str,
         #[case] endpoint: Endpoint,
@@ -429,8 +407,8 @@ mod tests {
             choices in 1_u64..5,
             part in 0_i64..1_000,
         ) {
-            let members = format!("{MESSAGES}{limit}");
-            let chat = format!(r#"{CHAT},"max_tokens":{limit},"n":{choices}"#);
+            let members = format!(r#"{HI},"max_tokens":{limit}"#);
+            let chat = format!(r#"{members},"n":{choices}"#);
             let quotes = [
                 ("lma-sonnet-4-5", 1, quote("lma-sonnet-4-5", Endpoint::Messages, &members, None)),
                 ("lmb-5.5", choices, quote("lmb-5.5", Endpoint::Chat, &chat, None)),

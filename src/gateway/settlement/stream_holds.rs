@@ -113,10 +113,7 @@ pub(crate) fn write_checkpoint(gateway: &Gateway, ctx: &mut RequestContext) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn nano(amount: i64) -> Money {
-        Money::from_nano(amount).expect("money")
-    }
+    use crate::gateway::settlement::test_calls::nano;
 
     #[test]
     fn more_is_asked_for_early_and_then_ever_closer_to_the_end() {

@@ -157,34 +157,17 @@ fn image_bounds(reservation: Money, input: Rate, output: Rate) -> UsageBounds {
 mod tests {
     use std::sync::Arc;
 
-    use once_cell::sync::Lazy;
-
-    use bytes::Bytes;
     use proptest::prelude::*;
     use rstest::rstest;
 
     use super::*;
-    use crate::catalogue::Catalogue;
     use crate::dialect::Endpoint;
-    use crate::dialect::call::ParsedBody;
     use crate::dialect::meter::{ReportQuality, UsageMeter};
+    use crate::gateway::settlement::test_calls::{CATALOGUE, HI, nano, parse_call};
     use crate::money::{TokenUsage, UsageBasis};
 
-    static CATALOGUE: Lazy<Catalogue> = Lazy::new(|| {
-        let file = |name: &str, text: &str| (format!("{name}.toml"), text.to_owned());
-        let sources = [
-            file("vendor_a", include_str!("../../../lua-free-rules/vendor_a.toml")),
-            file("vendor_b", include_str!("../../../lua-free-rules/vendor_b.toml")),
-            file("vendor_c", include_str!("../../../lua-free-rules/vendor_c.toml")),
-            file("vendor_d", include_str!("../../../lua-free-rules/vendor_d.toml")),
-            file("vendor_e", include_str!("../../../lua-free-rules/vendor_e.toml")),
-        ];
-        Catalogue::parse(&sources, &[]).expect("sound rules")
-    });
-
-    fn admitted(model: &str, endpoint: Endpoint, body: String) -> (ModelCall, PricedModel) {
-        let opened = ParsedBody::parse(Bytes::from(body), None).expect("a body");
-        let call = ModelCall::parse(opened, endpoint).expect("a call");
+    fn admitted(model: &str, endpoint: Endpoint, members: &str) -> (ModelCall, PricedModel) {
+        let call = parse_call(model, endpoint, members);
         let model = CATALOGUE.find(model).expect("a model").clone();
         let input_tokens = call.estimated_input_tokens();
         let (price_version, full_hold) = ("".into(), Money::ZERO);
@@ -202,12 +185,10 @@ mod tests {
     }
 
     fn bounds(model: &str, endpoint: Endpoint, members: &str) -> UsageBounds {
-        let body = format!(r#"{{"model":"{model}",{members}}}"#);
-        let (call, pricing) = admitted(model, endpoint, body);
+        let (call, pricing) = admitted(model, endpoint, members);
         bounds_for_call(&call, &pricing)
     }
 
-    const HI: &str = r#""messages":[{"role":"user","content":"hi"}]"#;
     const PICTURE: &str = r#""messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://a.test/b"}}]}]"#;
 
     /// The largest report of output that is accepted, for the limit that was sent and the tokens
@@ -394,15 +375,14 @@ mod tests {
             held in 0..10_000_000_000_i64,
         ) {
             let limit = limit.map_or(String::new(), |most| format!(r#","max_tokens":{most}"#));
-            let body = format!(r#"{{"model":"{model}",{HI}{limit}}}"#);
-            let (call, pricing) = admitted(model, Endpoint::Chat, body);
+            let (call, pricing) = admitted(model, Endpoint::Chat, &format!("{HI}{limit}"));
             let mut meter = UsageMeter::default();
             meter.set_bounds(bounds_for_call(&call, &pricing));
             meter.count_unread_bytes(text);
             let reported = TokenUsage { input, output, ..TokenUsage::default() };
             meter.record_tokens(reported, ReportQuality::Final);
             let usage = meter.usage(pricing.input_tokens);
-            let held = Money::from_nano(held).expect("not negative");
+            let held = nano(held);
             let rejected = meter.rejected_report();
             let units = BilledUnits::Tokens(usage.tokens);
             let charge = compute_charge(&pricing, units, rejected.is_some(), held);
