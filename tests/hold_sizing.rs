@@ -20,8 +20,9 @@ fn bytes(offer: Offer, members: &Value) -> i64 {
 #[tokio::test]
 async fn a_call_without_a_limit_cost_thirty_dollars_on_a_balance_of_two_cents(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values(false, true)] stream: bool,
 ) {
-    let members = json!({});
+    let members = json!({ "stream": stream });
     let credit = bytes(PRO, &members) * PRO_INPUT + 20 * PRO_OUTPUT;
     let vendor = ["prompt=10;reasoning=50000"];
     let builder = World::start(store).vendor("vendor_b", &vendor);
@@ -73,11 +74,58 @@ async fn a_balance_that_covers_the_call_at_its_largest_changes_no_byte() {
     assert_eq!(world.sim.seen()[0].body, CHAT.sent(&json!({})).bytes);
 }
 
+#[rstest]
+#[case::vendor_b(CHAT, json!({}), "max_completion_tokens", [4_096, 5_000, 30_000])]
+#[case::translated(
+    Offer { model: "lma-sonnet-4-5", vendor: "vendor_a", ..CHAT },
+    json!({ "max_completion_tokens": 60_000 }),
+    "max_tokens",
+    [8_192, 3_000, 15_000]
+)]
+#[case::messages(
+    Offer { model: "lma-sonnet-4-5", ..MESSAGES },
+    json!({ "max_tokens": 60_000 }),
+    "max_tokens",
+    [8_192, 3_000, 15_000]
+)]
 #[tokio::test]
-async fn a_budget_of_thought_stays_below_the_limit() {
+async fn a_stream_that_may_reason_unseen_is_limited_to_its_hold_and_half_of_the_rest(
+    #[case] offer: Offer,
+    #[case] mut members: Value,
+    #[case] field: &str,
+    #[case] figures: [i64; 3],
+) {
+    let [usual, input, output] = figures;
+    members["stream"] = true.into();
+    let credit = bytes(offer, &members) * input + (usual + 2 * 1_000) * output;
+    let vendor = ["prompt=1;reasoning=90000"];
+    let builder = World::start(Store::Sqlite).vendor(offer.vendor, &vendor);
+    let world = builder.credit(&usd(credit)).run().await;
+    let answer = world.call(offer, members).await;
+    let limit = usual + 1_000;
+    assert_eq!((answer.status, answer.header(HEADER)), (200, Some(&*limit.to_string())));
+    assert_eq!(world.sim.seen()[0].json()[field], limit);
+    let charge = world.charge().await;
+    let tokens = (1, u64::try_from(limit).expect("tokens"));
+    assert_eq!((charge.tokens(), charge.written_off_nano), (tokens, 0));
+}
+
+#[tokio::test]
+async fn a_stream_whose_output_is_all_seen_is_not_limited() {
+    let offer = Offer { model: "lmb-4.1", ..CHAT };
+    let members = json!({ "stream": true });
+    let credit = bytes(offer, &members) * 2_000 + 4_096 * 8_000;
+    let world = World::start(Store::Sqlite).credit(&usd(credit)).run().await;
+    let answer = world.call(offer, members).await;
+    assert_eq!((answer.status, answer.header(HEADER)), (200, None));
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_budget_of_thought_stays_below_the_limit(#[values(false, true)] stream: bool) {
     let offer = Offer { model: "lma-sonnet-4-5", ..MESSAGES };
     let thinking = json!({ "type": "enabled", "budget_tokens": 2_000 });
-    let members = json!({ "max_tokens": 60_000, "thinking": thinking });
+    let members = json!({ "max_tokens": 60_000, "thinking": thinking, "stream": stream });
     let least = bytes(offer, &members) * 3_000 + 2_001 * 15_000;
     let world = World::start(Store::Sqlite).credit(&usd(least - 1)).run().await;
     assert_eq!(world.call(offer, members.clone()).await.refusal().0, 402);
@@ -148,6 +196,25 @@ async fn parallel_calls_with_hidden_reasoning_wrote_off_many_times_the_balance(
     refused.for_each(|answer| assert!(matches!(answer.status, 402 | 429), "{answer:?}"));
     let charges = world.settled(served).await;
     assert!(charges.iter().all(|charge| charge.written_off_nano == 0), "{charges:?}");
+    assert_eq!(world.balances().await.held, 0);
+}
+
+#[rstest]
+#[tokio::test]
+async fn parallel_streams_with_hidden_reasoning_cost_no_more_than_twice_the_balance(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let mut call = chat_of("lmb-5-mini");
+    call["stream"] = true.into();
+    let vendor = ["delay=200;prompt=10;reasoning=100000"];
+    let world = World::start(store).credit("0.05").vendor("vendor_b", &vendor).run().await;
+    let calls = (0..60).map(|_| world.chat(call.clone()));
+    let answers = futures_util::future::join_all(calls).await;
+    let served = answers.iter().filter(|answer| answer.status == 200).count();
+    assert!((1..60).contains(&served), "{served} were served");
+    let charges = world.settled(served).await;
+    let written_off: i64 = charges.iter().map(|charge| charge.written_off_nano).sum();
+    assert!(written_off <= 50_000_000, "{written_off} of {charges:?}");
     assert_eq!(world.balances().await.held, 0);
 }
 

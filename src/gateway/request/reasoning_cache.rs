@@ -96,7 +96,7 @@ async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> 
     };
     terms.full_hold = quote.full;
     let limit = quote.limit_for(&terms.model.price, held, terms.priced_at);
-    if let Some(limit) = limit.filter(|_| held < quote.preferred()) {
+    if let Some(limit) = limit.filter(|_| !quote.grows() && held < quote.preferred()) {
         call.limit_output(limit);
         (priced.output_limit, terms.full_hold) = (Some(limit), held);
     }

@@ -10,7 +10,7 @@ use crate::gateway::api_error::{AdmissionError, ApiError, ServerError};
 use crate::gateway::budgets::tenants::{Resource, Tenant};
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::settlement::funding::Funding;
-use crate::gateway::settlement::quote::{CallQuote, OutputCoverage, QuoteContext, quote_call};
+use crate::gateway::settlement::quote::{CallQuote, QuoteContext, quote_call};
 use crate::gateway::settlement::stream_budget::divide;
 use crate::gateway::state::Gateway;
 use crate::ledger::{self, AccountName, Balances, HoldRefused, KeyRecord, Unavailable, lease};
@@ -47,7 +47,8 @@ pub(crate) struct FundedCall {
 ///
 /// The hold covers the call at its largest or, for a stream whose hold grows, the estimate. If the
 /// balance is too short for that, the input is counted, and the hold covers the estimate or the
-/// call's share of the balance. The vendor is then sent a limit that the hold covers.
+/// call's share of the balance. The vendor is then sent a limit that the hold covers, or that of a
+/// stream a limit that its part of the balance covers.
 ///
 /// # Errors
 /// The balance does not cover the least amount, or the ledger does not answer.
@@ -81,29 +82,31 @@ pub(crate) async fn fund_call(
         }
     };
     // Boxed: otherwise the future of every call would include its state.
-    Box::pin(fund_from_short_balance(gateway, id, caller, (model, call), context, available)).await
+    let short = ShortBalance { quote, available };
+    Box::pin(fund_from_short_balance(gateway, id, caller, (model, call), context, short)).await
 }
 
 /// Returns the available balance if the account is too short of money for the call at its largest;
 /// `None` if it is not.
 ///
-/// A call without a limit seldom is that large, so all the money of the account counts for it. One
-/// with a limit is held at that limit, so it must fit into its part of what is available. If only
-/// one such call runs, the hold itself shows whether it does.
+/// A stream and a call without a limit seldom are that large, so all the money of the account
+/// counts for them. A whole answer with a limit is held at that limit, so it must fit into its part
+/// of what is available. If only one such call runs, the hold itself shows whether it does.
 async fn find_shortage(
     gateway: &Gateway,
     tenant: &Tenant,
     account: &AccountName,
     quote: CallQuote,
 ) -> Option<Money> {
-    let OutputCoverage::Limited(tokens) = quote.coverage else { return None };
+    let tokens = quote.limited_tokens()?;
+    let is_held_full = tokens.is_requested && !quote.grows();
     let calls = calls_in_flight(tenant);
-    if quote.full <= quote.estimate || (calls == 1 && tokens.is_requested) {
+    if quote.full <= quote.estimate || (calls == 1 && is_held_full) {
         return None;
     }
     let is_short = |balances: Balances| {
         let Balances { available, held, .. } = balances;
-        let covered = if tokens.is_requested {
+        let covered = if is_held_full {
             divide(available, calls)
         } else {
             available.checked_add(held).unwrap_or(available)
@@ -116,8 +119,8 @@ async fn find_shortage(
     }
     let found = gateway.with_ledger_timeout("balances", gateway.ledger.balances(account)).await;
     let Ok(Some(balances)) = found else {
-        // Only a call with a limit is held at its largest, whatever the balance is.
-        return (!tokens.is_requested).then_some(Money::ZERO);
+        // Only such a call is held at its largest, whatever the balance is.
+        return (!is_held_full).then_some(Money::ZERO);
     };
     tenant.keep_balances(balances);
     is_short(balances).then_some(balances.available)
@@ -128,6 +131,26 @@ fn calls_in_flight(tenant: &Tenant) -> i64 {
     i64::try_from(tenant.used(Resource::Requests)).unwrap_or(i64::MAX).max(1)
 }
 
+/// A balance that does not cover a call at its largest.
+#[derive(Debug, Clone, Copy)]
+struct ShortBalance {
+    /// The quote of the call, with a token a byte of its text.
+    quote: CallQuote,
+    /// What the account has available.
+    available: Money,
+}
+
+impl ShortBalance {
+    /// Whether the quote of a stream suffices, so that its text need not be counted.
+    fn covers_stream(&self, model: &Model, priced_at: i64) -> bool {
+        let ShortBalance { quote, available } = *self;
+        let limit = quote.limit_for(&model.price, divide(available, 2), priced_at);
+        quote.grows()
+            && quote.reduced(Money::ZERO) <= available
+            && limit.is_none_or(|limit| limit >= model.vendor.output_tokens_default)
+    }
+}
+
 /// Places the hold of a call that the balance does not cover at its largest.
 async fn fund_from_short_balance(
     gateway: &Gateway,
@@ -135,21 +158,30 @@ async fn fund_from_short_balance(
     caller: &AuthenticatedCaller,
     (model, call): (&Model, &ModelCall),
     mut context: QuoteContext,
-    available: Money,
+    short: ShortBalance,
 ) -> Result<FundedCall, ApiError> {
     let account = &caller.key.account;
-    let without_text = QuoteContext { text_tokens_max: Some(0), ..context };
-    let smallest = quote_call(model, call, without_text)?.ok_or(ServerError::Internal)?;
-    if smallest.least <= available {
-        context.text_tokens_max = count_text(gateway, &caller.tenant, model, call).await;
+    let ShortBalance { mut quote, available } = short;
+    if !short.covers_stream(model, context.priced_at) {
+        let without_text = QuoteContext { text_tokens_max: Some(0), ..context };
+        let smallest = quote_call(model, call, without_text)?.ok_or(ServerError::Internal)?;
+        if smallest.least <= available {
+            context.text_tokens_max = count_text(gateway, &caller.tenant, model, call).await;
+        }
+        quote = quote_call(model, call, context)?.ok_or(ServerError::Internal)?;
     }
-    let quote = quote_call(model, call, context)?.ok_or(ServerError::Internal)?;
     let share = match calls_in_flight(&caller.tenant) {
         1 => divide(available, SHARE_ALONE),
         calls => divide(available, calls.saturating_mul(SHARE_IN_PARALLEL)),
     };
     let reduced = Quote { wanted: quote.reduced(share), least: quote.least };
     match gateway.place_hold(&caller.key, id, reduced).await {
+        Ok(funding) if quote.grows() => {
+            let free = available.saturating_sub(funding.held());
+            let (funding, covered) = promise_money(gateway, &caller.tenant, funding, free);
+            let output_limit = quote.limit_for(&model.price, covered, context.priced_at);
+            Ok(FundedCall { funding, output_limit, full_hold: quote.full })
+        }
         Ok(funding) => {
             let held = funding.held();
             let output_limit = quote.limit_for(&model.price, held, context.priced_at);
@@ -167,6 +199,27 @@ async fn fund_from_short_balance(
             Err(other.into())
         }
     }
+}
+
+/// Promises a stream, beside its hold, half of the free money that is not promised to others. Its
+/// hold grows with the output that is seen, and its limit covers what is not. Returns the funding,
+/// with the promise, and what both cover together.
+fn promise_money(
+    gateway: &Gateway,
+    tenant: &Arc<Tenant>,
+    mut funding: Funding,
+    free: Money,
+) -> (Funding, Money) {
+    let promised = i64::try_from(tenant.used(Resource::PromisedNano)).unwrap_or(i64::MAX);
+    let amount = free.nano().saturating_sub(promised).max(0) / 2;
+    let mut permit = gateway.promised_money.permit(tenant);
+    let taken = usize::try_from(amount).is_ok_and(|amount| permit.grow(amount).is_ok());
+    let amount = Money::from_nano(amount).ok().filter(|_| taken).unwrap_or_default();
+    let covered = funding.held().checked_add(amount).unwrap_or_else(|_| funding.held());
+    if let Funding::Held { promise, .. } = &mut funding {
+        *promise = Some(permit);
+    }
+    (funding, covered)
 }
 
 /// Returns a sure upper bound of the tokens of a call's text, which is lower than its bytes where
@@ -259,7 +312,7 @@ impl Gateway {
             id: id.to_owned(),
             item: lease::LeasedItem::Hold { origin: hold.origin(), held: hold.held() },
         });
-        Ok(Funding::Held { hold, key: key.clone(), lease })
+        Ok(Funding::Held { hold, key: key.clone(), lease, promise: None })
     }
 
     /// Extends the hold of a call to `wanted` in total, or as far as the balance allows. Returns

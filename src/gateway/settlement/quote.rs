@@ -26,8 +26,9 @@ pub(crate) struct CallQuote {
 /// How the hold of a call covers its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OutputCoverage {
-    /// The output passes the gateway piece by piece, and the hold grows with it.
-    Grows,
+    /// The output passes the gateway piece by piece, and the hold grows with it. If the vendor may
+    /// bill output that does not pass, it can be sent a limit too.
+    Grows(Option<LimitedTokens>),
     /// The vendor can be sent a limit that the hold covers.
     Limited(LimitedTokens),
     /// Neither: the call has no output, or no limit bounds it.
@@ -191,40 +192,39 @@ fn quote_tokens(
     // A vendor may refuse a limit that leaves no room for the input.
     let room = model.context_length.map(|most| most.saturating_sub(input)).filter(|room| *room > 0);
     let bounds_output = !model.hidden_reasoning || model.vendor.limit_covers_reasoning;
-    Some(match model.output_limit(context.endpoint) {
-        _ if grows && bounds_output => CallQuote {
-            full: cost(output_max)?,
-            estimate: cost(usual.min(output_max))?,
-            least: price.quote(input, 1, context.priced_at).ok()?.wanted,
-            coverage: OutputCoverage::Grows,
-        },
+    let limited = model.output_limit(context.endpoint).map(|rule| {
+        let limit_min = rule.min.max(output.limit_min).min(limit_max);
+        let limit_max = match (limit, room) {
+            (None, Some(room)) => limit_max.min(room).max(limit_min),
+            _ => limit_max,
+        };
+        let is_requested = limit.is_some();
+        LimitedTokens { input, choices, beyond_limit, limit_min, limit_max, is_requested }
+    });
+    Some(match limited {
+        _ if grows && bounds_output => {
+            let unseen = limited.filter(|_| model.hidden_reasoning);
+            let first = price.quote(input, 1, context.priced_at).ok()?.wanted;
+            CallQuote {
+                full: cost(output_max)?,
+                estimate: cost(usual.min(output_max))?,
+                least: unseen.map_or(Some(first), |tokens| cost_of_limit(tokens.limit_min))?,
+                coverage: OutputCoverage::Grows(unseen),
+            }
+        }
         // No limit bounds the output, so that at least the estimate of the rules is held.
         _ if grows => CallQuote {
             full: cost_of_limit(limit_max.saturating_add(model_max))?,
             estimate: cost_of_limit(usual.max(by_rules))?,
             least: cost_of_limit(by_rules)?,
-            coverage: OutputCoverage::Grows,
+            coverage: OutputCoverage::Grows(None),
         },
-        Some(rule) => {
-            let limit_min = rule.min.max(output.limit_min).min(limit_max);
-            let is_requested = limit.is_some();
-            CallQuote {
-                full: cost(output_max)?,
-                estimate: cost_of_limit(usual.min(limit_max).max(limit_min))?,
-                least: cost_of_limit(limit_min)?,
-                coverage: OutputCoverage::Limited(LimitedTokens {
-                    input,
-                    choices,
-                    beyond_limit,
-                    limit_min,
-                    limit_max: match (is_requested, room) {
-                        (false, Some(room)) => limit_max.min(room).max(limit_min),
-                        _ => limit_max,
-                    },
-                    is_requested,
-                }),
-            }
-        }
+        Some(tokens) => CallQuote {
+            full: cost(output_max)?,
+            estimate: cost_of_limit(usual.min(limit_max).max(tokens.limit_min))?,
+            least: cost_of_limit(tokens.limit_min)?,
+            coverage: OutputCoverage::Limited(tokens),
+        },
         None => {
             let estimate = cost_of_limit(usual)?;
             let full = limit.map_or(Some(estimate), cost_of_limit)?.max(estimate);
@@ -235,11 +235,17 @@ fn quote_tokens(
 }
 
 impl CallQuote {
+    /// Whether the hold grows with the output.
+    #[must_use]
+    pub(crate) fn grows(&self) -> bool {
+        matches!(self.coverage, OutputCoverage::Grows(_))
+    }
+
     /// Returns the amount to hold if the balance is wide.
     #[must_use]
     pub(crate) fn preferred(&self) -> Money {
         match self.coverage {
-            OutputCoverage::Grows => self.estimate,
+            OutputCoverage::Grows(_) => self.estimate,
             // Nearly no answer is as long as the model could make it.
             OutputCoverage::Limited(tokens) if !tokens.is_requested => self.estimate,
             OutputCoverage::Limited(_) | OutputCoverage::Fixed => self.full,
@@ -247,23 +253,33 @@ impl CallQuote {
     }
 
     /// Returns the amount to hold if the balance is short: the estimate or, if that is more, the
-    /// call's share of the balance.
+    /// call's share of the balance. A hold that grows needs no share.
     #[must_use]
     pub(crate) fn reduced(&self, share: Money) -> Money {
         match self.coverage {
             OutputCoverage::Limited(_) => self.estimate.max(share).min(self.full),
-            OutputCoverage::Grows | OutputCoverage::Fixed => self.estimate,
+            OutputCoverage::Grows(_) | OutputCoverage::Fixed => self.estimate.max(self.least),
         }
     }
 
-    /// Returns the limit of output tokens that the vendor must be sent, so that `held` covers the
+    /// Returns the tokens of a call whose output can be limited.
+    #[must_use]
+    pub(crate) fn limited_tokens(&self) -> Option<LimitedTokens> {
+        match self.coverage {
+            OutputCoverage::Limited(tokens) => Some(tokens),
+            OutputCoverage::Grows(tokens) => tokens,
+            OutputCoverage::Fixed => None,
+        }
+    }
+
+    /// Returns the limit of output tokens that the vendor must be sent, so that `amount` covers the
     /// call; `None` if it need not be sent one.
     #[must_use]
-    pub(crate) fn limit_for(&self, price: &Price, held: Money, priced_at: i64) -> Option<u64> {
-        let (OutputCoverage::Limited(tokens), Price::Tokens(price)) = (self.coverage, price) else {
+    pub(crate) fn limit_for(&self, price: &Price, amount: Money, priced_at: i64) -> Option<u64> {
+        let (Some(tokens), Price::Tokens(price)) = (self.limited_tokens(), price) else {
             return None;
         };
-        (held < self.full).then(|| tokens.limit_covered_by(price, held, priced_at))
+        (amount < self.full).then(|| tokens.limit_covered_by(price, amount, priced_at))
     }
 }
 
@@ -362,7 +378,7 @@ mod tests {
         let quote = quote("lmb-4.1", Endpoint::Chat, &members, usual);
         let found = [quote.least, quote.estimate, quote.full, quote.preferred()];
         assert_eq!(found, tokens.map(|tokens| nano(tokens * 8_000)));
-        assert_eq!(quote.coverage, OutputCoverage::Grows);
+        assert_eq!(quote.coverage, OutputCoverage::Grows(None));
     }
 
     #[rstest]
