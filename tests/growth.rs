@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use crate::world::{Canned, Store, World, chat_of, events, messages_of, with};
 
+/// A model whose output is all seen, so that it needs no limit where the credit is short.
+const SEEN: &str = "lmb-4.1";
+
 /// Nano-USD of a token of lmb-5.5, in and out.
 const INPUT: i64 = 5_000;
 const OUTPUT: i64 = 30_000;
@@ -42,16 +45,16 @@ fn format(name: &str) -> Format {
 #[rstest]
 #[tokio::test]
 async fn a_stream_that_the_balance_covers_no_longer_ends_there_and_no_nano_is_owed(
-    #[values("chat", "translated", "messages", "responses")] name: &str,
+    #[values("chat", "responses")] name: &str,
     #[values(Store::Sqlite, Store::Redis)] store: Store,
 ) {
     let Format { path, vendor, call, code } = format(name);
+    let call = with(call, &json!({ "model": SEEN }));
     let world = World::start(store).credit("0.01").vendor(vendor, &[LONG]).run().await;
     let request = world.request(path).body(call.to_string());
     let streamed = crate::world::Opened::open(request).await.rest().await;
     let last: Value = serde_json::from_str(streamed.data.last().expect("events")).expect("JSON");
-    let expected = if name == "messages" { "billing_error" } else { "insufficient_credits" };
-    assert_eq!(last.pointer(code), Some(&json!(expected)), "{last}");
+    assert_eq!(last.pointer(code), Some(&json!("insufficient_credits")), "{last}");
     let charge = world.charge().await;
     assert_eq!((charge.basis.as_str(), charge.written_off_nano), ("counted", 0));
     let amount = charge.amount_nano;
@@ -144,6 +147,30 @@ async fn a_vendor_that_goes_on_beyond_what_was_asked_for_is_stopped_and_no_nano_
     assert_eq!(charge.written_off_nano, 0);
 }
 
+/// The gateway sends the limit because the credit covers no more, so nobody would pay for the rest.
+#[rstest]
+#[case::chat("chat", chat_events(3_000))]
+#[case::translated("translated", message_events(3_000))]
+#[case::messages("messages", message_events(3_000))]
+#[tokio::test]
+async fn a_vendor_that_goes_on_beyond_a_limit_for_short_credit_is_soon_stopped(
+    #[case] name: &str,
+    #[case] said: String,
+) {
+    let Format { path, vendor, call, code } = format(name);
+    let canned = Canned::start(events(&said), usize::MAX).await;
+    let builder = World::start(Store::Sqlite).credit("0.01").vendor(vendor, &[&canned.url]);
+    let world = builder.run().await;
+    let request = world.request(path).body(call.to_string());
+    let streamed = crate::world::Opened::open(request).await.rest().await;
+    let last: Value = serde_json::from_str(streamed.data.last().expect("events")).expect("JSON");
+    let expected = if name == "messages" { "billing_error" } else { "insufficient_credits" };
+    assert_eq!(last.pointer(code), Some(&json!(expected)), "{last}");
+    let charge = world.charge().await;
+    assert_eq!((charge.basis.as_str(), charge.written_off_nano), ("counted", 0));
+    assert!((6_000_000..=10_000_000).contains(&charge.amount_nano), "{charge:?}");
+}
+
 #[tokio::test]
 async fn what_nobody_reports_is_charged_up_to_what_was_asked_for() {
     let canned = Canned::start(events(&chat_events(60)), usize::MAX).await;
@@ -156,10 +183,10 @@ async fn what_nobody_reports_is_charged_up_to_what_was_asked_for() {
 
 #[tokio::test]
 async fn a_stream_ends_where_its_hold_does_if_nobody_can_tell_what_the_balance_is() {
-    let faults = "prompt=20;chunks=6000;held=10";
+    let faults = "prompt=20;chunks=20000;held=10";
     let world = World::start(Store::Redis).own_redis().vendor("vendor_b", &[faults]);
     let mut world = world.credit("0.05").run().await;
-    let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
+    let mut stream = world.open_stream(chat_of(SEEN)).await;
     stream.take(3).await;
     world.redis().stop();
     world.sim.let_go();
@@ -178,7 +205,7 @@ async fn whoever_hung_up_pays_no_more_than_the_balance_covers(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
 ) {
     let world = World::start(store).credit("0.01").vendor("vendor_b", &[LONG]).run().await;
-    let mut stream = world.open_stream(chat_of("lmb-5.5")).await;
+    let mut stream = world.open_stream(chat_of(SEEN)).await;
     stream.take(2).await;
     drop(stream);
     let charge = world.charge().await;

@@ -17,7 +17,7 @@ use crate::gateway::budgets::bodies;
 use crate::gateway::budgets::concurrency::ConcurrencyLimits;
 use crate::gateway::budgets::overload::OverloadMonitor;
 use crate::gateway::budgets::slow_bodies::SlowBodies;
-use crate::gateway::budgets::tenants::{Resource, TenantBudget, TenantTable};
+use crate::gateway::budgets::tenants::{TenantBudget, TenantTable};
 use crate::gateway::budgets::uploads::{UploadBudget, upload_budget};
 use crate::gateway::request::client_address::TrustedProxies;
 use crate::gateway::request::cors::CorsOrigins;
@@ -72,8 +72,6 @@ pub(crate) struct Gateway {
     pub leases: Leases,
     /// The memory budget of replies that are recorded for idempotent repeats.
     pub reply_budget: TenantBudget,
-    /// The money beside their holds that the limits of streams cover, by account.
-    pub promised_money: TenantBudget,
     /// Files for bodies that are too large for the ledger's store.
     pub body_files: Arc<BodyFiles>,
     /// Connections to vendors.
@@ -134,7 +132,6 @@ impl Gateway {
             reply_store: parts.reply_store,
             leases: parts.leases,
             reply_budget: recording_budget(),
-            promised_money: TenantBudget::without_limit(Resource::PromisedNano),
             body_files: parts.body_files,
             limits: parts.limits,
             timeouts: parts.timeouts,

@@ -50,11 +50,9 @@ pub(crate) enum Resource {
     Images,
     /// Bytes of replies that are recorded for clients that repeat their calls.
     ReplyBytes,
-    /// Nano-USD beside their holds that limits of running streams cover.
-    PromisedNano,
 }
 
-const RESOURCES: usize = 9;
+const RESOURCES: usize = 8;
 
 /// The identity of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -259,12 +257,6 @@ impl TenantBudget {
         share: TenantShare,
     ) -> TenantBudget {
         TenantBudget { resource, pool: pool.clone(), share }
-    }
-
-    /// Creates a budget that counts what each tenant holds and refuses nothing.
-    #[must_use]
-    pub(crate) fn without_limit(resource: Resource) -> TenantBudget {
-        TenantBudget::new(resource, &ResourcePool::new(0), TenantShare { max: 0, min: 0 })
     }
 
     #[must_use]

@@ -103,11 +103,7 @@ pub(crate) async fn admit_call(
         holds::fund_call(gateway, &ctx.id, &caller, (&model, &call), quote_context).await?;
     let FundedCall { funding, output_limit, full_hold } = funded;
     if let Some(limit) = output_limit {
-        // The output of a stream is metered as it passes, so the client's own limit stays that of
-        // its budget.
-        if !call.stream {
-            call.limit_output(limit);
-        }
+        call.limit_output(limit);
         if let Some(translation) = &mut translation {
             translation.limit_output(limit);
         }

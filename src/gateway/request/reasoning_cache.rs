@@ -86,7 +86,10 @@ async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> 
         text_tokens_max: None,
     };
     let quoted = quote_call(&terms.model, call, context).ok().flatten();
-    let wanted = quoted.as_ref().map_or(Money::ZERO, CallQuote::preferred);
+    // What limits the call must be held in full.
+    let is_limited = priced.output_limit.is_some();
+    let wanted = |quote: &CallQuote| if is_limited { quote.full } else { quote.preferred() };
+    let wanted = quoted.as_ref().map_or(Money::ZERO, wanted);
     let held = gateway.extend_hold(&mut priced.funding, wanted).await;
     let (Some(quote), Ok(held)) =
         (quoted.filter(|quote| priced.funding.held() >= quote.least), held)
@@ -96,7 +99,7 @@ async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> 
     };
     terms.full_hold = quote.full;
     let limit = quote.limit_for(&terms.model.price, held, terms.priced_at);
-    if let Some(limit) = limit.filter(|_| !quote.grows() && held < quote.preferred()) {
+    if let Some(limit) = limit.filter(|_| held < wanted) {
         call.limit_output(limit);
         (priced.output_limit, terms.full_hold) = (Some(limit), held);
     }

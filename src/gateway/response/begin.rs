@@ -38,8 +38,9 @@ pub(crate) fn begin_relay(
     let relay = Relay::new(relay_mode(ctx, &priced, &input_count), priced.call.stream)
         .with_bounds(bounds)
         .with_tokenizer(priced.pricing.model.tokenizer);
-    let PricedCall { call, funding, pricing, .. } = priced;
-    let stream_budget = StreamBudget::for_call(&call, &funding, pricing.full_hold);
+    let PricedCall { call, funding, pricing, output_limit, .. } = priced;
+    let is_limited = output_limit.is_some();
+    let stream_budget = StreamBudget::for_call(&call, &funding, pricing.full_hold, is_limited);
     ctx.stage = RequestStage::Relaying(Box::new(RelayedCall {
         funding,
         pricing,

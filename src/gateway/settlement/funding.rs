@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::gateway::budgets::tenants::BudgetPermit;
 use crate::ledger::{AccountName, Hold, KeyRecord, Lease};
 use crate::money::Money;
 
@@ -17,9 +16,6 @@ pub(crate) enum Funding {
         key: Arc<KeyRecord>,
         /// Renews the hold while the call runs.
         lease: Lease,
-        /// Money beside the hold that the limit of a stream covers, in nano-USD. Nothing of it is
-        /// held; other streams of the account are promised the rest.
-        promise: Option<BudgetPermit>,
     },
     /// The call costs nothing.
     Free,

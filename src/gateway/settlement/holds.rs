@@ -30,6 +30,8 @@ const BALANCE_AGE_MAX: Duration = Duration::from_secs(1);
 const COUNT_WAIT_MAX: Duration = Duration::from_secs(1);
 /// A call that is alone may hold this part of a short balance, one in this many.
 const SHARE_ALONE: i64 = 4;
+/// The same for a stream: without a limit, it could go on as long as there is credit.
+const STREAM_SHARE_ALONE: i64 = 2;
 /// Of calls that run at the same time, each may hold this part of its share.
 const SHARE_IN_PARALLEL: i64 = 8;
 
@@ -47,8 +49,7 @@ pub(crate) struct FundedCall {
 ///
 /// The hold covers the call at its largest or, for a stream whose hold grows, the estimate. If the
 /// balance is too short for that, the input is counted, and the hold covers the estimate or the
-/// call's share of the balance. The vendor is then sent a limit that the hold covers, or that of a
-/// stream a limit that its part of the balance covers.
+/// call's share of the balance. The vendor is then sent a limit that the hold covers.
 ///
 /// # Errors
 /// The balance does not cover the least amount, or the ledger does not answer.
@@ -144,7 +145,11 @@ impl ShortBalance {
     /// Whether the quote of a stream suffices, so that its text need not be counted.
     fn covers_stream(&self, model: &Model, priced_at: i64) -> bool {
         let ShortBalance { quote, available } = *self;
-        let limit = quote.limit_for(&model.price, divide(available, 2), priced_at);
+        let limit = quote.limit_for(
+            &model.price,
+            quote.reduced(divide(available, STREAM_SHARE_ALONE)),
+            priced_at,
+        );
         quote.grows()
             && quote.reduced(Money::ZERO) <= available
             && limit.is_none_or(|limit| limit >= model.vendor.output_tokens_default)
@@ -171,17 +176,12 @@ async fn fund_from_short_balance(
         quote = quote_call(model, call, context)?.ok_or(ServerError::Internal)?;
     }
     let share = match calls_in_flight(&caller.tenant) {
+        1 if quote.grows() => divide(available, STREAM_SHARE_ALONE),
         1 => divide(available, SHARE_ALONE),
         calls => divide(available, calls.saturating_mul(SHARE_IN_PARALLEL)),
     };
     let reduced = Quote { wanted: quote.reduced(share), least: quote.least };
     match gateway.place_hold(&caller.key, id, reduced).await {
-        Ok(funding) if quote.grows() => {
-            let free = available.saturating_sub(funding.held());
-            let (funding, covered) = promise_money(gateway, &caller.tenant, funding, free);
-            let output_limit = quote.limit_for(&model.price, covered, context.priced_at);
-            Ok(FundedCall { funding, output_limit, full_hold: quote.full })
-        }
         Ok(funding) => {
             let held = funding.held();
             let output_limit = quote.limit_for(&model.price, held, context.priced_at);
@@ -199,27 +199,6 @@ async fn fund_from_short_balance(
             Err(other.into())
         }
     }
-}
-
-/// Promises a stream, beside its hold, half of the free money that is not promised to others. Its
-/// hold grows with the output that is seen, and its limit covers what is not. Returns the funding,
-/// with the promise, and what both cover together.
-fn promise_money(
-    gateway: &Gateway,
-    tenant: &Arc<Tenant>,
-    mut funding: Funding,
-    free: Money,
-) -> (Funding, Money) {
-    let promised = i64::try_from(tenant.used(Resource::PromisedNano)).unwrap_or(i64::MAX);
-    let amount = free.nano().saturating_sub(promised).max(0) / 2;
-    let mut permit = gateway.promised_money.permit(tenant);
-    let taken = usize::try_from(amount).is_ok_and(|amount| permit.grow(amount).is_ok());
-    let amount = Money::from_nano(amount).ok().filter(|_| taken).unwrap_or_default();
-    let covered = funding.held().checked_add(amount).unwrap_or_else(|_| funding.held());
-    if let Funding::Held { promise, .. } = &mut funding {
-        *promise = Some(permit);
-    }
-    (funding, covered)
 }
 
 /// Returns a sure upper bound of the tokens of a call's text, which is lower than its bytes where
@@ -312,7 +291,7 @@ impl Gateway {
             id: id.to_owned(),
             item: lease::LeasedItem::Hold { origin: hold.origin(), held: hold.held() },
         });
-        Ok(Funding::Held { hold, key: key.clone(), lease, promise: None })
+        Ok(Funding::Held { hold, key: key.clone(), lease })
     }
 
     /// Extends the hold of a call to `wanted` in total, or as far as the balance allows. Returns

@@ -253,12 +253,14 @@ impl CallQuote {
     }
 
     /// Returns the amount to hold if the balance is short: the estimate or, if that is more, the
-    /// call's share of the balance. A hold that grows needs no share.
+    /// call's share of the balance.
     #[must_use]
     pub(crate) fn reduced(&self, share: Money) -> Money {
         match self.coverage {
-            OutputCoverage::Limited(_) => self.estimate.max(share).min(self.full),
-            OutputCoverage::Grows(_) | OutputCoverage::Fixed => self.estimate.max(self.least),
+            OutputCoverage::Limited(_) | OutputCoverage::Grows(Some(_)) => {
+                self.estimate.max(self.least).max(share).min(self.full)
+            }
+            OutputCoverage::Grows(None) | OutputCoverage::Fixed => self.estimate,
         }
     }
 
@@ -272,14 +274,14 @@ impl CallQuote {
         }
     }
 
-    /// Returns the limit of output tokens that the vendor must be sent, so that `amount` covers the
+    /// Returns the limit of output tokens that the vendor must be sent, so that `held` covers the
     /// call; `None` if it need not be sent one.
     #[must_use]
-    pub(crate) fn limit_for(&self, price: &Price, amount: Money, priced_at: i64) -> Option<u64> {
+    pub(crate) fn limit_for(&self, price: &Price, held: Money, priced_at: i64) -> Option<u64> {
         let (Some(tokens), Price::Tokens(price)) = (self.limited_tokens(), price) else {
             return None;
         };
-        (amount < self.full).then(|| tokens.limit_covered_by(price, amount, priced_at))
+        (held < self.full).then(|| tokens.limit_covered_by(price, held, priced_at))
     }
 }
 

@@ -11,6 +11,10 @@ use crate::money::{BilledUnits, Money, TokenUsage, Usage, UsageBasis};
 /// exceeds this factor times the maximum, plus this many tokens, the vendor does not keep to it.
 const COUNTED_OUTPUT_FACTOR: u64 = 16;
 const COUNTED_OUTPUT_SLACK: u64 = 4_096;
+/// The same for a limit that the vendor was sent because the hold covers no more: whatever comes
+/// beyond it, nobody pays for.
+const LIMITED_OUTPUT_FACTOR: u64 = 2;
+const LIMITED_OUTPUT_SLACK: u64 = 64;
 
 /// How far a response may grow before its hold must grow.
 #[derive(Debug, Default)]
@@ -20,6 +24,8 @@ pub(crate) struct StreamBudget {
     /// The requested maximum of output tokens, of all choices together and with summaries of the
     /// conversation; `None` if there is none.
     pub(crate) output_tokens_max: Option<u64>,
+    /// Whether that maximum is the gateway's, because the credit covers no more.
+    pub(crate) is_limited: bool,
     /// The number of choices; 0 if the call has no text as its output.
     pub(crate) choices: u64,
     /// The usage up to which the client got the response and the hold covers it.
@@ -33,7 +39,12 @@ pub(crate) struct StreamBudget {
 impl StreamBudget {
     /// Returns the budget of a response that is about to be relayed.
     #[must_use]
-    pub(crate) fn for_call(call: &ModelCall, funding: &Funding, full_hold: Money) -> StreamBudget {
+    pub(crate) fn for_call(
+        call: &ModelCall,
+        funding: &Funding,
+        full_hold: Money,
+        is_limited: bool,
+    ) -> StreamBudget {
         let Funding::Held { hold, .. } = funding else { return StreamBudget::default() };
         // An unexpected summary is output beyond what the full hold covers.
         let (one_max, choices, may_exceed_hold) = match &call.kind {
@@ -54,6 +65,7 @@ impl StreamBudget {
         StreamBudget {
             extend_at: grows.then(|| extend_threshold(hold.held())),
             output_tokens_max,
+            is_limited,
             choices,
             ..StreamBudget::default()
         }
@@ -78,7 +90,12 @@ impl StreamBudget {
         else {
             return false;
         };
-        let most = most.saturating_mul(COUNTED_OUTPUT_FACTOR).saturating_add(COUNTED_OUTPUT_SLACK);
+        let (factor, slack) = if self.is_limited {
+            (LIMITED_OUTPUT_FACTOR, LIMITED_OUTPUT_SLACK)
+        } else {
+            (COUNTED_OUTPUT_FACTOR, COUNTED_OUTPUT_SLACK)
+        };
+        let most = most.saturating_mul(factor).saturating_add(slack);
         usage.basis == UsageBasis::Counted && tokens.output > most
     }
 

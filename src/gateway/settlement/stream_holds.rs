@@ -27,7 +27,11 @@ pub(crate) async fn ensure_covered(
     let usage = relaying.billable_usage()?;
     let RelayedCall { stream_budget, relay, pricing, funding, .. } = relaying;
     if stream_budget.exceeds_requested(usage) {
-        return Some(RelayError::TooLarge);
+        return Some(if stream_budget.is_limited {
+            RelayError::InsufficientCredits
+        } else {
+            RelayError::TooLarge
+        });
     }
     if relay.has_final_report() {
         // The vendor has generated everything and bills it. What the account does not have is
