@@ -36,14 +36,21 @@ async fn told_to_stop_it_cuts_no_stream_and_leaves_with_the_last(
 
 /// Who asks within this after a stop was asked for is not too late.
 const PROMPT: Duration = Duration::from_millis(250);
+/// On a busy machine a signal, or a client, may be late this many times.
+const ATTEMPTS_MAX: usize = 10;
 
 /// They could not know whether what they had sent was read.
 #[tokio::test]
 async fn told_to_stop_it_answers_those_who_are_about_to_ask() {
-    while !are_answered().await {}
+    for _ in 0..ATTEMPTS_MAX {
+        if are_answered().await {
+            return;
+        }
+    }
+    panic!("asked too late, or before the signal had arrived, {ATTEMPTS_MAX} times");
 }
 
-/// Whether they asked in time to be answered.
+/// Whether they asked in time to be answered, and after the signal had arrived.
 async fn are_answered() -> bool {
     let mut world = World::start(Store::Sqlite).run().await;
     let (mut idle, mut half) = (Client::of(&world).await, Client::of(&world).await);
@@ -64,7 +71,11 @@ async fn are_answered() -> bool {
     }
     for client in [&mut idle, &mut half, &mut new] {
         let answer = client.answer().await;
-        assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+        assert_eq!(answer.status, 200);
+        if answer.header("connection") == Some("keep-alive") {
+            return false;
+        }
+        assert_eq!(answer.header("connection"), Some("close"));
     }
     drop(silent);
     world.gateway.ended(PATIENCE).await;
