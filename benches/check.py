@@ -2,7 +2,8 @@
 """Counts the instructions of a fixed set of work, and fails where they grew by more than 5 %.
 
 The rooms' parts are those of `benches/counted.rs`. Of whole requests, all that the gateway's threads
-do for one at a time is counted, on SQLite. The figures to compare with are in
+do for one at a time is counted, on SQLite: with the least head that is needed, and with that of an
+official client. Each has another number in its text. The figures to compare with are in
 `benches/instructions.json`; --write puts those found in their place. Instructions do not depend on
 how busy the machine is, but on the compiler and on the C library: compare like with like.
 
@@ -25,6 +26,8 @@ from variants import Variant, cli, settings, wait_ready
 FIGURES = ROOT / "benches" / "instructions.json"
 GROWTH_MAX = 1.05
 TIMES = 20
+# With the least head that is needed, and with an official client's.
+WHOSE = {"a request": "curl", "an SDK's request": "sdk"}
 REQUESTS = {"chat, whole": ("chat", False, 300), "chat, streamed": ("chat", True, 30),
             "translated, whole": ("translated", False, 300), "translated, streamed": ("translated", True, 30)}
 
@@ -59,33 +62,40 @@ def of_rooms():
 
 def of_requests():
     sim_port = simulator()
-    for name, (kind, stream, requests) in REQUESTS.items():
-        place = re.sub("[^a-z]+", "-", name)
-        folder, port, admin, conf = settings(place, sim_port, None)
-        cli(conf, "account", "create", "bench", "--credit", "9000000", "--new-store")
-        key = cli(conf, "key", "issue", "bench")
-        out = FOLDER / f"{place}.out"
-        command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
-        process = start(place, [*command, BIN / "tollgate", "--conf", conf, "serve"])
-        wait_ready(place, process, admin, 60)
-        variant = Variant(place, port, process, conf, key)
-        load(variant, kind, stream, requests // 10)
-        switch(process, "on")
-        load(variant, kind, stream, requests)
-        settled(process)
-        switch(process, "off")
-        subprocess.run(["callgrind_control", "-d", str(process.pid)], check=True, capture_output=True)
-        end(process)
-        yield f"{name}, a request", totals(f"{out.name}*") // requests
-        shutil.rmtree(folder)
+    for whose, head in WHOSE.items():
+        for name, (kind, stream, requests) in REQUESTS.items():
+            name = f"{name}, {whose}"
+            yield name, of_one_kind(sim_port, name, kind, stream, head, requests)
 
 
-def load(variant, kind, stream, requests):
+def of_one_kind(sim_port, name, kind, stream, head, requests):
+    """The instructions of a request, over so many of them in a process of their own."""
+    place = re.sub("[^a-z]+", "-", name.lower())
+    folder, port, admin, conf = settings(place, sim_port, None)
+    cli(conf, "account", "create", "bench", "--credit", "9000000", "--new-store")
+    key = cli(conf, "key", "issue", "bench")
+    out = FOLDER / f"{place}.out"
+    command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
+    process = start(place, [*command, BIN / "tollgate", "--conf", conf, "serve"])
+    wait_ready(place, process, admin, 60)
+    variant = Variant(place, port, process, conf, key)
+    load(variant, kind, stream, head, requests // 10)
+    switch(process, "on")
+    load(variant, kind, stream, head, requests)
+    settled(process)
+    switch(process, "off")
+    subprocess.run(["callgrind_control", "-d", str(process.pid)], check=True, capture_output=True)
+    end(process)
+    shutil.rmtree(folder)
+    return totals(f"{out.name}*") // requests
+
+
+def load(variant, kind, stream, head, requests):
     """So many requests, one after the other on one connection."""
     connection = http.client.HTTPConnection("127.0.0.1", variant.port, timeout=60)
-    body, headers = variant.body(kind, stream), variant.headers(kind)
+    headers = variant.headers(kind, head)
     for _ in range(requests):
-        connection.request("POST", variant.path(kind), body, headers)
+        connection.request("POST", variant.path(kind), variant.body(kind, stream), headers)
         answer = connection.getresponse()
         if answer.status != 200:
             sys.exit(f"failed: {variant.name}: {answer.status} {answer.read()[:500]}")

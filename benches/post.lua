@@ -1,15 +1,15 @@
--- One request, again and again; run.py hands over its headers and body, and reads the last line.
-local function read(variable)
-  local file = assert(io.open(os.getenv(variable), "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
+-- A request again and again, with another number in its text each time; run.py hands over all of
+-- its bytes, and reads the last line.
+local file = assert(io.open(os.getenv("BENCH_REQUEST_FILE"), "rb"))
+local text = file:read("*a")
+file:close()
+local from, to = text:find(os.getenv("BENCH_PLACE"), 1, true)
+local before, after = text:sub(1, from - 1), text:sub(to + 1)
+local number = tonumber(os.getenv("BENCH_NUMBER"))
 
-wrk.method = "POST"
-wrk.body = read("BENCH_BODY_FILE") -- a large one would not fit into a variable
-for name, value in read("BENCH_HEADERS_FILE"):gmatch("([^\n:]+): ([^\n]+)") do
-  wrk.headers[name] = value
+request = function()
+  number = number + 1
+  return before .. string.format("%016d", number) .. after
 end
 
 -- Exact numbers: wrk's own table rounds them to two digits.

@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -65,6 +66,13 @@ def until(what, probe, seconds=20):
         if time.monotonic() > deadline:
             sys.exit(f"failed: {what} within {seconds} s; see {FOLDER}")
         time.sleep(0.05)
+
+
+def many_files():
+    """As many open files as this machine allows; whatever we start inherits that."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def listening(port):

@@ -4,8 +4,14 @@
 Every variant stands in front of the same simulated vendor and has one worker thread. The rounds
 are interleaved, so that a busy neighbour disturbs all variants alike, and medians are reported.
 Before the rounds, the memory that large bodies take is looked at, in processes that had none yet;
-after them, how soon a program that starts has answered a paid request. In the end the ledgers must
-agree to the nano: a quick gateway that loses a charge has lost.
+after them, that of open slow streams in processes of their own, and how soon a program that starts
+has answered a paid request. In the end the ledgers must agree to the nano: a quick gateway that
+loses a charge has lost.
+
+Requests have the head that an official client sends, and a number of their own in the text. Those of
+the scenario "-curl" have the least head that is needed, for comparison. Bodies of 5 MB go to a vendor
+that only counts bytes (`count_bytes.py`), through processes of their own; with TLS, and through other
+gateways, to the simulated vendor.
 
 The last table has what is aimed at. With --check it decides: anything that does not hold, or was
 not measured, ends the run with 1.
@@ -29,15 +35,17 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import peers
 import report
-from processes import BIN, FOLDER, start, stop_all, until
-from scenarios import Stream, ask, refuses_strangers, rounds, starts, warm
+from processes import BIN, FOLDER, end, many_files, start, stop_all, until
+from scenarios import LARGE, OPEN_FAULTS, SCENARIOS, Stream, ask, open_streams, refuses_strangers, rounds, starts, warm
 from variants import SIM_PATHS, Variant, bare_pingora, cli, nginx, redis, tollgate
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
-ALL = ["direct", "nginx", "bare-pingora", "tollgate-sqlite", "tollgate-redis", "bare-pingora-tls", "tollgate-sqlite-tls"]
+PLAIN = ["nginx", report.BARE, report.SQLITE, report.REDIS]
+ALL = ["direct", *PLAIN, "bare-pingora-tls", "tollgate-sqlite-tls"]
 MORE = ["bare-pingora-tls-http1", "tollgate-sqlite-tls-http1"]
 VARIANTS = os.environ.get("VARIANTS", ",".join(ALL + peers.installed())).split(",")
 
@@ -45,6 +53,17 @@ VARIANTS = os.environ.get("VARIANTS", ",".join(ALL + peers.installed())).split("
 def simulator(name="sim", *words):
     """The port of a simulated vendor."""
     start(name, [BIN / "examples" / "sim", "--listen", "127.0.0.1:0", *words])
+    return told_port(name)
+
+
+def counter():
+    """The port of a vendor that only counts bytes."""
+    start("count_bytes", [sys.executable, Path(__file__).parent / "count_bytes.py"])
+    return told_port("count_bytes")
+
+
+def told_port(name):
+    """Where a vendor listens, as it tells."""
 
     def address():
         for line in (FOLDER / f"{name}.log").read_text().splitlines():
@@ -52,7 +71,7 @@ def simulator(name="sim", *words):
                 return line.rpartition(":")[2]
         return None
 
-    return int(until("the simulator listens", address))
+    return int(until(f"{name} listens", address))
 
 
 def secured(name, word):
@@ -64,21 +83,27 @@ def secured(name, word):
     return tollgate(name, sim_port, None, ca=ca)
 
 
-def variant(name, sim_port):
+def plain(name, process_name, vendor_port, faults="fast"):
+    """Starts a proxy in front of a vendor without TLS."""
+    if name == "nginx":
+        return nginx(process_name, vendor_port)
+    if name == report.BARE:
+        return bare_pingora(process_name, vendor_port, faults=faults)
+    process, url = redis(f"{process_name}.redis") if name == report.REDIS else (None, None)
+    return tollgate(process_name, vendor_port, url, process, faults=faults)
+
+
+def variant(name, sim_port, counter_port):
     """Starts what a name stands for."""
     if name in peers.installed():
         peer = peers.ALL[name](sim_port)
         peer.about += "; a wrong key is " + ("refused" if refuses_strangers(peer) else "NOT refused")
         return peer
-    if name == "tollgate-redis":
-        process, url = redis()
-        return tollgate(name, sim_port, url, process)
-    known = {
-        "direct": lambda: Variant(name, sim_port),
-        "nginx": lambda: nginx(sim_port),
-        "bare-pingora": lambda: bare_pingora(name, sim_port),
-        "tollgate-sqlite": lambda: tollgate(name, sim_port, None),
-    }
+    if name in PLAIN:
+        made = plain(name, name, sim_port)
+        made.large = counter_port and plain(name, f"{name}.large", counter_port)
+        return made
+    known = {"direct": lambda: Variant(name, sim_port)}
     for each in ALL + MORE:
         if "-tls" in each:
             known[each] = lambda: secured(name, "--http1" if name.endswith("-http1") else None)
@@ -87,6 +112,20 @@ def variant(name, sim_port):
     if name not in known:
         sys.exit(f"no such variant: {name}; known are {', '.join([*ALL, *MORE, *peers.ALL])}")
     return known[name]()
+
+
+def opened(sim_port):
+    """The KiB of an open slow stream, by variant, each in a process that had nothing else to do."""
+    found = {}
+    for name in PLAIN[1:]:
+        if name not in VARIANTS:
+            continue
+        alone = plain(name, f"{name}.open", sim_port, OPEN_FAULTS)
+        found[name] = open_streams(alone)
+        if alone.conf:
+            check_ledger(alone)
+        end(alone.process, signal.SIGTERM if alone.conf else signal.SIGKILL)
+    return found
 
 
 def check_ledger(variant):
@@ -123,18 +162,21 @@ def main():
     check = words.parse_args().check
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    sim_port = simulator()
-    variants = [variant(name, sim_port) for name in VARIANTS]
+    many_files()
+    sim_port, counter_port = simulator(), counter() if LARGE in SCENARIOS else None
+    variants = [variant(name, sim_port, counter_port) for name in VARIANTS]
     reply_bytes = max(len(ask(v, "chat", False).partition(b"\r\n\r\n")[2]) for v in variants if not v.peer)
     streams = {kind: Stream(variants, kind) for kind in SIM_PATHS}
     memory = warm(variants)
-    found = report.Found(rounds(variants, streams, ROUNDS), memory, starts(variants))
+    in_rounds = rounds(variants, streams, ROUNDS)
+    found = report.Found(in_rounds, memory, opened(sim_port), starts(variants))
     report.tables(found, variants, streams, reply_bytes, ROUNDS)
     report.ratios(found, variants)
     report.peers(variants, streams)
     for each in variants:
-        if each.conf:
-            check_ledger(each)
+        for one in filter(None, (each, each.large)):
+            if one.conf:
+                check_ledger(one)
     print()
     held = report.targets(found)
     if ROUNDS < 5:

@@ -8,8 +8,6 @@ requests as warm up what every process keeps anyway. Memory of the kernel for so
 Every variant gets a simulator of its own. All streams must come to their end, and be charged.
 """
 
-import errno
-import selectors
 import shutil
 import socket
 import statistics
@@ -17,101 +15,20 @@ import sys
 import time
 
 import scale_books as books
+from clients import Crowd, exchange
 from processes import BIN, ROOT, cpu_seconds, free_port, listening, rss_mib, start, started, until
 from scale_world import Gateway, Redis, judge, many_files, ratio, room, show, simulator, sized, stop_since
-from variants import SIM_PATHS, body
+from variants import HEADS, SIM_PATHS, body
 
 COUNT = sized(5_000, 200)
 # Words of a stream, and ms between them; the first come at once, the last ones an age after that.
 WORDS, PAUSE_MS = sized(25, 8), sized(2_000, 1_000)
-# Addresses of clients: a gateway lets no more than 1,024 connections of one in.
-SOURCES = 20
-# So many wait for their first word at a time.
-OPENING = 100
 WARM = sized(2_000, 200)
 FAULTS = f"chunks={WORDS};chunk-delay={PAUSE_MS}"
 NGINX_CONNECTIONS = 16_384
 TARGET_KIB = 64
-SILENCE_S = 60
 # Each stream has two ends in a proxy, and a gateway keeps half of its files for the side of the vendors.
 FILES = 2 * COUNT + 1_000
-
-
-class Stream:
-    """A connection on which one stream comes."""
-
-    def __init__(self, number, port, request, selector):
-        self.request, self.said, self.is_open, self.end = request, b"", False, b""
-        self.socket = socket.socket()
-        self.socket.bind((f"127.0.1.{1 + number % SOURCES}", 0))
-        self.socket.setblocking(False)
-        if self.socket.connect_ex(("127.0.0.1", port)) not in (0, errno.EINPROGRESS):
-            sys.exit("failed: a connection could not be made")
-        selector.register(self.socket, selectors.EVENT_WRITE, self)
-
-
-class Crowd:
-    """All streams, driven by one loop."""
-
-    def __init__(self, port, request):
-        self.port, self.request = port, request
-        self.selector = selectors.DefaultSelector()
-        self.made = self.opened = self.ended = 0
-
-    def tick(self):
-        for key, _ in self.selector.select(0.05):
-            one = key.data
-            if one.request:
-                one.socket.send(one.request)
-                one.request = None
-                self.selector.modify(one.socket, selectors.EVENT_READ, one)
-            else:
-                self.read(one)
-
-    def read(self, one):
-        piece = one.socket.recv(1 << 16)
-        one.end = (one.end + piece)[-64:]
-        if not one.is_open:
-            one.said += piece
-            if b"\r\n\r\n" in one.said and not one.said.startswith(b"HTTP/1.1 200"):
-                sys.exit(f"failed: a stream was refused: {one.said[:400]}")
-            if b"\n\n" in one.said:
-                one.is_open, one.said = True, b""
-                self.opened += 1
-        # What a chunked body ends with; the connection could be used again, but is not.
-        if one.end.endswith(b"0\r\n\r\n") or not piece:
-            if not one.is_open or not (b"[DONE]" in one.end or b"message_stop" in one.end):
-                sys.exit(f"failed: a stream broke off: {one.end}")
-            self.ended += 1
-            self.selector.unregister(one.socket)
-            one.socket.close()
-
-    def open(self):
-        while self.opened < COUNT:
-            if self.ended:
-                sys.exit("failed: streams ended before all were open; this machine is too slow for so many")
-            while self.made < COUNT and self.made - self.opened < OPENING:
-                Stream(self.made, self.port, self.request, self.selector)
-                self.made += 1
-            self.tick()
-
-    def watch(self, look):
-        """What is seen every second until the first one ends."""
-        seen, due = [], 0.0
-        while not self.ended:
-            self.tick()
-            if time.monotonic() > due:
-                due = time.monotonic() + 1
-                seen.append(look())
-        return seen
-
-    def finish(self):
-        end = time.monotonic() + SILENCE_S
-        while self.ended < COUNT:
-            self.tick()
-            if time.monotonic() > end:
-                sys.exit(f"failed: only {self.ended} of {COUNT} streams ended")
-        self.selector.close()
 
 
 class Variant:
@@ -128,24 +45,16 @@ class Variant:
         if not stream:
             # The simulator drips streams only; a whole answer is at once.
             path = path.replace(FAULTS, "chunks=8")
-        return (
-            f"POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n"
-            f"vendor_a-version: 2023-06-01\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
-        ).encode() + data
+        headers = {"Host": "bench", "Authorization": f"Bearer {key}", **HEADS["sdk"]}
+        headers |= {"vendor_a-version": "2023-06-01", "Content-Length": len(data)}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + data
 
     def warm(self):
         """Whole requests, one after the other."""
-        request, whole = self.request(False), 0
         with socket.create_connection(("127.0.0.1", self.port), timeout=30) as line:
             for _ in range(WARM):
-                line.sendall(request)
-                said = b""
-                while not whole or len(said) < whole:
-                    said += line.recv(1 << 16)
-                    whole = length(said)
-                if not said.startswith(b"HTTP/1.1 200"):
-                    sys.exit(f"failed: {self.name}: {said[:400]}")
-                whole = 0
+                exchange(line, self.request(False), self.name)
 
     def check(self):
         """All are charged, and nothing is held."""
@@ -153,17 +62,6 @@ class Variant:
             books.check_redis(self.name, self.redis.wire, 1, WARM + COUNT)
         elif self.gateway:
             books.check_sqlite(self.name, self.gateway.database, 1, WARM + COUNT)
-
-
-def length(said):
-    """How long an answer is of which the beginning came; 0 if that is not told yet."""
-    head, end, after = said.partition(b"\r\n\r\n")
-    if not end:
-        return 0
-    told = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    if told:
-        return len(head) + len(end) + int(told[0].partition(b":")[2])
-    return len(said) if after.endswith(b"0\r\n\r\n") else 0
 
 
 def nginx(sim):
@@ -215,7 +113,7 @@ def one(name):
     pid = variant.process.pid
     variant.warm()
     idle, spent, began = rss_mib(pid), cpu_seconds(pid), time.monotonic()
-    crowd = Crowd(variant.port, variant.request(True))
+    crowd = Crowd(variant.port, lambda: variant.request(True), COUNT)
     crowd.open()
     opened = time.monotonic() - began
     seen = crowd.watch(lambda: rss_mib(pid))

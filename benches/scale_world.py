@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -10,9 +9,9 @@ import sys
 import time
 import urllib.request
 
-from processes import BIN, FOLDER, ROOT, cpu_seconds, free_port, listening, rss_mib, start, started, until
+from processes import BIN, FOLDER, ROOT, cpu_seconds, free_port, listening, many_files, rss_mib, start, started, until
 from scale_wire import Wire
-from variants import body, cli
+from variants import NUMBERS_PER_RUN, PLACE, RUNS, Variant, body, cli
 
 # SCALE=small is for trying the bench itself: everything is shorter, and nothing is judged.
 SMALL = os.environ.get("SCALE") == "small"
@@ -24,13 +23,6 @@ LEASE_MS = 40_000
 
 def sized(full, small):
     return small if SMALL else full
-
-
-def many_files():
-    """As many open files as this machine allows; whatever we start inherits that."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -199,8 +191,9 @@ class Load:
         command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s", "--latency"]
         command += ["-s", str(ROOT / "benches" / "turns.lua")]
         command += [f"http://127.0.0.1:{gateway.port}/v1/chat/completions"]
-        env = {**os.environ, "BENCH_BODY": body("chat", False, False), "BENCH_KEYS": str(keys)}
-        env["BENCH_FIRST"] = str(first)
+        target = Variant("any", gateway.port, conf=gateway.conf, key="@KEY@")
+        env = {**os.environ, "BENCH_REQUEST": target.request("chat", number=PLACE).decode(), "BENCH_KEYS": str(keys)}
+        env |= {"BENCH_PLACE": PLACE, "BENCH_NUMBER": str(next(RUNS) * NUMBERS_PER_RUN), "BENCH_FIRST": str(first)}
         self.child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
         started.append(self.child)
 

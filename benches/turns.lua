@@ -1,18 +1,20 @@
--- The same request again and again, for one account after the other. All are written beforehand,
--- so that one account costs the client what ten thousand do.
-local requests, last = {}, tonumber(os.getenv("BENCH_FIRST"))
+-- Requests for one account after the other, with another number in the text each time. All but the
+-- number is written beforehand, so that one account costs the client what ten thousand do.
+local befores, last, after = {}, tonumber(os.getenv("BENCH_FIRST")), nil
+local number = tonumber(os.getenv("BENCH_NUMBER"))
 
 init = function()
-  wrk.headers["content-type"] = "application/json"
+  local text = os.getenv("BENCH_REQUEST")
+  local from, to = text:find(os.getenv("BENCH_PLACE"), 1, true)
+  after = text:sub(to + 1)
   for key in io.lines(os.getenv("BENCH_KEYS")) do
-    wrk.headers["authorization"] = "Bearer " .. key
-    requests[#requests + 1] = wrk.format("POST", nil, nil, os.getenv("BENCH_BODY"))
+    befores[#befores + 1] = text:sub(1, from - 1):gsub("@KEY@", key)
   end
 end
 
 request = function()
-  last = last % #requests + 1
-  return requests[last]
+  last, number = last % #befores + 1, number + 1
+  return befores[last] .. string.format("%016d", number) .. after
 end
 
 -- Exact numbers: wrk's own table rounds them to two digits.

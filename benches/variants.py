@@ -1,5 +1,6 @@
 """What is compared: each stands in front of the same simulated vendor, with one worker thread."""
 
+import itertools
 import json
 import os
 import shutil
@@ -15,23 +16,52 @@ SIM_PATHS = {
     "chat": "/vendor_b/fast/v1/chat/completions",
     "translated": "/vendor_a/fast/v1/messages",
 }
+# What is sent beside the key and the length. "sdk" is what an official Python client sends, as it was
+# captured, without the brand (`benches/inputs.rs` has the same fields); "curl" is the least that a request needs.
+HEADS = {
+    "sdk": {
+        "Accept-Encoding": "gzip, deflate",
+        "Connection": "keep-alive",
+        "Accept": "application/json",
+        "Content-Type": "application/json",
+        "User-Agent": "Client/Python 2.54.0",
+        "X-Stainless-Lang": "python",
+        "X-Stainless-Package-Version": "2.54.0",
+        "X-Stainless-OS": "Linux",
+        "X-Stainless-Arch": "x64",
+        "X-Stainless-Runtime": "CPython",
+        "X-Stainless-Runtime-Version": "3.12.3",
+        "X-Stainless-Async": "false",
+        "x-stainless-retry-count": "0",
+        "x-stainless-read-timeout": "600",
+    },
+    "curl": {"Content-Type": "application/json"},
+}
+# Each request has a number of its own in its text, so that no two bodies are the same, as with real clients.
+# wrk puts its numbers where this is; its runs begin far above the numbers of what is asked by hand.
+PLACE = "#" * 16
+NUMBERS = itertools.count(1)
+RUNS = itertools.count(1)
+NUMBERS_PER_RUN = 10**9
 
 
-def body(kind, stream, native, size=None):
+def body(kind, stream, native, size=None, number=None):
     """A request of 1 KB, as the vendor takes it (native) or as a client of a gateway sends it.
 
-    With a size it has exactly so many bytes: the one message is long then.
+    With a size it has exactly so many bytes: the one message is long then. The message begins with the
+    number, which is the next one if none is given.
     """
+    number = number or f"{next(NUMBERS):0{len(PLACE)}}"
     text = "Explain in a few plain words what a toll gate does. "
     model = {"chat": "lmb-5.5", "translated": "lma-sonnet-4-6"}[kind]
     call = {"model": model, "stream": stream, "max_tokens": 256}
     if stream and not (kind == "translated" and native):
         # So that the gateway has no reason to keep the vendor's usage chunk to itself.
         call["stream_options"] = {"include_usage": True}
-    call["messages"] = [{"role": "user", "content": (text * 20)[:890]}]
+    call["messages"] = [{"role": "user", "content": f"{number} {text * 20}"[:890]}]
     if size:
         longer = 890 + size - len(json.dumps(call))
-        call["messages"][0]["content"] = (text * (longer // len(text) + 1))[:longer]
+        call["messages"][0]["content"] = f"{number} {text * (longer // len(text) + 1)}"[:longer]
     return json.dumps(call)
 
 
@@ -39,17 +69,21 @@ class Variant:
     """Where to send requests, whose CPU time to read, and for tollgate whose ledger to check.
 
     A peer, another gateway, gets the same requests as tollgate does, with `headers` of its own for
-    each kind; `about` says how it was run. `command` is there if it can be run again.
+    each kind; `about` says how it was run. `command` is there if it can be run again. `large` is the same
+    in front of a vendor that only counts bytes, to which large bodies are sent. `faults` is what the
+    simulated vendor is asked for by a variant without routes.
     """
 
     def __init__(
-        self, name, port, process=None, conf=None, key="none", redis=None, *, command=None, headers=None, about=None
+        self, name, port, process=None, conf=None, key="none", redis=None, *, command=None, headers=None, about=None,
+        faults="fast"
     ):
         self.name, self.port, self.process = name, port, process
         self.conf, self.key, self.redis = conf, key, redis
         self.command, self.about = command, about
         self.peer = about is not None
         self.own_headers = headers or {}
+        self.faults, self.large = faults, None
         self.completed = 0
 
     @property
@@ -58,24 +92,31 @@ class Variant:
         return not (self.conf or self.peer)
 
     def path(self, kind):
-        return SIM_PATHS[kind] if self.native else "/v1/chat/completions"
+        return SIM_PATHS[kind].replace("/fast/", f"/{self.faults}/") if self.native else "/v1/chat/completions"
 
     def url(self, kind):
         return f"http://127.0.0.1:{self.port}{self.path(kind)}"
 
-    def headers(self, kind):
-        headers = {"content-type": "application/json", "authorization": f"Bearer {self.key}"}
+    def headers(self, kind, head="sdk", key=None):
+        headers = {"Authorization": f"Bearer {key or self.key}", **HEADS[head]}
         if self.native and kind == "translated":
             headers["vendor_a-version"] = "2023-06-01"
         return headers | self.own_headers.get(kind, {})
 
-    def body(self, kind, stream, size=None):
-        return body(kind, stream, self.native, size)
+    def body(self, kind, stream, size=None, number=None):
+        return body(kind, stream, self.native, size, number)
+
+    def request(self, kind, stream=False, size=None, *, number=None, **head):
+        """All bytes of a request."""
+        data = self.body(kind, stream, size, number)
+        headers = {"Host": f"127.0.0.1:{self.port}", **self.headers(kind, **head), "Content-Length": len(data)}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"POST {self.path(kind)} HTTP/1.1\r\n{lines}\r\n{data}".encode()
 
 
-def nginx(sim_port):
+def nginx(name, sim_port):
     port = free_port()
-    folder = FOLDER / "nginx"
+    folder = FOLDER / name
     folder.mkdir()
     words = {
         "FOLDER": folder,
@@ -89,33 +130,33 @@ def nginx(sim_port):
     conf = folder / "nginx.conf"
     conf.write_text(text)
     binary = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin")
-    process = start("nginx", [binary, "-p", folder, "-e", folder / "nginx.error.log", "-c", conf])
-    until("nginx listens", lambda: listening(port))
-    return Variant("nginx", port, process)
+    process = start(name, [binary, "-p", folder, "-e", folder / "nginx.error.log", "-c", conf])
+    until(f"{name} listens", lambda: listening(port))
+    return Variant(name, port, process)
 
 
-def bare_pingora(name, sim_port, ca=None):
+def bare_pingora(name, sim_port, ca=None, faults="fast"):
     """With the file of an authority, it speaks to the vendor over TLS."""
     port = free_port()
     command = [BIN / "examples" / "bare_pingora", f"127.0.0.1:{port}", f"127.0.0.1:{sim_port}"]
     command += [ca] if ca else []
     process = start(name, command)
     until("the bare pingora proxy listens", lambda: listening(port))
-    return Variant(name, port, process, command=command)
+    return Variant(name, port, process, command=command, faults=faults)
 
 
-def redis():
+def redis(name="redis"):
     """As tollgate wants it: every charge appended to a file, nothing evicted."""
     port = free_port()
-    folder = FOLDER / "redis"
+    folder = FOLDER / name
     folder.mkdir()
     process = start(
-        "redis",
+        name,
         ["redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
         + ["--appendonly", "yes", "--appendfsync", "everysec"]
         + ["--maxmemory-policy", "noeviction"],
     )
-    until("redis listens", lambda: listening(port))
+    until(f"{name} listens", lambda: listening(port))
     return process, f"redis://127.0.0.1:{port}"
 
 
@@ -127,7 +168,7 @@ def cli(conf, *words):
     return done.stdout.strip()
 
 
-def settings(name, sim_port, store, ca=None):
+def settings(name, sim_port, store, ca=None, faults="fast"):
     """The configuration of a gateway with one worker: its folder, its two ports, and the file. With the
     file of an authority, it speaks to the vendors over TLS."""
     http, admin = free_port(), free_port()
@@ -157,9 +198,9 @@ requests_per_account_max = 0
 format = "text"
 level = "{'info' if LOG == 'info' else 'warn'}"
 [vendor.vendor_a]
-routes = [{{ name = "simulator", base_url = "{base}/vendor_a/fast/v1", key = "vk-simulator"{tls} }}]
+routes = [{{ name = "simulator", base_url = "{base}/vendor_a/{faults}/v1", key = "vk-simulator"{tls} }}]
 [vendor.vendor_b]
-routes = [{{ name = "simulator", base_url = "{base}/vendor_b/fast/v1", key = "vk-simulator"{tls} }}]
+routes = [{{ name = "simulator", base_url = "{base}/vendor_b/{faults}/v1", key = "vk-simulator"{tls} }}]
 """
     )
     return folder, http, admin, conf
@@ -178,8 +219,8 @@ def wait_ready(name, process, admin, seconds=20):
     until(f"{name} is ready", ready, seconds)
 
 
-def tollgate(name, sim_port, store, redis_process=None, ca=None):
-    _, http, admin, conf = settings(name, sim_port, store, ca)
+def tollgate(name, sim_port, store, redis_process=None, ca=None, faults="fast"):
+    _, http, admin, conf = settings(name, sim_port, store, ca, faults)
     command = [BIN / "tollgate", "--conf", conf, "serve"]
     cli(conf, "init")
     process = start(name, command)
