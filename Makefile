@@ -21,7 +21,8 @@ demo: setup ## real requests against simulated vendors, each with its charge, th
 
 test: ## every test, the vendors' own SDKs against the binary, short forms of the soak machines
 	@tests/setup.sh test
-	tests/clients/install & installed=$$!; cargo build --all-targets && wait $$installed
+	tests/clients/install & installed=$$!; cargo build --all-targets; built=$$?; \
+	wait $$installed && exit $$built
 	@if cargo nextest --version >/dev/null 2>&1; then set -x; tests/with_redis.sh cargo nextest run; \
 	else set -x; tests/with_redis.sh cargo test --all-targets; fi
 	cargo test --doc

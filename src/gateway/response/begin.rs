@@ -60,11 +60,11 @@ pub(crate) fn begin_relay(
 }
 
 /// Returns the count of a call's input. That of a stream is needed while it runs, and is made now,
-/// so that the body is not kept as long. A whole answer keeps the body, and its memory permit,
-/// until the answer has ended, which is soon after its head.
+/// so that the body is not kept as long. A whole answer of text keeps the body, and its memory
+/// permit, until the answer has ended, which is soon after its head.
 fn count_input(priced: &PricedCall, body_permit: Option<BudgetPermit>) -> InputCount {
     let count = priced.pricing.input_counter(&priced.call);
-    if priced.call.stream {
+    if priced.call.stream || !priced.call.is_text() {
         return count().into();
     }
     InputCount::when_needed(move || {

@@ -120,7 +120,7 @@ async fn find_shortage(
     }
     let found = gateway.with_ledger_timeout("balances", gateway.ledger.balances(account)).await;
     let Ok(Some(balances)) = found else {
-        // Only such a call is held at its largest, whatever the balance is.
+        // Only a whole answer with a limit is held at its largest, whatever the balance is.
         return (!is_held_full).then_some(Money::ZERO);
     };
     tenant.keep_balances(balances);
