@@ -1,12 +1,23 @@
 //! The system's clock.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use once_cell::sync::Lazy;
+
+/// When this process first asked for the monotonic time.
+static START: Lazy<Instant> = Lazy::new(Instant::now);
 
 /// Returns the present time in unix ms; 0 if the clock is before 1970.
 #[must_use]
 pub(crate) fn unix_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.ok().and_then(|time| i64::try_from(time.as_millis()).ok()).unwrap_or_default()
+}
+
+/// Returns the time since this process first asked for it, in ms, plus one. It never goes back.
+#[must_use]
+pub(crate) fn monotonic_ms() -> u64 {
+    u64::try_from(START.elapsed().as_millis()).map_or(u64::MAX, |ms| ms.saturating_add(1))
 }
 
 /// Returns the present time as a timestamp, which is written in the format of RFC 3339.

@@ -8,9 +8,28 @@ pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(digits).collect()
 }
 
+/// Returns the bytes of an even number of hexadecimal digits; `None` if the text is anything else.
+#[must_use]
+pub(crate) fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    let value =
+        |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some((value(*high)? << 4) | value(*low)?));
+    if rest.is_empty() { bytes.collect() } else { None }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::to_hex;
+    use super::{from_hex, to_hex};
+
+    #[test]
+    fn digits_are_read_as_they_were_written() {
+        assert_eq!(from_hex("001fa0ff"), Some(vec![0, 0x1f, 0xa0, 0xff]));
+        assert_eq!(from_hex(""), Some(Vec::new()));
+        for bad in ["0", "0g", "+1", "é"] {
+            assert_eq!(from_hex(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn each_byte_has_two_digits() {

@@ -65,6 +65,8 @@ pub trait Ledger: Send + Sync {
         seq: u64,
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable>;
+    /// Returns the number of the last entry of an account's journal; 0 if it is empty.
+    async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable>;
     /// Ends every hold whose lease has expired: posts its checkpoint and releases the rest.
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable>;
     /// Adds an API key.

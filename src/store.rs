@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use crate::idempotency::{FirstAttempts, Fleet};
 use crate::ledger::{Leases, Unavailable};
 
 mod cache_lookup;
@@ -24,9 +25,9 @@ pub use section::StoreSection;
 pub(crate) use section::{URL_SCHEMES, kind_label};
 pub use tls::{StoreTls, StoreTlsFiles, TlsFault};
 
-use maintenance::Maintenance;
+use maintenance::{EmbeddedFleet, Maintenance};
 use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog};
-use redis::{RedisStore, RunGate};
+use redis::{RedisFleet, RedisStore, RunGate};
 use sqlite::SqliteStore;
 
 /// The store of a process that serves requests, opened once for each part of the process.
@@ -37,6 +38,8 @@ pub struct ServingStore {
     pub background: OpenStore,
     /// The store that the worker of video jobs uses.
     pub worker: OpenStore,
+    /// The processes that share the store.
+    pub fleet: Arc<dyn Fleet>,
     /// The background task that has to run while the store is used.
     pub maintenance: Maintenance,
 }
@@ -44,13 +47,15 @@ pub struct ServingStore {
 /// Opens a store for a process that serves requests. All parts share an embedded store. To a
 /// server, each part has its own connections on its own runtime, which are made when they are first
 /// used. A server accepts no hold before [`ServingStore::maintenance`] runs. `leases` are the
-/// leases that it renews, each for the time `lease`.
+/// leases that it renews, each for the time `lease`, and `attempts` the first attempts of calls
+/// that it gives to other processes.
 ///
 /// # Errors
 /// [`Unavailable`] if a file does not exist or cannot be opened.
 pub fn open_for_serving(
     section: &StoreSection,
     leases: Leases,
+    attempts: FirstAttempts,
     lease: Duration,
 ) -> Result<ServingStore, Unavailable> {
     if let Some(path) = section.url.strip_prefix("sqlite:") {
@@ -59,10 +64,13 @@ pub fn open_for_serving(
         let outbox = || Outbox::new(store.clone(), log.clone());
         let opened =
             OpenStore { ledger: Arc::new(outbox()), ..OpenStore::from_embedded(store.clone()) };
-        let maintenance = Maintenance::embedded(outbox(), &opened, leases, lease);
+        let (reply_store, renewed) = (opened.reply_store.clone(), leases.clone());
+        let fleet = EmbeddedFleet::new(log.clone(), attempts, renewed, reply_store, lease);
+        let fleet = Arc::new(fleet);
+        let maintenance = Maintenance::embedded(outbox(), &opened, leases, lease, fleet.clone());
         let [mut requests, background, worker] = [opened.clone(), opened.clone(), opened];
         requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));
-        return Ok(ServingStore { requests, background, worker, maintenance });
+        return Ok(ServingStore { requests, background, worker, fleet, maintenance });
     }
     let outbox_writable = Arc::new(AtomicBool::new(true));
     let log = Arc::new(SettlementLog::open_for_shared(section, outbox_writable.clone())?);
@@ -77,9 +85,13 @@ pub fn open_for_serving(
         OpenStore { queue: Arc::new(OutboxQueue::new(queue, log.clone())), ..server }
     };
     let [mut requests, background, worker] = [opened(), opened(), opened()];
-    let maintenance = Maintenance::shared(outbox(), run_gate, &background, leases, lease);
+    let (reply_store, renewed) = (background.reply_store.clone(), leases.clone());
+    let fleet = RedisFleet::new(gated_store(), attempts, renewed, reply_store, lease);
+    let fleet = Arc::new(fleet);
+    let maintenance =
+        Maintenance::shared(outbox(), run_gate, &background, leases, lease, fleet.clone());
     requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));
-    Ok(ServingStore { requests, background, worker, maintenance })
+    Ok(ServingStore { requests, background, worker, fleet, maintenance })
 }
 
 /// Opens a store that is used on one runtime. A shared store connects when it is first used.

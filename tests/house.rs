@@ -21,7 +21,7 @@ const ARROWS: [(&str, &str); 19] = [
     ("ledger", "hex money"),
     ("settlement", "backoff ledger metrics money"),
     ("kv_cache", "ledger"),
-    ("idempotency", "ledger"),
+    ("idempotency", "hex ledger"),
     ("catalogue", "hex money dialect toml_reader"),
     ("store", "backoff clock hex jobs ledger money metrics kv_cache permissions idempotency"),
     ("jobs", "backoff clock ledger settlement catalogue dialect money metrics files toml_reader"),

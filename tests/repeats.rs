@@ -5,22 +5,29 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::world::{Answer, Offer, Process, Sent, Store, World};
+use crate::world::{Answer, CHAT, Offer, Process, Sent, Store, World};
 
 mod apart;
 mod crowds;
 mod deaths;
 mod endpoints;
 mod failures;
+mod fleet;
 mod keys;
 mod kills;
 mod lapses;
+mod memory;
 mod retries;
 mod retries_of_large;
+mod shared_file;
 mod videos;
 
 /// The machine may have more to do than this, and a ledger that is late is another test.
 const PATIENT: &str = "[timeouts]\nledger_ms = 10_000";
+/// So long a name is its call's after its node died.
+const SHORT_LEASES: &str = "[timeouts]\nledger_ms = 10_000\nlease_ms = 1_000";
+/// A lease that no test outlives.
+const LONG_LEASES: &str = "[timeouts]\nledger_ms = 10_000\nlease_ms = 3_600_000";
 /// Nothing that a test waits for takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -43,10 +50,45 @@ async fn keyed(world: &World, offer: Offer, members: &Value, key: &str) -> Answe
 
 /// A call that an official client makes after so many others.
 async fn tried(world: &World, offer: Offer, members: &Value, before: u32) -> Answer {
+    tried_at((world, &world.gateway), offer, members, before).await
+}
+
+/// The same, at one of several gateways.
+async fn tried_at(at: (&World, &Process), offer: Offer, members: &Value, before: u32) -> Answer {
     let sent = offer.sent(members);
     let count = before.to_string();
-    let request = request(world, &world.gateway, &sent, offer.path).header(RETRIES, count);
-    Answer::read(request).await
+    Answer::read(request(at.0, at.1, &sent, offer.path).header(RETRIES, count)).await
+}
+
+/// Asks until there is another answer than that the first call runs.
+async fn insists(at: (&World, &Process), header: (&str, &str), sent: &Sent) -> Answer {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let answer =
+            Answer::read(request(at.0, at.1, sent, CHAT.path).header(header.0, header.1)).await;
+        if answer.status != 409 || answer.code() != "idempotency_key_in_use" {
+            return answer;
+        }
+        assert!(Instant::now() < end, "it is in use for ever");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The first try was charged, and nobody has its reply; it does not help to ask again.
+async fn is_lost(at: (&World, &Process), sent: &Sent) {
+    for _ in 0..2 {
+        let answer = insists(at, (RETRIES, "1"), sent).await;
+        assert_eq!(answer.refusal(), (409, "reply_lost".to_owned()));
+        assert_eq!(answer.header("x-should-retry"), Some("false"), "{answer:?}");
+    }
+}
+
+/// The first try came to nothing, so its retry is a new call, whose reply the next one gets.
+async fn is_made_anew(at: (&World, &Process), sent: &Sent) -> Answer {
+    let made = insists(at, (RETRIES, "1"), sent).await;
+    assert_eq!((made.status, made.header(REPLAYED)), (200, None), "{made:?}");
+    repeats(&insists(at, (RETRIES, "2"), sent).await, &made);
+    made
 }
 
 /// A call whose client hangs up when the vendor, which is held, has heard of it.
@@ -126,4 +168,53 @@ async fn counted(world: &World, endpoint: &str, outcome: &str, count: i64) {
 fn streamed(words: &str) -> Value {
     let question = json!([{ "role": "user", "content": words }]);
     json!({ "stream": true, "messages": question })
+}
+
+/// A call that is no other's, answered whole.
+fn whole(words: &str) -> Value {
+    json!({ "messages": [{ "role": "user", "content": words }] })
+}
+
+/// Redis, as the gateways of a world have it.
+fn redis_of(world: &World) -> redis::Connection {
+    let conf = std::fs::read_to_string(world.path("tollgate.toml")).expect("a configuration");
+    let (_, rest) = conf.split_once("url = \"").expect("the store's address");
+    let (url, _) = rest.split_once('"').expect("its end");
+    let client = redis::Client::open(url).expect("an address");
+    client.get_connection().expect("a connection")
+}
+
+/// The file of SQLite, which is only read.
+fn file_of(world: &World) -> rusqlite::Connection {
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let path = world.path("tollgate.db");
+    let file = rusqlite::Connection::open_with_flags(path, flags).expect("the file");
+    file.busy_timeout(PATIENCE).expect("a setting");
+    file
+}
+
+/// How many names the ledger's store has, and how many pieces of replies.
+fn stored(world: &World, store: Store) -> (usize, usize) {
+    if store == Store::Sqlite {
+        let all = "SELECT (SELECT count(*) FROM repeat), (SELECT count(*) FROM reply)";
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?));
+        let (names, replies) = file_of(world).query_row(all, [], read).expect("two numbers");
+        let count = |rows: i64| usize::try_from(rows).expect("a count");
+        return (count(names), count(replies));
+    }
+    let mut redis = redis_of(world);
+    let mut count = |pattern: &str| {
+        let found = redis::cmd("KEYS").arg(pattern).query::<Vec<String>>(&mut redis);
+        found.expect("keys").len()
+    };
+    (count("*:repeat:*"), count("*:reply:*"))
+}
+
+/// Waits until the store has so many names, each with its reply.
+async fn stored_becomes(world: &World, store: Store, count: usize) {
+    let end = Instant::now() + PATIENCE;
+    while stored(world, store) != (count, count) {
+        assert!(Instant::now() < end, "the store has {:?}", stored(world, store));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

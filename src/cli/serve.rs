@@ -22,7 +22,7 @@ use crate::gateway::state::{Gateway, GatewayConfig};
 use crate::gateway::upstream::pool::{NO_CERTIFICATES, UpstreamPool};
 use crate::gateway::upstream::routes::{RouteTable, VendorRouteSet};
 use crate::gateway::videos::shared::VideoService;
-use crate::idempotency::REPLIES_BYTES_MAX;
+use crate::idempotency::{FirstAttempts, REPLIES_BYTES_MAX};
 use crate::jobs::JobQueue;
 use crate::jobs::video_client::{VideoClient, VideoRoute};
 use crate::jobs::worker::{JobWorker, WorkerCapacity};
@@ -57,11 +57,10 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Result<()> {
     start_process(conf);
     let catalogue = Arc::new(ArcSwap::from_pointee(rules::load_catalogue(conf)?));
-    let leases = Leases::default();
-    let stores = open_stores(conf, &leases)?;
+    let (leases, first_attempts) = <(Leases, FirstAttempts)>::default();
+    let stores = open_stores(conf, &leases, &first_attempts)?;
     let OpenStore { ledger, account_cache, queue, reply_store, .. } = stores.requests.clone();
-    let maintenance = Arc::new(stores.maintenance);
-    background::spawn_maintenance(&maintenance)?;
+    let maintenance = background::spawn_maintenance(stores.maintenance)?;
     let routes = build_routes(conf)?;
     let files = Arc::new(VideoFiles::open(&conf.files).context("cannot open files.url")?);
     let bodies = build_body_files(conf, &files);
@@ -75,6 +74,8 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         routes: routes.clone(),
         ledger,
         account_cache,
+        first_attempts,
+        fleet: stores.fleet,
         leases,
         body_files: bodies.clone(),
         videos,
@@ -201,13 +202,18 @@ fn resolve_vendors(routes: &RouteTable) -> anyhow::Result<()> {
 
 /// Opens the store. A remote store is first opened on a short-lived runtime, which checks that the
 /// server is reachable and configured so that no money can be lost.
-fn open_stores(conf: &Config, leases: &Leases) -> anyhow::Result<ServingStore> {
+fn open_stores(
+    conf: &Config,
+    leases: &Leases,
+    attempts: &FirstAttempts,
+) -> anyhow::Result<ServingStore> {
     let cannot = "cannot open the store";
     if !conf.store.is_embedded() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(store::open(&conf.store)).context(cannot)?;
     }
-    store::open_for_serving(&conf.store, leases.clone(), conf.timeouts.lease).context(cannot)
+    store::open_for_serving(&conf.store, leases.clone(), attempts.clone(), conf.timeouts.lease)
+        .context(cannot)
 }
 
 /// Builds the worker, which uses the same routes to the vendors as the gateway.

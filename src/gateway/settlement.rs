@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::context::{AccessLogRecord, RelayedCall, RequestContext, RequestStage};
+use super::idempotency;
 use super::spawn::poll_then_spawn;
 use super::state::Gateway;
 use crate::backoff::Backoff;
@@ -46,8 +47,14 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
         void_hold(gateway, relaying.funding);
         return;
     };
+    // Boxed: seldom has this process been away.
+    if !Box::pin(idempotency::keeps_claim(gateway, ctx)).await {
+        void_hold(gateway, relaying.funding);
+        return;
+    }
     let Funding::Held { key, .. } = &relaying.funding else { return };
-    let line = journal_line(ctx.id.clone(), &relaying, key, usage);
+    let ids = (ctx.id.clone(), idempotency::retry_digest(ctx));
+    let line = journal_line(ids, &relaying, key, usage);
     let Some(charge) = compute_charge(&relaying, usage) else {
         log::error!(
             event = "usage_unpriced", request_id = ctx.id;
@@ -124,9 +131,10 @@ fn log_rejected_usage(ctx: &RequestContext, relaying: &RelayedCall) {
     );
 }
 
-/// Builds the journal line for the usage of a response.
+/// Builds the journal line for the usage of a response, with the id of the request and the digest
+/// by which a retry finds the line.
 pub(super) fn journal_line(
-    request_id: String,
+    (request_id, retry_digest): (String, Option<String>),
     relaying: &RelayedCall,
     key: &KeyRecord,
     usage: Usage,
@@ -147,6 +155,7 @@ pub(super) fn journal_line(
         rejected_usage: relaying.relay.rejected_usage(),
         price_version: pricing.price_version.to_string(),
         vendor_request_id: relaying.vendor_request_id.clone(),
+        retry_digest,
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::Semaphore;
 
+use super::idempotency::journal_search::JOURNAL_SEARCHES_MAX;
 use super::idempotency::recorder::recording_budget;
 use super::idempotency::refused_attempts::RefusedAttempts;
 use super::in_flight::InFlight;
@@ -26,7 +27,7 @@ use crate::gateway::request::models::ModelListing;
 use crate::gateway::settlement::output_estimates::OutputEstimates;
 use crate::gateway::upstream::pool::UpstreamPool;
 use crate::gateway::upstream::routes::RouteTable;
-use crate::idempotency::ReplyStore;
+use crate::idempotency::{FirstAttempts, Fleet, ReplyStore};
 use crate::kv_cache::AccountCache;
 use crate::ledger::{Leases, Ledger};
 
@@ -68,6 +69,12 @@ pub(crate) struct Gateway {
     pub videos: VideoService,
     /// The idempotency store: claims on keys, and stored replies.
     pub reply_store: Arc<dyn ReplyStore>,
+    /// The first attempts of calls, in the memory of this process.
+    pub first_attempts: FirstAttempts,
+    /// The processes that share the store, each with first attempts of its own.
+    pub fleet: Arc<dyn Fleet>,
+    /// Only so many journals are searched at the same time.
+    pub journal_searches: Arc<Semaphore>,
     /// The leases that this process renews.
     pub leases: Leases,
     /// The memory budget of replies that are recorded for idempotent repeats.
@@ -101,6 +108,8 @@ pub(crate) struct GatewayConfig {
     pub store_name: &'static str,
     pub videos: VideoService,
     pub reply_store: Arc<dyn ReplyStore>,
+    pub first_attempts: FirstAttempts,
+    pub fleet: Arc<dyn Fleet>,
     pub leases: Leases,
     pub body_files: Arc<BodyFiles>,
     pub limits: Limits,
@@ -130,6 +139,9 @@ impl Gateway {
             answer_budget: AnswerBudget::new(&parts.limits, parts.timeouts.stall),
             videos: parts.videos,
             reply_store: parts.reply_store,
+            first_attempts: parts.first_attempts,
+            fleet: parts.fleet,
+            journal_searches: Arc::new(Semaphore::new(JOURNAL_SEARCHES_MAX)),
             leases: parts.leases,
             reply_budget: recording_budget(),
             body_files: parts.body_files,

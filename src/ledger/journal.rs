@@ -53,6 +53,10 @@ pub(crate) struct JournalLine {
     /// The vendor's id of the request, if it sent one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_request_id: Option<String>,
+    /// The digest of the call's content in base64, if its client may try it again by itself. A
+    /// retry finds by it that the call was charged, even if its reply is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_digest: Option<String>,
 }
 
 #[cfg(test)]

@@ -9,13 +9,17 @@ use tokio::time::{Instant, sleep};
 
 use super::open_store::OpenStore;
 use super::outbox::Outbox;
-use super::redis::{RedisStore, RunGate};
+use super::redis::{RedisFleet, RedisStore, RunGate};
 use super::sqlite::SqliteStore;
-use crate::idempotency::ReplyStore;
+use crate::clock::monotonic_ms;
+use crate::idempotency::{FirstAttempts, ReplyStore};
 use crate::ledger::lease::{LeaseEntry, LeasedItem};
 use crate::ledger::{Leases, Ledger, Operation, Unavailable};
+use crate::metrics::METRICS;
 
 mod embedded;
+mod embedded_fleet;
+mod fleet_errors;
 mod identity;
 mod lease_batches;
 mod outbox_upkeep;
@@ -23,10 +27,13 @@ mod shared;
 mod uptime;
 
 use embedded::EmbeddedMaintenance;
+pub(super) use embedded_fleet::EmbeddedFleet;
 use lease_batches::{LEASES_BATCH, duration_ms};
 use shared::SharedMaintenance;
 use uptime::Uptime;
 
+/// First attempts that have expired are forgotten this often.
+const PURGE_INTERVAL: Duration = Duration::from_secs(5);
 /// After a failure, all leases are renewed again after this time.
 const RENEW_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -35,6 +42,7 @@ pub struct Maintenance {
     ledger: Arc<dyn Ledger>,
     reply_store: Arc<dyn ReplyStore>,
     leases: Leases,
+    attempts: FirstAttempts,
     lease: Duration,
     uptime: Uptime,
     /// When all leases were last renewed.
@@ -54,13 +62,11 @@ impl Maintenance {
         store: &OpenStore,
         leases: Leases,
         lease: Duration,
+        fleet: Arc<EmbeddedFleet>,
     ) -> Maintenance {
-        Maintenance::new(
-            MaintenanceKind::Embedded(EmbeddedMaintenance::new(outbox, store.reply_store.clone())),
-            store,
-            leases,
-            lease,
-        )
+        let attempts = fleet.attempts.clone();
+        let embedded = EmbeddedMaintenance::new(outbox, store.reply_store.clone(), fleet);
+        Maintenance::new(MaintenanceKind::Embedded(embedded), store, (leases, attempts), lease)
     }
 
     pub(super) fn shared(
@@ -69,36 +75,39 @@ impl Maintenance {
         store: &OpenStore,
         leases: Leases,
         lease: Duration,
+        fleet: Arc<RedisFleet>,
     ) -> Maintenance {
-        let reply_store = store.reply_store.clone();
-        let shared = SharedMaintenance::new(outbox, run_gate, leases.clone(), reply_store, lease);
-        Maintenance::new(MaintenanceKind::Shared(shared), store, leases, lease)
+        let (reply_store, attempts) = (store.reply_store.clone(), fleet.attempts.clone());
+        let shared =
+            SharedMaintenance::new(outbox, run_gate, leases.clone(), reply_store, lease, fleet);
+        Maintenance::new(MaintenanceKind::Shared(shared), store, (leases, attempts), lease)
     }
 
     fn new(
         kind: MaintenanceKind,
         store: &OpenStore,
-        leases: Leases,
+        (leases, attempts): (Leases, FirstAttempts),
         lease: Duration,
     ) -> Maintenance {
         let (ledger, reply_store) = (store.ledger.clone(), store.reply_store.clone());
         let (uptime, last_renewed) = (Uptime::default(), Mutex::default());
-        Maintenance { ledger, reply_store, leases, lease, uptime, last_renewed, kind }
+        Maintenance { ledger, reply_store, leases, attempts, lease, uptime, last_renewed, kind }
     }
 
     /// Maintains the store. It never returns; the maintenance stops when the future is dropped.
     pub async fn run(&self) {
         match &self.kind {
             MaintenanceKind::Embedded(embedded) => {
-                tokio::join!(embedded.run(&self.uptime), self.renew_leases()).1;
+                let upkeep = async { tokio::join!(self.renew_leases(), self.purge_attempts()) };
+                tokio::join!(embedded.run(&self.uptime), upkeep);
             }
             MaintenanceKind::Shared(shared) => {
                 tokio::join!(
                     shared.watch_server(&self.uptime),
                     shared.maintain_outbox(),
-                    self.renew_leases()
-                )
-                .2;
+                    self.renew_leases(),
+                    self.purge_attempts()
+                );
             }
         }
     }
@@ -138,11 +147,34 @@ impl Maintenance {
         }
     }
 
+    /// Writes the first attempts of calls to the store, and keeps new ones there from now on: other
+    /// processes will be asked for them.
+    ///
+    /// # Errors
+    /// The store does not answer. If this process then ends, retries of what it served are told
+    /// that their reply is lost.
+    pub(crate) async fn share_attempts(&self) -> Result<(), Unavailable> {
+        match &self.kind {
+            MaintenanceKind::Embedded(embedded) => embedded.leave().await,
+            MaintenanceKind::Shared(shared) => shared.leave().await,
+        }
+    }
+
     /// Writes what the outbox still has in memory, before the process exits.
     pub fn flush(&self) {
         match &self.kind {
             MaintenanceKind::Embedded(embedded) => embedded.flush(),
             MaintenanceKind::Shared(shared) => shared.flush(),
+        }
+    }
+
+    /// Forgets first attempts that have expired.
+    async fn purge_attempts(&self) {
+        loop {
+            sleep(PURGE_INTERVAL).await;
+            self.attempts.purge(monotonic_ms());
+            let bytes = i64::try_from(self.attempts.bytes()).unwrap_or(i64::MAX);
+            METRICS.kept_bytes.with_label_values(&["memory"]).set(bytes);
         }
     }
 

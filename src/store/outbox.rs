@@ -32,6 +32,7 @@ use crate::ledger::{
 use crate::metrics::METRICS;
 use crate::permissions;
 
+mod attempt_marker;
 mod fsync_thread;
 mod job_orders;
 mod job_queue;
@@ -44,8 +45,10 @@ mod segment_files;
 mod segment_writer;
 mod settlement_log;
 mod started_calls;
+mod superseded;
 mod target;
 
+pub(super) use attempt_marker::{AttemptMarker, OtherMarkers};
 use job_orders::OrderRecord;
 pub(super) use job_queue::OutboxQueue;
 pub(super) use replay::SegmentReplay;
@@ -324,6 +327,10 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable> {
         self.store.read_journal(account, seq, limit).await
+    }
+
+    async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
+        self.store.journal_length(account).await
     }
 
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {

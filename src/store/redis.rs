@@ -22,6 +22,7 @@ mod cluster;
 mod config_check;
 mod connection;
 mod durability;
+mod fleet;
 mod idempotency;
 mod jobs;
 mod kept_bytes;
@@ -40,6 +41,7 @@ mod store_id;
 mod sweep;
 mod topology;
 
+pub(super) use fleet::RedisFleet;
 pub(super) use run_fencing::ServerInfo;
 pub(super) use run_gate::RunGate;
 pub(super) use scripts::RunScripts;
@@ -146,6 +148,11 @@ impl Ledger for RedisStore {
         let lines: Vec<String> = self.connection().await?.query(&range).await?;
         let numbered = (seq + 1..).zip(&lines);
         numbered.map(|(seq, text)| keys::parse_journal_entry(seq, text)).collect()
+    }
+
+    async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
+        let length = redis::cmd("LLEN").arg(AccountKeys::of(account).journal()).to_owned();
+        self.connection().await?.query(&length).await
     }
 
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {

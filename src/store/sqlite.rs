@@ -91,6 +91,13 @@ impl Ledger for SqliteStore {
             .await
     }
 
+    async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
+        let account = account.clone();
+        self.scheduler
+            .run(Priority::Thread, move |txn| accounts::journal_length(txn.conn, &account))
+            .await
+    }
+
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
         let swept = self.scheduler.run(Priority::ThreadDurable, holds::expire_due).await?;
         // The steps are small, so that no call waits long for the writer.

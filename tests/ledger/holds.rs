@@ -65,6 +65,10 @@ impl Ledger for Parrot {
         away()
     }
 
+    async fn journal_length(&self, _: &AccountName) -> Result<u64, Unavailable> {
+        away()
+    }
+
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
         away()
     }

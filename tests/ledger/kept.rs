@@ -55,7 +55,7 @@ async fn is_there(store: &OpenStore, account: &AccountName, id: &str) -> bool {
             .await
             .expect("an answer")
             .is_some(),
-        ClaimResult::ReplyNotStored => false,
+        ClaimResult::ReplyNotStored { .. } => false,
         other => panic!("{id} would be paid for again: {other:?}"),
     }
 }

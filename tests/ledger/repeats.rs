@@ -137,7 +137,7 @@ impl Subject for OpenStore {
                         assert_eq!(kept.head, head());
                         format!("replied {} {}", kept.owner, kept.bytes)
                     }
-                    ClaimResult::ReplyNotStored => "not_kept".to_owned(),
+                    ClaimResult::ReplyNotStored { .. } => "not_kept".to_owned(),
                     ClaimResult::ContentMismatch => "other".to_owned(),
                 }
             }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tokio::task::AbortHandle;
+use tollgate::idempotency::FirstAttempts;
 use tollgate::ledger::{AccountName, HoldRequest, Leases, Ledger, Operation, Outcome};
 use tollgate::money::Money;
 use tollgate::store::maintenance::Maintenance;
@@ -29,7 +30,9 @@ impl Node {
         let outbox = outbox.path().display().to_string();
         let section = StoreSection { outbox, ..at(url.to_owned()) };
         let leases = Leases::default();
-        let serving = store::open_for_serving(&section, leases.clone(), LEASE).expect("it opens");
+        let attempts = FirstAttempts::default();
+        let serving = store::open_for_serving(&section, leases.clone(), attempts, LEASE);
+        let serving = serving.expect("it opens");
         let upkeep = Arc::new(serving.maintenance);
         let running = keep(&upkeep);
         let node = Node { ledger: serving.requests.ledger, upkeep, leases, running };

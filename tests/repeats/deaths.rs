@@ -8,9 +8,6 @@ use rstest::rstest;
 use super::*;
 use crate::world::{CHAT, Hold};
 
-/// A lease that no test outlives.
-const LONG_LEASES: &str = "[timeouts]\nledger_ms = 10_000\nlease_ms = 3_600_000";
-
 /// Asks until there is another answer than that the first call runs.
 async fn insists(world: &World, sent: &Sent) -> Answer {
     let end = Instant::now() + PATIENCE;

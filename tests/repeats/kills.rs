@@ -3,24 +3,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::world::{CHAT, Opened, Process};
-
-/// So long a name is its call's after its node died.
-const SHORT_LEASES: &str = "[timeouts]\nledger_ms = 10_000\nlease_ms = 1_000";
-
-/// Asks until there is another answer than that the first call runs.
-async fn insists(at: (&World, &Process), header: (&str, &str), sent: &Sent) -> Answer {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let answer =
-            Answer::read(request(at.0, at.1, sent, CHAT.path).header(header.0, header.1)).await;
-        if answer.status != 409 || answer.code() != "idempotency_key_in_use" {
-            return answer;
-        }
-        assert!(Instant::now() < end, "it is in use for ever");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
+use crate::world::{CHAT, Opened};
 
 #[rstest]
 #[tokio::test]

@@ -50,6 +50,8 @@ const KEEPALIVE_DRAIN: Duration = Duration::from_millis(500);
 /// How long a stopping process waits for the store to acknowledge settlements, if they are in the
 /// outbox.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a stopping process tries to write the first attempts of calls to the store.
+const SHARE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a stopping process counts the requests that are still running.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -102,12 +104,13 @@ impl BackgroundService for BackgroundTasks {
 
 /// Starts the maintenance of the store on a thread of its own. It begins before clients can
 /// connect, and runs until the process has ended, since the last calls need their leases too.
-pub(super) fn spawn_maintenance(maintenance: &Arc<Maintenance>) -> anyhow::Result<()> {
+pub(super) fn spawn_maintenance(maintenance: Maintenance) -> anyhow::Result<Arc<Maintenance>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let maintenance = maintenance.clone();
-    let run_maintenance = move || runtime.block_on(maintenance.run());
+    let maintenance = Arc::new(maintenance);
+    let shared = maintenance.clone();
+    let run_maintenance = move || runtime.block_on(shared.run());
     std::thread::Builder::new().name("maintenance".to_owned()).spawn(run_maintenance)?;
-    Ok(())
+    Ok(maintenance)
 }
 
 /// Resolves the host names of all routes. The lookups run concurrently, so that one that hangs does
@@ -199,7 +202,7 @@ impl BackgroundTasks {
     /// its whole grace period.
     async fn drain_and_exit(&self) {
         let in_time = tokio::select! {
-            in_time = self.drain() => in_time,
+            (in_time, ()) = async { tokio::join!(self.drain(), self.share_attempts()) } => in_time,
             () = self.force_stop.notified() => {
                 log::warn!(
                     event = "shutdown_forced";
@@ -211,6 +214,19 @@ impl BackgroundTasks {
         self.maintenance.flush();
         log::info!(event = "stopped", cut = self.in_flight.count(), in_time; "stopped");
         std::process::exit(0);
+    }
+
+    /// Writes the first attempts of calls to the store, so that a retry finds them at the next
+    /// process. Those of calls that still run are completed there when they end.
+    async fn share_attempts(&self) {
+        let shared = tokio::time::timeout(SHARE_TIMEOUT, self.maintenance.share_attempts()).await;
+        let shared = shared.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned())));
+        if let Err(why) = shared {
+            log::warn!(
+                event = "attempts_not_stored", error:% = why;
+                "first attempts not stored at shutdown; their retries find no reply"
+            );
+        }
     }
 
     /// Waits for the last response and its settlement. Returns whether all requests ended in time.

@@ -3,7 +3,8 @@
 use tokio::sync::oneshot;
 
 use super::recorder::ReplyRecorder;
-use crate::idempotency::IdempotencyKey;
+use crate::idempotency::FirstAttempt;
+use crate::idempotency::{AttemptId, IdempotencyKey};
 use crate::ledger::{AccountName, Lease};
 
 pub(in crate::gateway) const DELIVERED_BYTES_MAX: usize = 64 << 10;
@@ -12,16 +13,42 @@ pub(in crate::gateway) const DELIVERED_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct IdempotentCall {
     pub(super) account: AccountName,
-    pub(super) key: IdempotencyKey,
-    pub(super) is_keyed: bool,
+    pub(super) claim: Claim,
+    /// What the attempts of the call have in common; `None` if it has an idempotency key.
+    pub(super) attempt_id: Option<AttemptId>,
     /// A reply of at most this many bytes is stored even if it seems delivered: the connection may
     /// have failed without notice.
     pub(super) delivered_bytes_max: usize,
     /// Whether the client did not receive the whole reply.
     pub(super) is_undelivered: bool,
+    pub(super) recorder: ReplyRecorder,
+}
+
+/// Where the claim of a call is.
+#[derive(Debug)]
+pub(super) enum Claim {
+    /// In the memory of this process, until somebody asks for it.
+    InMemory {
+        attempt: FirstAttempt,
+        /// When the call began, by the clock of [`monotonic_ms`](crate::clock::monotonic_ms).
+        begun_ms: u64,
+    },
+    /// In the store.
+    Stored(StoredClaim),
+}
+
+/// A claim in the store.
+#[derive(Debug)]
+pub(super) struct StoredClaim {
+    pub(super) key: IdempotencyKey,
     /// Closes when the claim that was started in the background has been made. `None` if there is
     /// no such claim, or it has been awaited already.
-    pub(super) background_claim: Option<oneshot::Receiver<()>>,
-    pub(super) recorder: ReplyRecorder,
-    pub(super) lease: Lease,
+    pub(super) background: Option<oneshot::Receiver<()>>,
+    pub(super) lease: Option<Lease>,
+}
+
+impl IdempotentCall {
+    pub(super) fn is_keyed(&self) -> bool {
+        self.attempt_id.is_none()
+    }
 }

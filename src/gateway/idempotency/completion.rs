@@ -3,19 +3,27 @@
 //! The client does not wait for the store: the operations are started in the order in which they
 //! must be done, and continue in the background.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use tokio::sync::oneshot;
 
-use super::call::{DELIVERED_BYTES_MAX, IdempotentCall};
-use super::{Gateway, external_body};
+use super::call::{Claim, DELIVERED_BYTES_MAX, IdempotentCall, StoredClaim};
+use super::external_body;
+use super::recorder::ReplyRecorder;
 use crate::backoff::Backoff;
+use crate::clock::monotonic_ms;
 use crate::gateway::context::{MODEL_HEADER, RequestContext};
+use crate::gateway::in_flight::InFlight;
 use crate::gateway::local_response::LocalResponse as Answer;
 use crate::gateway::spawn::poll_then_spawn;
-use crate::idempotency::{ClaimMode, IdempotencyKey, ReplyHead, ReplyParts, ReplyStore};
+use crate::gateway::state::Gateway;
+use crate::idempotency::FirstAttempt;
+use crate::idempotency::{
+    ClaimMode, INLINE_BYTES_MAX, IdempotencyKey, ReplyHead, ReplyParts, ReplyStore,
+};
 use crate::ledger::AccountName;
 
 /// If the client has not acknowledged the whole response (in TCP) within this time, it counts as
@@ -69,9 +77,10 @@ pub(super) fn claim_in_background(
 /// claim is not made in time, the call goes on without it.
 pub(in crate::gateway) async fn await_claim(gateway: &Gateway, ctx: &mut RequestContext) {
     let Some(call) = &mut ctx.idempotent_call else { return };
-    let Some(background_claim) = &mut call.background_claim else { return };
-    if tokio::time::timeout(gateway.timeouts.ledger, background_claim).await.is_ok() {
-        call.background_claim = None;
+    let Claim::Stored(claim) = &mut call.claim else { return };
+    let Some(background) = &mut claim.background else { return };
+    if tokio::time::timeout(gateway.timeouts.ledger, background).await.is_ok() {
+        claim.background = None;
     }
 }
 
@@ -95,7 +104,7 @@ pub(in crate::gateway) async fn store_before_last_byte(
     ctx: &mut RequestContext,
 ) {
     let charged = ctx.access_log.charge.is_some();
-    if let Some(call) = ctx.idempotent_call.take_if(|call| call.is_keyed) {
+    if let Some(call) = ctx.idempotent_call.take_if(|call| call.is_keyed()) {
         call.complete(gateway, charged, true);
     }
 }
@@ -144,7 +153,7 @@ pub(in crate::gateway) async fn finish_claim(
 ) {
     let Some(call) = ctx.idempotent_call.take() else { return };
     let wanted =
-        call.is_keyed || call.is_undelivered || client_gone || call.keeps_delivered_reply();
+        call.is_keyed() || call.is_undelivered || client_gone || call.keeps_delivered_reply();
     call.complete(gateway, ctx.access_log.charge.is_some(), wanted);
 }
 
@@ -162,41 +171,106 @@ impl IdempotentCall {
         self.recorder.bytes() <= self.delivered_bytes_max
     }
 
-    /// Completes the claim of a charged call in the background, with its reply if that is wanted.
-    /// The claim of a call that was not charged is released.
+    /// Completes the claim of a charged call, with its reply if that is wanted. The claim of a call
+    /// that was not charged is released. Writes to the store go on in the background.
     fn complete(mut self: Box<Self>, gateway: &Gateway, charged: bool, wanted: bool) {
-        let mut ending = match charged {
-            true if wanted => ClaimEnding::Charged(self.recorder.complete_reply()),
-            true => ClaimEnding::Charged(None),
-            false => ClaimEnding::Released,
-        };
-        let reply_store = gateway.reply_store.clone();
-        let bodies = gateway.body_files.clone();
-        let in_flight_guard = gateway.settlements.begin();
+        let reply = if charged && wanted { self.recorder.complete_reply() } else { None };
+        let is_keyed = self.is_keyed();
+        let IdempotentCall { account, claim, recorder, .. } = *self;
+        match claim {
+            Claim::InMemory { attempt, .. } => {
+                let ending = AttemptEnding { account, attempt, charged, reply };
+                ending.complete(gateway, recorder);
+            }
+            Claim::Stored(claim) => {
+                let ending =
+                    if charged { ClaimEnding::Charged(reply) } else { ClaimEnding::Released };
+                complete_stored(gateway, (account, claim, recorder), ending, is_keyed && charged);
+            }
+        }
+    }
+}
+
+/// Completes a claim in the store, in the background. With `confirm`, its outcome is written once
+/// more where the store may lose what it acknowledged.
+fn complete_stored(
+    gateway: &Gateway,
+    (account, claim, recorder): (AccountName, StoredClaim, ReplyRecorder),
+    mut ending: ClaimEnding,
+    confirm: bool,
+) {
+    let reply_store = gateway.reply_store.clone();
+    let bodies = gateway.body_files.clone();
+    let in_flight_guard = gateway.settlements.begin();
+    poll_then_spawn(async move {
+        let StoredClaim { key, background, lease } = claim;
+        if let Some(background) = background {
+            // The channel closes without a message.
+            let _ = background.await;
+        }
+        if let ClaimEnding::Charged(reply) = &mut ending {
+            *reply = external_body::store_long_body(&bodies, &account, &key, reply.take()).await;
+        }
+        let is_known = retry_until_stored(&*reply_store, &account, &key, &mut ending).await;
+        if let ClaimEnding::Charged(Some(reply)) = &ending
+            && !is_known
+        {
+            external_body::delete_body(&bodies, &account, &key, reply).await;
+        }
+        // Until here the lease renewed the claim, and the recorder counted the bytes of the reply.
+        drop((lease, recorder, in_flight_guard));
+        if confirm && !reply_store.is_durable_at_once() {
+            confirm_after_fsync(&*reply_store, &account, &key, ending).await;
+        }
+    });
+}
+
+/// How a first attempt in memory ends.
+struct AttemptEnding {
+    account: AccountName,
+    attempt: FirstAttempt,
+    charged: bool,
+    reply: Option<ReplyParts>,
+}
+
+impl AttemptEnding {
+    /// Ends the attempt in memory, after a long body was written to the object store; and in the
+    /// store, if the store has it.
+    fn complete(self, gateway: &Gateway, recorder: ReplyRecorder) {
+        let is_long = |reply: &ReplyParts| reply.body.len() > INLINE_BYTES_MAX;
+        if !self.reply.as_ref().is_some_and(is_long) {
+            self.end(gateway.reply_store.clone(), &gateway.settlements);
+            return;
+        }
+        let (bodies, reply_store) = (gateway.body_files.clone(), gateway.reply_store.clone());
+        let (settlements, in_flight_guard) =
+            (gateway.settlements.clone(), gateway.settlements.begin());
+        let mut ending = self;
         poll_then_spawn(async move {
-            let IdempotentCall {
-                account, key, is_keyed, recorder, background_claim, lease, ..
-            } = *self;
-            if let Some(background_claim) = background_claim {
-                // The channel closes without a message.
-                let _ = background_claim.await;
-            }
-            if let ClaimEnding::Charged(reply) = &mut ending {
-                *reply =
-                    external_body::store_long_body(&bodies, &account, &key, reply.take()).await;
-            }
-            let is_known = retry_until_stored(&*reply_store, &account, &key, &mut ending).await;
-            if let ClaimEnding::Charged(Some(reply)) = &ending
-                && !is_known
-            {
-                external_body::delete_body(&bodies, &account, &key, reply).await;
-            }
-            // Until here the lease renewed the claim, and the recorder counted the bytes of the
-            // reply.
-            drop((lease, recorder, in_flight_guard));
-            if is_keyed && charged && !reply_store.is_durable_at_once() {
-                confirm_after_fsync(&*reply_store, &account, &key, ending).await;
-            }
+            let key = ending.attempt.key();
+            let account = &ending.account;
+            ending.reply =
+                external_body::store_long_body(&bodies, account, &key, ending.reply.take()).await;
+            ending.end(reply_store, &settlements);
+            drop((recorder, in_flight_guard));
+        });
+    }
+
+    fn end(self, reply_store: Arc<dyn ReplyStore>, settlements: &InFlight) {
+        let AttemptEnding { account, attempt, charged, reply } = self;
+        let key = attempt.key();
+        let (promoted, mut ending) = if charged {
+            let Some((promoted, reply)) = attempt.complete(reply, monotonic_ms()) else { return };
+            (promoted, ClaimEnding::Charged(reply))
+        } else {
+            let Some(promoted) = attempt.release() else { return };
+            (promoted, ClaimEnding::Released)
+        };
+        let in_flight_guard = settlements.begin();
+        poll_then_spawn(async move {
+            let lease = promoted.await_claim().await;
+            retry_until_stored(&*reply_store, &account, &key, &mut ending).await;
+            drop((lease, in_flight_guard));
         });
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 
+use crate::idempotency::AttemptId;
 use crate::ledger::AccountName;
 
 /// A client that honours `retry-after` has retried by then.
@@ -19,7 +20,7 @@ const CALLS_MAX: u64 = 16_384;
 
 /// How many attempts of each call were refused and not yet retried.
 #[derive(Debug)]
-pub(crate) struct RefusedAttempts(Cache<(AccountName, String), Arc<AtomicU32>>);
+pub(crate) struct RefusedAttempts(Cache<(AccountName, AttemptId), Arc<AtomicU32>>);
 
 impl Default for RefusedAttempts {
     fn default() -> RefusedAttempts {
@@ -29,15 +30,15 @@ impl Default for RefusedAttempts {
 }
 
 impl RefusedAttempts {
-    /// Remembers that an attempt of the call with this claim name was refused.
-    pub(super) fn add(&self, account: &AccountName, name: &str) {
-        let count = self.0.get_with((account.clone(), name.to_owned()), Arc::default);
+    /// Remembers that an attempt of the call was refused.
+    pub(super) fn add(&self, account: &AccountName, id: &AttemptId) {
+        let count = self.0.get_with((account.clone(), id.clone()), Arc::default);
         count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes a refused attempt of this call; `false` if there is none.
-    pub(super) fn take(&self, account: &AccountName, name: &str) -> bool {
-        let Some(count) = self.0.get(&(account.clone(), name.to_owned())) else { return false };
+    pub(super) fn take(&self, account: &AccountName, id: &AttemptId) -> bool {
+        let Some(count) = self.0.get(&(account.clone(), id.clone())) else { return false };
         let one_less = |count: u32| count.checked_sub(1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
@@ -51,10 +52,12 @@ mod tests {
     fn as_many_retries_are_new_calls_as_attempts_were_refused() {
         let refused = RefusedAttempts::default();
         let [ada, bob] = ["ada", "bob"].map(|name| AccountName::parse(name).expect("a name"));
-        assert!(!refused.take(&ada, "call"));
-        (0..2).for_each(|_| refused.add(&ada, "call"));
-        assert!(!refused.take(&bob, "call") && !refused.take(&ada, "other"));
-        assert!(refused.take(&ada, "call") && refused.take(&ada, "call"));
-        assert!(!refused.take(&ada, "call"));
+        let [call, other] =
+            [1, 2].map(|digit| AttemptId { endpoint: "chat".into(), content: [digit; 32] });
+        assert!(!refused.take(&ada, &call));
+        (0..2).for_each(|_| refused.add(&ada, &call));
+        assert!(!refused.take(&bob, &call) && !refused.take(&ada, &other));
+        assert!(refused.take(&ada, &call) && refused.take(&ada, &call));
+        assert!(!refused.take(&ada, &call));
     }
 }

@@ -66,6 +66,8 @@ struct ReplayBody<'a> {
 
 /// Where a body is stored.
 enum ReplaySource {
+    /// In the memory of this process.
+    Memory(Bytes),
     /// In the ledger's store; this is the number of the next piece.
     Store(u32),
     /// In the object store.
@@ -81,6 +83,11 @@ impl<'a> ReplayBody<'a> {
         stored: &'a StoredReply,
     ) -> Result<Option<ReplayBody<'a>>, ()> {
         let owner = &stored.owner;
+        if let Some(body) = &stored.body {
+            let source = ReplaySource::Memory(body.clone());
+            let bytes_left = body.len() as u64;
+            return Ok(Some(ReplayBody { gateway, account, owner, source, bytes_left }));
+        }
         let Some(body) = stored.head.external_body else {
             return Ok(Some(ReplayBody {
                 gateway,
@@ -114,6 +121,7 @@ impl<'a> ReplayBody<'a> {
         let (gateway, account) = (self.gateway, self.account);
         let reading = async {
             match &mut self.source {
+                ReplaySource::Memory(body) => Ok(Some(std::mem::take(body))),
                 ReplaySource::Store(number) => {
                     let piece = gateway.reply_store.read_piece(account, self.owner, *number).await;
                     *number += 1;

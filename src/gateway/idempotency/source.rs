@@ -1,6 +1,6 @@
 //! Reads the headers by which a call may be a repeat: an idempotency key, or a count of retries.
 
-use std::time::Duration;
+use std::borrow::Cow;
 
 use pingora::proxy::Session;
 
@@ -8,6 +8,8 @@ use super::fingerprint;
 use crate::dialect::{CallError, Endpoint};
 use crate::gateway::api_error::ApiError;
 use crate::hex::to_hex;
+use crate::idempotency::ATTEMPT_TTL_MS;
+use crate::idempotency::{AttemptId, IdempotencyKey};
 
 /// The header with the idempotency key: calls under the same key are made once.
 pub(in crate::gateway) const KEY_HEADER: &str = "idempotency-key";
@@ -17,10 +19,9 @@ pub(in crate::gateway) const KEY_BYTES_MAX: usize = 255;
 /// The header in which official clients count their earlier attempts of a call.
 pub(in crate::gateway) const RETRY_COUNT_HEADER: &str = "x-stainless-retry-count";
 
-/// How long a key and its reply are stored. [`RETRY_TTL`] is the time for calls without a key.
-pub(in crate::gateway) const KEY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-
-pub(in crate::gateway) const RETRY_TTL: Duration = Duration::from_secs(10 * 60);
+/// How long a key and its reply are stored, in ms. Attempts without a key are remembered for
+/// [`ATTEMPT_TTL_MS`].
+pub(super) const KEY_TTL_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// How a call says that it may be repeated, or is a repeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,20 +60,28 @@ impl IdempotencySource {
         })
     }
 
-    pub(super) fn claim_name(&self, endpoint: Endpoint, content: &[u8; 32]) -> String {
-        let endpoint = endpoint.name();
+    /// Returns the key of a call in the store. `owner` is the id of the call.
+    pub(super) fn key(
+        &self,
+        endpoint: Endpoint,
+        content: [u8; 32],
+        owner: String,
+    ) -> IdempotencyKey {
         match self {
-            IdempotencySource::Keyed(key) => format!("key:{endpoint}:{key}"),
+            IdempotencySource::Keyed(key) => {
+                let name = format!("key:{}:{key}", endpoint.name());
+                IdempotencyKey { name, content, owner, life_ms: KEY_TTL_MS }
+            }
             IdempotencySource::FirstAttempt | IdempotencySource::Retry => {
-                format!("retry:{endpoint}:{}", to_hex(content))
+                attempt_id(endpoint, content).key(owner, ATTEMPT_TTL_MS)
             }
         }
     }
+}
 
-    pub(super) fn ttl_ms(&self) -> u64 {
-        let life = if matches!(self, IdempotencySource::Keyed(_)) { KEY_TTL } else { RETRY_TTL };
-        u64::try_from(life.as_millis()).unwrap_or(u64::MAX)
-    }
+/// Returns what the attempts of a call have in common.
+pub(super) fn attempt_id(endpoint: Endpoint, content: [u8; 32]) -> AttemptId {
+    AttemptId { endpoint: Cow::Borrowed(endpoint.name()), content }
 }
 
 /// Whether a call may be a repeat: it has a key, or a retry count other than 0.

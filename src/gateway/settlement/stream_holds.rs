@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::dialect::relay::RelayError;
 use crate::gateway::context::{RelayedCall, RequestContext};
+use crate::gateway::idempotency;
 use crate::gateway::settlement;
 use crate::gateway::settlement::funding::Funding;
 use crate::gateway::settlement::stream_budget::{divide, extend_threshold};
@@ -92,7 +93,8 @@ pub(crate) fn halfway_to_held(cost: Money, held: Money) -> Money {
 /// Writes the cost of the response so far to the ledger, in the background. If this process dies,
 /// that amount is charged.
 pub(crate) fn write_checkpoint(gateway: &Gateway, ctx: &mut RequestContext) {
-    let request_id = ctx.id.clone();
+    let to_store = idempotency::attempt_to_store(gateway, ctx);
+    let ids = (ctx.id.clone(), idempotency::retry_digest(ctx));
     let Some(relaying) = ctx.relaying() else { return };
     let Some(usage) = relaying.billable_usage() else { return };
     let usage = relaying.stream_budget.cap_usage(usage);
@@ -101,13 +103,19 @@ pub(crate) fn write_checkpoint(gateway: &Gateway, ctx: &mut RequestContext) {
         return;
     }
     let Funding::Held { hold, key, .. } = &relaying.funding else { return };
-    let line = settlement::journal_line(request_id, relaying, key, usage);
+    let line = settlement::journal_line(ids, relaying, key, usage);
     let line = serde_json::to_string(&line).unwrap_or_default();
     let (ledger, account, id) =
         (gateway.ledger.clone(), hold.account().clone(), hold.id().to_owned());
     relaying.stream_budget.checkpointed_cost = charge;
     poll_then_spawn(async move {
-        let noted = ledger.submit(&account, Operation::Checkpoint { id, charge, line }).await;
+        let noted = async {
+            if let Some(attempt) = to_store {
+                attempt.store().await?;
+            }
+            ledger.submit(&account, Operation::Checkpoint { id, charge, line }).await
+        };
+        let noted = noted.await;
         if let Err(why) = noted {
             log::debug!(event = "checkpoint_failed", error:% = why; "checkpoint failed");
         }

@@ -90,5 +90,6 @@ fn journal_line(claim: &JobClaim) -> Option<JournalLine> {
         rejected_usage: None,
         price_version: job.price_version.clone(),
         vendor_request_id: Some(vendor_id.clone()),
+        retry_digest: None,
     })
 }

@@ -8,10 +8,12 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::embedded_fleet::EmbeddedFleet;
+use super::fleet_errors::log_fleet_error;
 use super::outbox_upkeep::maintain_outbox;
 use super::uptime::{PROBE_TIMEOUT, Uptime};
 use crate::idempotency::ReplyStore;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Unavailable};
 use crate::store::outbox::{Outbox, SegmentReplay};
 use crate::store::sqlite::SqliteStore;
 
@@ -22,7 +24,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct EmbeddedMaintenance {
     outbox: Outbox<SqliteStore>,
     replay: Mutex<SegmentReplay>,
-    adopted: AtomicBool,
+    fleet: Arc<EmbeddedFleet>,
     /// Whether the store answered the last probe. A store whose file was deleted or replaced has
     /// lost what it committed, so no file of the outbox is removed while this is `false`.
     is_store_up: AtomicBool,
@@ -32,20 +34,16 @@ impl EmbeddedMaintenance {
     pub(super) fn new(
         outbox: Outbox<SqliteStore>,
         reply_store: Arc<dyn ReplyStore>,
+        fleet: Arc<EmbeddedFleet>,
     ) -> EmbeddedMaintenance {
         let replay = Mutex::new(SegmentReplay::new(outbox.log.clone(), reply_store));
-        let [adopted, is_store_up] = [false; 2].map(AtomicBool::new);
-        EmbeddedMaintenance { outbox, replay, adopted, is_store_up }
+        EmbeddedMaintenance { outbox, replay, fleet, is_store_up: AtomicBool::new(false) }
     }
 
     /// Whether the store has all entries that earlier processes left, and has accepted every write
     /// for `span`, or at least for the time in which callers retry.
     pub(super) fn is_stable_for(&self, span: Duration) -> bool {
-        self.has_adopted() && self.outbox.log.is_quiescent(span)
-    }
-
-    fn has_adopted(&self) -> bool {
-        self.adopted.load(Ordering::SeqCst)
+        self.fleet.has_adopted() && self.outbox.log.is_quiescent(span)
     }
 
     pub(super) fn is_outbox_writable(&self) -> bool {
@@ -54,6 +52,10 @@ impl EmbeddedMaintenance {
 
     pub(super) fn flush(&self) {
         self.outbox.log.flush();
+    }
+
+    pub(super) async fn leave(&self) -> Result<(), Unavailable> {
+        self.fleet.leave().await
     }
 
     pub(super) async fn run(&self, uptime: &Uptime) {
@@ -65,7 +67,7 @@ impl EmbeddedMaintenance {
                         event = "outbox_write_failed", error:% = why;
                         "store id not written to the outbox"
                     );
-                } else if !self.has_adopted() {
+                } else if !self.fleet.has_adopted() {
                     self.adopt_orphans().await;
                 }
                 let has_answered = matches!(timeout(PROBE_TIMEOUT, store.ping()).await, Ok(Ok(())));
@@ -74,6 +76,9 @@ impl EmbeddedMaintenance {
                     uptime.record_success();
                 } else {
                     uptime.reset();
+                }
+                if let Err(why) = self.fleet.update().await {
+                    log_fleet_error(&why);
                 }
                 sleep(PROBE_INTERVAL).await;
             }
@@ -90,7 +95,7 @@ impl EmbeddedMaintenance {
     async fn adopt_orphans(&self) {
         let now = std::time::Instant::now();
         match self.replay.lock().await.adopt_orphans(&self.outbox.store, Some(now)).await {
-            Ok(()) => self.adopted.store(true, Ordering::SeqCst),
+            Ok(()) => self.fleet.set_adopted(),
             Err(why) => log::warn!(
                 event = "outbox_adoption_failed", error:% = why;
                 "orphaned outbox segments pending"

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::fleet_errors::log_fleet_error;
 use super::identity::{IdentityError, StoreIdentity};
 use super::lease_batches::{LEASES_BATCH, duration_ms};
 use super::outbox_upkeep::maintain_outbox;
@@ -15,7 +16,7 @@ use crate::idempotency::{ClaimMode, IdempotencyKey, ReplyStore};
 use crate::ledger::lease::LeaseEntry;
 use crate::ledger::{Leases, Unavailable};
 use crate::store::outbox::{Outbox, RedisRun, SegmentReplay};
-use crate::store::redis::{RedisStore, RunGate, RunScripts, ServerInfo};
+use crate::store::redis::{RedisFleet, RedisStore, RunGate, RunScripts, ServerInfo};
 
 /// The server is asked for its run this often.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
@@ -36,6 +37,7 @@ pub(super) struct SharedMaintenance {
     reply_store: Arc<dyn ReplyStore>,
     lease: Duration,
     replay: tokio::sync::Mutex<SegmentReplay>,
+    fleet: Arc<RedisFleet>,
     /// How long the run had lasted when the server last answered, and when that was.
     run_uptime: Mutex<Option<(Duration, Instant)>>,
 }
@@ -70,6 +72,7 @@ impl SharedMaintenance {
         leases: Leases,
         reply_store: Arc<dyn ReplyStore>,
         lease: Duration,
+        fleet: Arc<RedisFleet>,
     ) -> SharedMaintenance {
         let replay =
             tokio::sync::Mutex::new(SegmentReplay::new(outbox.log.clone(), reply_store.clone()));
@@ -80,6 +83,7 @@ impl SharedMaintenance {
             reply_store,
             lease,
             replay,
+            fleet,
             run_uptime: Mutex::default(),
         }
     }
@@ -120,6 +124,7 @@ impl SharedMaintenance {
                     }
                     self.gate.set_unreachable(false);
                     self.on_probe(&seen, &mut progress, uptime).await;
+                    self.poll_fleet().await;
                 }
                 Err(IdentityError::Unavailable(why)) => {
                     uptime.reset();
@@ -132,10 +137,23 @@ impl SharedMaintenance {
                 }
                 Err(IdentityError::Replaced) => self.on_replaced(&mut progress, uptime),
             }
+            self.fleet.note_silence();
             tokio::select! {
                 () = sleep(PROBE_INTERVAL) => {}
                 () = self.gate.wakeup.notified() => {}
             }
+        }
+    }
+
+    pub(super) async fn leave(&self) -> Result<(), Unavailable> {
+        self.fleet.leave().await
+    }
+
+    /// Tells the other gateways that this one serves, and answers their questions.
+    async fn poll_fleet(&self) {
+        let polled = timeout(PROBE_TIMEOUT, self.fleet.poll()).await;
+        if let Err(why) = polled.unwrap_or_else(|_| Err(probe_timeout_error())) {
+            log_fleet_error(&why);
         }
     }
 

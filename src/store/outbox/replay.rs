@@ -15,7 +15,7 @@ use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files;
 use super::settlement_log::{HoldEndKey, SettlementLog};
 use super::target::ServerRun;
-use super::{job_orders, started_calls};
+use super::{job_orders, started_calls, superseded};
 use crate::idempotency::{ClaimMode, ReplyStore};
 use crate::ledger::{AccountName, Outcome, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
@@ -57,6 +57,15 @@ enum ReplayPart {
     /// Only the urgent ones: entries that no run has acknowledged, and the most recent ones.
     Recent,
     All,
+}
+
+/// Whose entries are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EntryOrigin {
+    /// Those of this process.
+    Own,
+    /// Those of a process that has ended.
+    Adopted,
 }
 
 /// The counts of a replay.
@@ -134,7 +143,8 @@ impl SegmentReplay {
     ) -> Result<(), Unavailable> {
         self.is_own_pending = true;
         let (files, last, unwritten) = self.log.replay_snapshot().map_err(outbox_error)?;
-        let outcome = self.replay_files(run, files, unwritten, part).await?;
+        let which = (EntryOrigin::Own, part);
+        let outcome = self.replay_files(run, files, unwritten, which).await?;
         if outcome.is_complete() {
             self.is_own_pending = false;
             self.log.record_all_acked(run.name(), last);
@@ -207,7 +217,8 @@ impl SegmentReplay {
         let files = or_log_error(&dir.path, dir.list_segments(SegmentKind::HoldEnds).map(Some));
         let Some(files) = files else { return Ok(()) };
         files.iter().for_each(|file| trim_segment(file));
-        let outcome = self.replay_files(run, files, Vec::new(), part).await?;
+        let which = (EntryOrigin::Adopted, part);
+        let outcome = self.replay_files(run, files, Vec::new(), which).await?;
         log_replay(&outcome, "adopted");
         self.restore_jobs(run, &self.adopted[index].dir).await?;
         self.is_adopted_pending |= outcome.deferred > 0;
@@ -317,11 +328,12 @@ impl SegmentReplay {
         run: &impl ServerRun,
         files: Vec<PathBuf>,
         unwritten: Vec<u8>,
-        part: ReplayPart,
+        (origin, part): (EntryOrigin, ReplayPart),
     ) -> Result<ReplayOutcome, Unavailable> {
         let (mut acks, mut outcome) = (Acknowledgements::default(), ReplayOutcome::default());
         let (records, _) = record::parse_segment(&unwritten);
-        self.send_missing(run, acks.missing_entries(records, i64::MIN).0, &mut outcome).await?;
+        let lacking = acks.missing_entries(records, i64::MIN).0;
+        self.send_missing(run, lacking, origin, &mut outcome).await?;
         let mut since = (part == ReplayPart::All).then_some(i64::MIN);
         for file in files.iter().rev() {
             let records = read_segment(file, &mut outcome).await;
@@ -332,7 +344,7 @@ impl SegmentReplay {
             since = since.or(record::last_entry_ms(&records).map(|last| last - RECENT_MS));
             let (lacking, left) = acks.missing_entries(records, since.unwrap_or(i64::MIN));
             outcome.deferred += left.len();
-            self.send_missing(run, lacking, &mut outcome).await?;
+            self.send_missing(run, lacking, origin, &mut outcome).await?;
         }
         Ok(outcome)
     }
@@ -341,12 +353,20 @@ impl SegmentReplay {
         &self,
         run: &impl ServerRun,
         entries: Vec<SettlementEntry>,
+        origin: EntryOrigin,
         outcome: &mut ReplayOutcome,
     ) -> Result<(), Unavailable> {
         for batch in entries.rchunks(LOOKUP_BATCH) {
             let unapplied = self.select_unapplied(run, batch, outcome).await?;
             for few in unapplied.rchunks(CONCURRENCY_MAX) {
-                let sending = few.iter().map(|entry| run.apply_in(&entry.account, &entry.op));
+                let sending = few.iter().map(async |entry| {
+                    if origin == EntryOrigin::Adopted
+                        && let Some(void) = superseded::void_of(&*self.reply_store, entry).await?
+                    {
+                        return run.apply_in(&entry.account, &void).await;
+                    }
+                    run.apply_in(&entry.account, &entry.op).await
+                });
                 for (entry, answer) in few.iter().zip(join_all(sending).await) {
                     self.record_delivered(run, entry, &answer?, outcome);
                 }

@@ -89,6 +89,24 @@ impl SegmentDir {
         Ok(orphans)
     }
 
+    /// Whether another process lives that has a folder here.
+    pub(super) fn has_live_peer(&self) -> io::Result<bool> {
+        let Some(root) = self.path.parent() else { return Ok(false) };
+        for found in fs::read_dir(root)? {
+            let found = found?;
+            if !found.file_type()?.is_dir() || found.path() == self.path {
+                continue;
+            }
+            match File::open(found.path().join(LOCK_FILE)).map(|lock| lock.try_lock_shared()) {
+                Ok(Err(TryLockError::WouldBlock)) => return Ok(true),
+                Ok(Ok(())) => {}
+                Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+                Ok(Err(TryLockError::Error(why))) | Err(why) => return Err(why),
+            }
+        }
+        Ok(false)
+    }
+
     /// Checks that the lock file and the current segment of hold ends are still at their paths, and
     /// were not replaced.
     ///

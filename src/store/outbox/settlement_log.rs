@@ -36,7 +36,7 @@ const QUIET_PERIOD: Duration = Duration::from_secs(10);
 /// The log of hold ends, in a folder of this process that also has the records of started calls and
 /// of video jobs.
 pub(in crate::store) struct SettlementLog {
-    pub(super) root: PathBuf,
+    pub(in crate::store) root: PathBuf,
     pub(super) retention: Retention,
     pub(super) calls: StartedCalls,
     pub(super) orders: JobOrders,
@@ -244,6 +244,11 @@ impl SettlementLog {
     /// Returns the folder that this log writes into.
     pub(super) fn segment_dir(&self) -> Arc<SegmentDir> {
         self.lock_state().dir.clone()
+    }
+
+    /// Whether another process lives that writes to this outbox.
+    pub(in crate::store) fn has_live_peer(&self) -> std::io::Result<bool> {
+        self.segment_dir().has_live_peer()
     }
 
     /// Records that the run `run_id` of the store has acknowledged an entry.

@@ -63,7 +63,7 @@ fn parse_claim_result(reply: &[String]) -> Result<ClaimResult, Unavailable> {
         ["mine"] => ClaimResult::Claimed,
         ["running"] => ClaimResult::Running,
         ["lapsed", owner] => ClaimResult::Expired { owner: (*owner).to_owned() },
-        ["not_kept"] => ClaimResult::ReplyNotStored,
+        ["not_kept", owner] => ClaimResult::ReplyNotStored { owner: (*owner).to_owned() },
         ["other_content"] => ClaimResult::ContentMismatch,
         ["replied", owner, head, bytes] => {
             let unreadable = |why: String| Unavailable(format!("a reply cannot be read: {why}"));
@@ -71,6 +71,7 @@ fn parse_claim_result(reply: &[String]) -> Result<ClaimResult, Unavailable> {
                 owner: (*owner).to_owned(),
                 head: serde_json::from_str(head).map_err(|why| unreadable(why.to_string()))?,
                 bytes: bytes.parse().map_err(|_| unreadable((*bytes).to_owned()))?,
+                body: None,
             })
         }
         other => return Err(Unavailable(format!("unexpected answer: {other:?}"))),

@@ -20,6 +20,7 @@ pub(in crate::store) struct Scripts {
     pub(super) index: IndexScripts,
     pub(super) idempotency: IdempotencyScripts,
     pub(super) storage: StorageScripts,
+    pub(super) fleet: FleetScripts,
 }
 
 impl Default for Scripts {
@@ -45,6 +46,7 @@ impl Scripts {
             index: IndexScripts::build(make),
             idempotency: IdempotencyScripts::build(make),
             storage: StorageScripts::build(make),
+            fleet: FleetScripts::build(make),
         }
     }
 
@@ -60,7 +62,10 @@ impl Scripts {
         let idempotency = [claim, renew, complete, release];
         let StorageScripts { put, measure, evict, report_usage, recount } = &self.storage;
         let storage = [put, measure, evict, report_usage, recount];
-        money.into_iter().chain(videos).chain(index).chain(idempotency).chain(storage).collect()
+        let FleetScripts { poll, ask, leave } = &self.fleet;
+        let fleet = [poll, ask, leave];
+        let all = money.into_iter().chain(videos).chain(index).chain(idempotency);
+        all.chain(storage).chain(fleet).collect()
     }
 }
 
@@ -132,6 +137,13 @@ pub(super) struct StorageScripts {
     pub(super) report_usage: Script,
     /// Sets the total of the index to the sum of its accounts.
     pub(super) recount: Script,
+}
+
+/// The scripts on the gateways that share the store.
+pub(super) struct FleetScripts {
+    pub(super) poll: Script,
+    pub(super) ask: Script,
+    pub(super) leave: Script,
 }
 
 /// All scripts, stamped with the run of the server that they are for. No other run of the server
@@ -270,6 +282,17 @@ impl IdempotencyScripts {
                 &[prelude, STORAGE_LUA, include_str!("scripts/idempotency/complete.lua")],
             ),
             release: make(ALLOW_OOM, &[prelude, include_str!("scripts/idempotency/release.lua")]),
+        }
+    }
+}
+
+impl FleetScripts {
+    fn build(make: ScriptBuilder<'_>) -> FleetScripts {
+        let prelude = include_str!("scripts/fleet/prelude.lua");
+        FleetScripts {
+            poll: make(ALLOW_OOM, &[prelude, include_str!("scripts/fleet/poll.lua")]),
+            ask: make(ALLOW_OOM, &[prelude, include_str!("scripts/fleet/ask.lua")]),
+            leave: make(ALLOW_OOM, &[prelude, include_str!("scripts/fleet/leave.lua")]),
         }
     }
 }

@@ -64,6 +64,15 @@ pub(super) fn last_seq(c: &Connection, account: i64) -> rusqlite::Result<i64> {
     select.query_row([account], |row| row.get(0))
 }
 
+/// Returns the last number in the journal of the account with this name; 0 if there is none.
+pub(super) fn journal_length(c: &Connection, name: &AccountName) -> rusqlite::Result<u64> {
+    let mut select = c.prepare_cached(
+        "SELECT coalesce(max(seq), 0) FROM journal
+         WHERE account = (SELECT id FROM account WHERE name = ?)",
+    )?;
+    select.query_row([name.as_str()], |row| row.get::<_, i64>(0).map(i64::unsigned_abs))
+}
+
 /// Appends a charge to an account's journal, with the number `seq`.
 pub(super) fn append_posting(
     c: &Connection,

@@ -125,11 +125,11 @@ impl ClaimRecord {
             return Some(Ok(ClaimResult::ContentMismatch));
         }
         match self.head.as_deref() {
-            Some("") => return Some(Ok(ClaimResult::ReplyNotStored)),
+            Some("") => return Some(Ok(ClaimResult::ReplyNotStored { owner: self.owner })),
             Some(head) => {
                 let head = serde_json::from_str(head).map_err(|why| Unavailable(why.to_string()));
-                let kept =
-                    |head: ReplyHead| StoredReply { owner: self.owner, head, bytes: self.bytes };
+                let (owner, bytes) = (self.owner, self.bytes);
+                let kept = |head: ReplyHead| StoredReply { owner, head, bytes, body: None };
                 return Some(head.map(kept).map(ClaimResult::Replied));
             }
             None => {}

@@ -94,8 +94,12 @@ async fn a_body_of_any_size_comes_back_byte_for_byte([one, other]: &[OpenStore; 
         assert_eq!(take(&*one.reply_store, &account, &naming, LONG_MS).await, ClaimResult::Claimed);
         let ended = one.reply_store.complete(&account, &naming, Some(reply(written.clone()))).await;
         assert_eq!(ended, Ok(true));
-        let kept =
-            StoredReply { owner: naming.owner.clone(), head: head(), bytes: written.len() as u64 };
+        let kept = StoredReply {
+            owner: naming.owner.clone(),
+            head: head(),
+            bytes: written.len() as u64,
+            body: None,
+        };
         let found = take(&*other.reply_store, &account, &naming, LONG_MS).await;
         assert_eq!(found, ClaimResult::Replied(kept));
         let pieces = body(&*other.reply_store, &account, &naming.owner).await;
@@ -194,7 +198,9 @@ async fn fill(repeats: &dyn ReplyStore, account: &AccountName, life_ms: u64) -> 
         let naming = IdempotencyKey { life_ms, ..naming(&id, &id) };
         let ended = repeats.complete(account, &naming, Some(reply(large.clone()))).await;
         assert_eq!(ended, Ok(true));
-        if take(repeats, account, &naming, LONG_MS).await == ClaimResult::ReplyNotStored {
+        if take(repeats, account, &naming, LONG_MS).await
+            == (ClaimResult::ReplyNotStored { owner: naming.owner.clone() })
+        {
             assert_eq!(body(repeats, account, &id).await, Vec::<Bytes>::new());
             return number;
         }

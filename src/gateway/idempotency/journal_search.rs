@@ -1,0 +1,94 @@
+//! Searches the journal for a call whose first attempt no process remembers: its gateway has died.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::clock::unix_ms;
+use crate::gateway::api_error::{ApiError, ServerError};
+use crate::gateway::budgets::tenants::Tenant;
+use crate::gateway::state::Gateway;
+use crate::idempotency::AttemptId;
+use crate::idempotency::{ATTEMPT_TTL_MS, encode_digest};
+use crate::ledger::AccountName;
+
+/// At most this many journals are searched at the same time, and of an account only one.
+pub(in crate::gateway) const JOURNAL_SEARCHES_MAX: usize = 4;
+/// The number of entries that are read at a time.
+const PAGE_ENTRIES: u32 = 500;
+/// At most this many pages are read. Of an account with more charges in ten minutes, the call is
+/// taken for one that was charged.
+const PAGES_MAX: u32 = 1_000;
+
+/// What the search reads of a journal line.
+#[derive(Deserialize)]
+struct AttemptLine<'a> {
+    at: i64,
+    endpoint: &'a str,
+    retry_digest: Option<&'a str>,
+}
+
+/// Whether an attempt of a call was charged within the time for which attempts are remembered.
+///
+/// # Errors
+/// The ledger does not answer.
+pub(super) async fn was_charged(
+    gateway: &Gateway,
+    tenant: &Arc<Tenant>,
+    account: &AccountName,
+    id: &AttemptId,
+) -> Result<bool, ApiError> {
+    // Both semaphores are never closed.
+    let _own = tenant.count_turn().acquire_owned().await.ok();
+    let _turn = gateway.journal_searches.clone().acquire_owned().await.ok();
+    let digest = encode_digest(&id.content);
+    let since = unix_ms().saturating_sub_unsigned(ATTEMPT_TTL_MS);
+    let length = gateway.ledger.journal_length(account);
+    let mut last = gateway
+        .with_ledger_timeout("journal", length)
+        .await
+        .map_err(|_| ServerError::LedgerUnavailable)?;
+    for _ in 0..PAGES_MAX {
+        let first = last.saturating_sub(u64::from(PAGE_ENTRIES));
+        let count = u32::try_from(last - first).unwrap_or(PAGE_ENTRIES);
+        let page = gateway.ledger.read_journal(account, first, count);
+        let page = gateway
+            .with_ledger_timeout("journal", page)
+            .await
+            .map_err(|_| ServerError::LedgerUnavailable)?;
+        let lines = page.iter().filter(|entry| entry.line.contains(&digest));
+        if lines
+            .filter_map(|entry| parse_line(&entry.line))
+            .any(|line| line.endpoint == id.endpoint && line.retry_digest == Some(digest.as_str()))
+        {
+            return Ok(true);
+        }
+        // Entries are in the order in which calls ended, or a few seconds off.
+        let oldest = page.first().and_then(|entry| parse_line(&entry.line)).map(|line| line.at);
+        if first == 0 || oldest.is_some_and(|at| at < since) {
+            return Ok(false);
+        }
+        last = first;
+    }
+    Ok(true)
+}
+
+fn parse_line(line: &str) -> Option<AttemptLine<'_>> {
+    serde_json::from_str(line).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_the_content_of_its_call() {
+        let digest = encode_digest(&[255; 32]);
+        assert_eq!(digest, format!("{}8", "_".repeat(42)));
+        let text = format!(r#"{{"at":7,"endpoint":"chat","retry_digest":"{digest}","more":[1]}}"#);
+        let line = parse_line(&text).expect("a line");
+        assert_eq!((line.at, line.endpoint, line.retry_digest), (7, "chat", Some(&*digest)));
+        let without = parse_line(r#"{"at":7,"endpoint":"chat"}"#).expect("a line");
+        assert_eq!(without.retry_digest, None);
+    }
+}

@@ -1,0 +1,76 @@
+//! First attempts that the store has to know before money moves for them.
+
+use std::sync::Arc;
+
+use super::call::{Claim, StoredClaim};
+use crate::clock::monotonic_ms;
+use crate::gateway::context::RequestContext;
+use crate::gateway::state::Gateway;
+use crate::idempotency::store_attempt;
+use crate::idempotency::{AttemptId, ClaimMode, ClaimResult, FirstAttempts, ReplyStore};
+use crate::ledger::{AccountName, Leases, Unavailable};
+
+/// A running first attempt that is to be written to the store.
+pub(in crate::gateway) struct AttemptToStore {
+    attempts: FirstAttempts,
+    account: AccountName,
+    id: AttemptId,
+    reply_store: Arc<dyn ReplyStore>,
+    leases: Leases,
+    lease_ms: u64,
+}
+
+impl AttemptToStore {
+    /// Writes the attempt to the store, unless it is there.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(in crate::gateway) async fn store(self) -> Result<(), Unavailable> {
+        let AttemptToStore { attempts, account, id, reply_store, leases, lease_ms } = self;
+        let stores = (&*reply_store, &leases);
+        store_attempt(&attempts, (&account, &id), stores, lease_ms, monotonic_ms()).await
+    }
+}
+
+/// Returns the first attempt of a call, if it is only in the memory of this process. The store has
+/// to have it before a checkpoint of the call: if this process dies, the checkpoint is charged, and
+/// a retry has to know.
+pub(in crate::gateway) fn attempt_to_store(
+    gateway: &Gateway,
+    ctx: &RequestContext,
+) -> Option<AttemptToStore> {
+    let call = ctx.idempotent_call.as_ref()?;
+    let Claim::InMemory { attempt, .. } = &call.claim else { return None };
+    Some(AttemptToStore {
+        attempts: gateway.first_attempts.clone(),
+        account: call.account.clone(),
+        id: attempt.id().clone(),
+        reply_store: gateway.reply_store.clone(),
+        leases: gateway.leases.clone(),
+        lease_ms: gateway.timeouts.lease_ms(),
+    })
+}
+
+/// Whether a call may be charged. If this process was away for so long that others may have taken
+/// it for dead, a retry may have been made as a call of its own; then this one must not be charged.
+pub(in crate::gateway) async fn keeps_claim(gateway: &Gateway, ctx: &mut RequestContext) -> bool {
+    let Some(call) = &mut ctx.idempotent_call else { return true };
+    let Claim::InMemory { attempt, begun_ms } = &call.claim else { return true };
+    if !gateway.fleet.was_away_since(*begun_ms) {
+        return true;
+    }
+    let key = attempt.key();
+    let lease_ms = gateway.timeouts.lease_ms();
+    let claiming = gateway.reply_store.claim_key(&call.account, &key, &ClaimMode::IfFree, lease_ms);
+    let claimed = gateway.with_ledger_timeout("repeat", claiming).await;
+    if claimed != Ok(ClaimResult::Claimed) {
+        log::warn!(
+            event = "attempt_superseded", request_id = ctx.id, answer:? = claimed;
+            "call not charged; a retry may have been made while this process was away"
+        );
+        return false;
+    }
+    let lease = Some(gateway.leases.keep_alive(key.lease_entry(&call.account)));
+    call.claim = Claim::Stored(StoredClaim { key, background: None, lease });
+    true
+}

@@ -1,0 +1,118 @@
+//! Writes first attempts from the memory of a process to the store, where others find them.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use futures_util::future::join_all;
+use tokio::sync::watch;
+
+use super::attempt_id::AttemptId;
+use super::first_attempts::FirstAttempts;
+use super::reply_store::{ClaimMode, IdempotencyKey, ReplyParts, ReplyStore};
+use crate::ledger::{AccountName, Lease, Leases, Unavailable};
+
+/// At most this many attempts are written to the store at the same time.
+const STORE_BATCH: usize = 64;
+
+/// What has to be written to the store, so that other processes find an attempt.
+#[derive(Debug)]
+pub(crate) enum Promotion {
+    /// The call runs: its key is to be claimed.
+    Running(PendingClaim),
+    /// The call runs, and another task claims its key, until this channel closes.
+    BeingClaimed(watch::Receiver<()>),
+    /// The call has ended: its key is completed with its reply, if that is kept.
+    Ended(IdempotencyKey, Option<ReplyParts>),
+}
+
+/// The claim of an attempt that runs.
+#[derive(Debug)]
+pub(crate) struct PendingClaim {
+    /// The key that is to be claimed.
+    pub key: IdempotencyKey,
+    pub(super) attempts: FirstAttempts,
+    pub(super) account: AccountName,
+    pub(super) id: AttemptId,
+    pub(super) serial: u64,
+    /// Its channel closes when this is dropped.
+    pub(super) claimed: watch::Sender<()>,
+}
+
+impl PendingClaim {
+    /// Records that the claim was made; `lease` renews it until the call ends.
+    pub(crate) fn set_made(self, lease: Lease) {
+        let PendingClaim { attempts, account, id, serial, claimed, .. } = self;
+        attempts.update_running(&account, (&id, serial), |running| {
+            if let Some(promoted) = &mut running.promoted {
+                promoted.lease = Some(lease);
+            }
+        });
+        drop(claimed);
+    }
+
+    /// Records that the claim was not made, so that it is tried again.
+    pub(crate) fn set_failed(self) {
+        let PendingClaim { attempts, account, id, serial, claimed, .. } = self;
+        attempts.update_running(&account, (&id, serial), |running| running.promoted = None);
+        drop(claimed);
+    }
+}
+
+/// Writes all attempts to the store, so that other processes find them. Called when no new ones are
+/// kept in memory any more. An attempt that the store does not take does not stop the others.
+///
+/// # Errors
+/// The store did not take all of them.
+pub(crate) async fn store_all_attempts(
+    attempts: &FirstAttempts,
+    stores: (&dyn ReplyStore, &Leases),
+    lease_ms: u64,
+    now_ms: u64,
+) -> Result<(), Unavailable> {
+    let mut result = Ok(());
+    for few in attempts.all().chunks(STORE_BATCH) {
+        let storing = few
+            .iter()
+            .map(|(account, id)| store_attempt(attempts, (account, id), stores, lease_ms, now_ms));
+        result = join_all(storing).await.into_iter().fold(result, Result::and);
+    }
+    result
+}
+
+/// Writes an attempt to the store, if this process has it, so that other processes find it. The
+/// claim of a call that runs is renewed every quarter of `lease_ms`.
+///
+/// # Errors
+/// The store does not answer. The attempt stays in memory.
+pub(crate) async fn store_attempt(
+    attempts: &FirstAttempts,
+    (account, id): (&AccountName, &AttemptId),
+    (reply_store, leases): (&dyn ReplyStore, &Leases),
+    lease_ms: u64,
+    now_ms: u64,
+) -> Result<(), Unavailable> {
+    match attempts.promote(account, id, now_ms) {
+        None => Ok(()),
+        Some(Promotion::BeingClaimed(mut claimed)) => {
+            // The channel closes without a message.
+            let _ = claimed.changed().await;
+            Ok(())
+        }
+        Some(Promotion::Running(pending)) => {
+            let key = &pending.key;
+            match reply_store.claim_key(account, key, &ClaimMode::Replace, lease_ms).await {
+                Ok(_) => {
+                    let lease = leases.keep_alive(key.lease_entry(account));
+                    pending.set_made(lease);
+                    Ok(())
+                }
+                Err(why) => {
+                    pending.set_failed();
+                    Err(why)
+                }
+            }
+        }
+        Some(Promotion::Ended(key, reply)) => {
+            let stored = reply_store.complete(account, &key, reply).await;
+            stored.map(drop).inspect_err(|_| attempts.set_not_stored(account, id))
+        }
+    }
+}

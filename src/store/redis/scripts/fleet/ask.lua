@@ -1,0 +1,28 @@
+-- Asks the other gateways a question, or looks whether all have answered it.
+-- KEYS: as for a poll.
+-- ARGV: the member that asks; the number of its question, or '' for a new one; the text of the
+--   question; the lease of a member in ms; how long it is known that a member was lost, in ms; the
+--   most questions at a time.
+-- Reply: 'busy'; or the number of the question, 'waiting' or 'answered', and '1' if a member was
+--   lost, else '0'.
+local members, seen, questions, last, lost = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local member, number, question, lease = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local now = now_ms()
+remove_silent(members, seen, lost, now, lease, tonumber(ARGV[5]))
+local others = redis.call('ZCARD', members)
+if redis.call('ZSCORE', members, member) then others = others - 1 end
+if not number and others > 0 then
+  if redis.call('ZCARD', questions) >= tonumber(ARGV[6]) then return {'busy'} end
+  number = redis.call('INCR', last)
+  redis.call('ZADD', questions, text(number), text(number) .. ' ' .. question)
+end
+number = number or 0
+local state = 'answered'
+if others > 0 then
+  for _, other in ipairs(redis.call('ZRANGE', members, 0, -1)) do
+    if other ~= member and tonumber(redis.call('HGET', seen, other) or '0') < number then
+      state = 'waiting'
+    end
+  end
+end
+return {text(number), state, text(redis.call('EXISTS', lost))}
