@@ -26,7 +26,7 @@ pub(crate) use section::{URL_SCHEMES, kind_label};
 pub use tls::{StoreTls, StoreTlsFiles, TlsFault};
 
 use maintenance::{EmbeddedFleet, Maintenance};
-use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog};
+use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog, SupersededCheck};
 use redis::{RedisFleet, RedisStore, RunGate};
 use sqlite::SqliteStore;
 
@@ -86,8 +86,11 @@ pub fn open_for_serving(
     };
     let [mut requests, background, worker] = [opened(), opened(), opened()];
     let (reply_store, renewed) = (background.reply_store.clone(), leases.clone());
-    let fleet = RedisFleet::new(gated_store(), attempts, renewed, reply_store, lease);
-    let fleet = Arc::new(fleet);
+    let fleet =
+        Arc::new(RedisFleet::new(gated_store(), attempts, renewed, reply_store.clone(), lease));
+    let superseded = SupersededCheck { reply_store, fleet: fleet.clone() };
+    // The log is new, so nobody has set this.
+    let _ = log.superseded.set(superseded);
     let maintenance =
         Maintenance::shared(outbox(), run_gate, &background, leases, lease, fleet.clone());
     requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));

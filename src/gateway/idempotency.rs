@@ -14,20 +14,19 @@ use super::context::RequestContext;
 use super::state::Gateway;
 use super::upstream;
 use super::videos::shared::job_id;
-use crate::clock::monotonic_ms;
 use crate::dialect::Endpoint;
 use crate::gateway::budgets::tenants::TenantId;
 use crate::gateway::request::body::RequestBody as Body;
 use crate::idempotency::encode_digest;
 use crate::ledger::AccountName;
 
+mod attempt_to_store;
 pub(crate) mod call;
 mod claim_attempt;
 mod completion;
 mod external_body;
 mod fingerprint;
 pub(super) mod journal_search;
-mod late_attempt;
 pub(super) mod recorder;
 pub(crate) mod refused_attempts;
 mod replay;
@@ -38,7 +37,7 @@ pub(super) use completion::{
     store_local_reply,
 };
 
-pub(super) use late_attempt::{attempt_to_store, keeps_claim};
+pub(super) use attempt_to_store::attempt_to_store;
 
 use call::{Claim, DELIVERED_BYTES_MAX, IdempotentCall, StoredClaim};
 use claim_attempt::ClaimAttempt;
@@ -76,7 +75,7 @@ pub(super) async fn claim_or_replay(
         .then(|| gateway.first_attempts.begin(account, id.clone(), &owner))
         .flatten();
     let claim = if let Some(attempt) = in_memory {
-        Claim::InMemory { attempt, begun_ms: monotonic_ms() }
+        Claim::InMemory(attempt)
     } else {
         let mut key = source.key(endpoint, content, owner);
         let background = if source == IdempotencySource::FirstAttempt {

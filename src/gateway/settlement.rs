@@ -47,11 +47,6 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
         void_hold(gateway, relaying.funding);
         return;
     };
-    // Boxed: seldom has this process been away.
-    if !Box::pin(idempotency::keeps_claim(gateway, ctx)).await {
-        void_hold(gateway, relaying.funding);
-        return;
-    }
     let Funding::Held { key, .. } = &relaying.funding else { return };
     let ids = (ctx.id.clone(), idempotency::retry_digest(ctx));
     let line = journal_line(ids, &relaying, key, usage);

@@ -200,6 +200,16 @@ impl FirstAttempts {
         running
     }
 
+    /// Forgets all attempts: others took this process for dead, so some may have been made again.
+    pub(crate) fn forget_all(&self) {
+        for shard in &self.0.shards {
+            let mut shard = lock(shard);
+            let freed = shard.values().map(AccountAttempts::bytes).sum();
+            shard.clear();
+            self.0.bytes.fetch_sub(freed, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets what has expired, and cuts the accounts that use most if all use too much.
     pub fn purge(&self, now_ms: u64) {
         for shard in &self.0.shards {

@@ -34,8 +34,4 @@ pub trait Fleet: Send + Sync {
         id: &AttemptId,
         question: &mut Option<u64>,
     ) -> Result<FleetAnswer, Unavailable>;
-    /// Whether this process was away for so long since `begun_ms` that others may have taken it for
-    /// dead, and have made one of its calls again. The time is that of
-    /// [`monotonic_ms`](crate::clock::monotonic_ms).
-    fn was_away_since(&self, begun_ms: u64) -> bool;
 }

@@ -57,6 +57,7 @@ use retention::Retention;
 use segment_dir::{SegmentDir, SegmentKind};
 use settlement_log::HoldEndKey;
 pub(super) use settlement_log::SettlementLog;
+pub(super) use superseded::SupersededCheck;
 pub(super) use target::{OutboxTarget, ServerRun};
 
 /// An entry that the store has not acknowledged for this long is sent again. At most
@@ -95,7 +96,11 @@ impl<B: OutboxTarget> Outbox<B> {
         key: &HoldEndKey,
         op: &Operation,
     ) -> Result<Outcome, Unavailable> {
-        let delivered = self.store.deliver(key.account(), op).await;
+        let void = match self.log.superseded.get() {
+            Some(check) => check.void_of_own(key.account(), op).await?,
+            None => None,
+        };
+        let delivered = self.store.deliver(key.account(), void.as_ref().unwrap_or(op)).await;
         let (answer, run_id) = delivered.inspect_err(|_| self.log.record_refusal())?;
         if let Some(run_id) = run_id {
             self.log.record_ack(key, run_id.as_ref());

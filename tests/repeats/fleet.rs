@@ -355,3 +355,31 @@ async fn a_charge_that_only_a_dead_machine_knew_was_made_beside_its_retry() {
     is_the_charge(&world, &made).await;
     assert_eq!(world.sim.count("vendor_b"), 2);
 }
+
+/// While Redis is away nobody can tell who lives. Nobody is taken for dead for that, and what ends
+/// meanwhile is charged when Redis is back.
+#[tokio::test]
+async fn a_call_that_ended_while_redis_was_away_was_taken_for_one_that_was_made_again() {
+    let builder = World::start(Store::Redis).own_redis().vendor("vendor_b", &["held=0;times=1"]);
+    let mut world = builder.conf("[timeouts]\nlease_ms = 1_000").run().await;
+    let other = world.second_gateway().await;
+    let sent = CHAT.sent(&whole("a"));
+    let first = begun(&world, &sent).await;
+    world.redis().signal("STOP");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    world.sim.let_go();
+    let first = first.await.expect("no panic").expect("an answer");
+    assert_eq!(first.status, 200, "{first:?}");
+    world.redis().signal("CONT");
+    is_the_charge(&world, &first).await;
+    for at in [&world.gateway, &other] {
+        let again = async || insists((&world, at), (RETRIES, "1"), &sent).await;
+        let end = Instant::now() + PATIENCE;
+        while again().await.status == 503 {
+            assert!(Instant::now() < end, "it sells nothing");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        repeats(&again().await, &first);
+    }
+    is_the_charge(&world, &first).await;
+}

@@ -28,11 +28,7 @@ pub(crate) struct IdempotentCall {
 #[derive(Debug)]
 pub(super) enum Claim {
     /// In the memory of this process, until somebody asks for it.
-    InMemory {
-        attempt: FirstAttempt,
-        /// When the call began, by the clock of [`monotonic_ms`](crate::clock::monotonic_ms).
-        begun_ms: u64,
-    },
+    InMemory(FirstAttempt),
     /// In the store.
     Stored(StoredClaim),
 }

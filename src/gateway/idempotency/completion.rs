@@ -178,7 +178,7 @@ impl IdempotentCall {
         let is_keyed = self.is_keyed();
         let IdempotentCall { account, claim, recorder, .. } = *self;
         match claim {
-            Claim::InMemory { attempt, .. } => {
+            Claim::InMemory(attempt) => {
                 let ending = AttemptEnding { account, attempt, charged, reply };
                 ending.complete(gateway, recorder);
             }

@@ -137,11 +137,6 @@ impl Fleet for EmbeddedFleet {
         let since = monotonic_ms().saturating_sub(self.lost_ms.load(Ordering::SeqCst));
         Ok(if since < ATTEMPT_TTL_MS { FleetAnswer::SomeLost } else { FleetAnswer::AllAnswered })
     }
-
-    /// A process that stands still keeps its marker, so no other takes it for dead.
-    fn was_away_since(&self, _: u64) -> bool {
-        false
-    }
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]

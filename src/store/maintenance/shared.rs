@@ -51,6 +51,8 @@ struct RecoveryProgress {
     new_run: Option<(String, Instant)>,
     /// Whether the store did not answer the last probe, so that this is logged only once.
     is_unreachable: bool,
+    /// Whether the last poll of the fleet failed, so that this is logged only once.
+    has_poll_failed: bool,
     identity: StoreIdentity,
     settings: SettingsCheck,
 }
@@ -124,7 +126,7 @@ impl SharedMaintenance {
                     }
                     self.gate.set_unreachable(false);
                     self.on_probe(&seen, &mut progress, uptime).await;
-                    self.poll_fleet().await;
+                    self.poll_fleet(&mut progress).await;
                 }
                 Err(IdentityError::Unavailable(why)) => {
                     uptime.reset();
@@ -150,9 +152,13 @@ impl SharedMaintenance {
     }
 
     /// Tells the other gateways that this one serves, and answers their questions.
-    async fn poll_fleet(&self) {
+    async fn poll_fleet(&self, progress: &mut RecoveryProgress) {
         let polled = timeout(PROBE_TIMEOUT, self.fleet.poll()).await;
-        if let Err(why) = polled.unwrap_or_else(|_| Err(probe_timeout_error())) {
+        let polled = polled.unwrap_or_else(|_| Err(probe_timeout_error()));
+        let has_failed = std::mem::replace(&mut progress.has_poll_failed, polled.is_err());
+        if let Err(why) = polled
+            && !has_failed
+        {
             log_fleet_error(&why);
         }
     }

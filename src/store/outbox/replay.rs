@@ -15,7 +15,7 @@ use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files;
 use super::settlement_log::{HoldEndKey, SettlementLog};
 use super::target::ServerRun;
-use super::{job_orders, started_calls, superseded};
+use super::{job_orders, started_calls};
 use crate::idempotency::{ClaimMode, ReplyStore};
 use crate::ledger::{AccountName, Outcome, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
@@ -360,12 +360,15 @@ impl SegmentReplay {
             let unapplied = self.select_unapplied(run, batch, outcome).await?;
             for few in unapplied.rchunks(CONCURRENCY_MAX) {
                 let sending = few.iter().map(async |entry| {
-                    if origin == EntryOrigin::Adopted
-                        && let Some(void) = superseded::void_of(&*self.reply_store, entry).await?
-                    {
-                        return run.apply_in(&entry.account, &void).await;
-                    }
-                    run.apply_in(&entry.account, &entry.op).await
+                    let SettlementEntry { account, op, .. } = entry;
+                    let void = match self.log.superseded.get() {
+                        Some(check) if origin == EntryOrigin::Adopted => {
+                            check.void_of(account, op).await?
+                        }
+                        Some(check) => check.void_of_own(account, op).await?,
+                        None => None,
+                    };
+                    run.apply_in(account, void.as_ref().unwrap_or(op)).await
                 });
                 for (entry, answer) in few.iter().zip(join_all(sending).await) {
                     self.record_delivered(run, entry, &answer?, outcome);

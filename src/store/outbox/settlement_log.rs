@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use once_cell::sync::OnceCell;
+
 use super::fsync_thread::FsyncThread;
 use super::job_orders::JobOrders;
 use super::record;
@@ -19,6 +21,7 @@ use super::retention::Retention;
 use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files::{self, SegmentFiles};
 use super::started_calls::StartedCalls;
+use super::superseded::SupersededCheck;
 use crate::clock::unix_ms;
 use crate::idempotency::IdempotencyKey;
 use crate::ledger::{AccountName, Operation, Unavailable};
@@ -39,6 +42,8 @@ pub(in crate::store) struct SettlementLog {
     pub(in crate::store) root: PathBuf,
     pub(super) retention: Retention,
     pub(super) calls: StartedCalls,
+    /// Set for a shared store.
+    pub(in crate::store) superseded: OnceCell<SupersededCheck>,
     pub(super) orders: JobOrders,
     state: Mutex<LogState>,
     syncer: Option<Arc<FsyncThread>>,
@@ -133,24 +138,22 @@ impl SettlementLog {
             segment_files::create_segment(&dir, SegmentKind::HoldEnds, 1, syncer.as_deref())
                 .map_err(to_unavailable)?,
         );
-        let (acks, pending, unwritten) = (Vec::new(), HashMap::new(), BTreeMap::new());
-        let (seq, last_refusal, acked_by, has_ack_note, written_store_id) =
-            (0, None, AcknowledgedRuns::None, false, None);
+        let (acks, pending, unwritten) = Default::default();
         let state = LogState {
             dir,
             files,
-            seq,
+            seq: 0,
             acks,
             pending,
             unwritten,
-            last_refusal,
-            acked_by,
-            has_ack_note,
-            written_store_id,
+            last_refusal: None,
+            acked_by: AcknowledgedRuns::None,
+            has_ack_note: false,
+            written_store_id: None,
         };
         let (root, state) = (root.to_owned(), Mutex::new(state));
-        let (calls, orders) = (StartedCalls::default(), JobOrders::default());
-        Ok(SettlementLog { root, retention, calls, orders, state, syncer, writable })
+        let (calls, orders, superseded) = Default::default();
+        Ok(SettlementLog { root, retention, calls, superseded, orders, state, syncer, writable })
     }
 
     /// Records which store the segments are for, so that they are never replayed to another store,

@@ -1,34 +1,71 @@
-//! Charges of processes that have ended, which a retry has superseded.
+//! Charges that a retry has superseded: their process was away for so long that others took it for
+//! dead, and the retry of its client was made as a call of its own.
 
-use super::record::SettlementEntry;
+use std::sync::Arc;
+
 use crate::idempotency::{ATTEMPT_TTL_MS, ClaimMode, ClaimResult, ReplyStore, attempt_of_line};
-use crate::ledger::{Operation, Unavailable};
+use crate::ledger::{AccountName, Operation, Unavailable};
+use crate::store::redis::RedisFleet;
 
-/// Returns the void of a charge that must not be made any more: the process of the call ended
-/// before the store had the charge, and meanwhile a retry was made as a call of its own. If that
-/// is not so, no retry will be from now on: it finds the claim of the dead call.
-pub(super) async fn void_of(
-    reply_store: &dyn ReplyStore,
-    entry: &SettlementEntry,
-) -> Result<Option<Operation>, Unavailable> {
-    let Operation::Settle { id, line, .. } = &entry.op else { return Ok(None) };
-    let attempt = serde_json::from_str(line).ok().as_ref().and_then(attempt_of_line);
-    let Some(attempt) = attempt else { return Ok(None) };
-    let key = attempt.key(id.clone(), ATTEMPT_TTL_MS);
-    // The lease of 0 ms expires at once; then the ledger tells how the call ended.
-    let claiming = reply_store.claim_key(&entry.account, &key, &ClaimMode::IfFree, 0);
-    let is_own = match claiming.await? {
-        ClaimResult::Claimed => true,
-        ClaimResult::Expired { owner } | ClaimResult::ReplyNotStored { owner } => owner == *id,
-        ClaimResult::Replied(reply) => reply.owner == *id,
-        ClaimResult::Running | ClaimResult::ContentMismatch => false,
-    };
-    if is_own {
-        return Ok(None);
+/// Whether the charge of a line has a digest by which a retry looks for it.
+const DIGEST_FIELD: &str = "\"retry_digest\"";
+
+/// Looks for superseded charges before they are sent to a shared store.
+pub(in crate::store) struct SupersededCheck {
+    pub(in crate::store) reply_store: Arc<dyn ReplyStore>,
+    pub(in crate::store) fleet: Arc<RedisFleet>,
+}
+
+impl SupersededCheck {
+    /// Returns the void that is to be sent instead of a settlement of this process, if a retry may
+    /// have been made meanwhile, and was.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(super) async fn void_of_own(
+        &self,
+        account: &AccountName,
+        op: &Operation,
+    ) -> Result<Option<Operation>, Unavailable> {
+        let Operation::Settle { origin, .. } = op else { return Ok(None) };
+        let begun_at = origin.map_or(i64::MIN, |origin| origin.at);
+        if !self.fleet.may_be_superseded(begun_at) {
+            return Ok(None);
+        }
+        self.void_of(account, op).await
     }
-    log::warn!(
-        event = "attempt_superseded", request_id = id.as_str();
-        "call not charged; a retry was made after its process had ended"
-    );
-    Ok(Some(Operation::Void { id: id.clone() }))
+
+    /// Returns the void that is to be sent instead of a settlement, if a retry was made as a call
+    /// of its own. If not, no retry will be from now on: it finds the claim of this call.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(super) async fn void_of(
+        &self,
+        account: &AccountName,
+        op: &Operation,
+    ) -> Result<Option<Operation>, Unavailable> {
+        let Operation::Settle { id, line, .. } = op else { return Ok(None) };
+        if !line.contains(DIGEST_FIELD) {
+            return Ok(None);
+        }
+        let attempt = serde_json::from_str(line).ok().as_ref().and_then(attempt_of_line);
+        let Some(attempt) = attempt else { return Ok(None) };
+        let key = attempt.key(id.clone(), ATTEMPT_TTL_MS);
+        // The lease of 0 ms expires at once; then the ledger tells how the call ended.
+        let is_own = match self.reply_store.claim_key(account, &key, &ClaimMode::IfFree, 0).await? {
+            ClaimResult::Claimed => true,
+            ClaimResult::Expired { owner } | ClaimResult::ReplyNotStored { owner } => owner == *id,
+            ClaimResult::Replied(reply) => reply.owner == *id,
+            ClaimResult::Running | ClaimResult::ContentMismatch => false,
+        };
+        if is_own {
+            return Ok(None);
+        }
+        log::warn!(
+            event = "attempt_superseded", request_id = id.as_str();
+            "call not charged; a retry was made while its process was away"
+        );
+        Ok(Some(Operation::Void { id: id.clone() }))
+    }
 }

@@ -2,9 +2,13 @@
 //! polls the questions of the others four times a second: of which attempts they want to know.
 //!
 //! A gateway answers a question by writing the attempt to the store, if it has it, and then saying
-//! that it has seen the question. One that has not polled for a lease has ended.
+//! that it has seen the question. One that has not polled for a lease is removed, and retries of
+//! its calls go on without it. If it was only away, its next poll tells it that it was removed.
+//! What it charges from then on, or while it does not know, is checked first
+//! (`outbox::superseded`).
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +16,7 @@ use async_trait::async_trait;
 
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
-use crate::clock::monotonic_ms;
+use crate::clock::{monotonic_ms, unix_ms};
 use crate::hex::{from_hex, to_hex};
 use crate::idempotency::{ATTEMPT_TTL_MS, store_all_attempts, store_attempt};
 use crate::idempotency::{AttemptId, FirstAttempts, Fleet, FleetAnswer, ReplyStore};
@@ -39,6 +43,10 @@ pub(in crate::store) struct RedisFleet {
     reply_store: Arc<dyn ReplyStore>,
     lease_ms: u64,
     state: Mutex<MemberState>,
+    /// Until then nobody takes this process for dead.
+    trusted_until_ms: AtomicU64,
+    /// When this process last learned that it had been removed, in unix ms.
+    removed_at: AtomicI64,
     /// Held during a poll, so that none is under way when this process leaves.
     polling: tokio::sync::Mutex<()>,
 }
@@ -49,10 +57,19 @@ struct MemberState {
     answered: Option<u64>,
     /// When the last poll that succeeded was sent.
     polled_ms: Option<u64>,
-    /// When this process was last found to have been away.
-    back_ms: u64,
+    /// Since when polls have succeeded without a long pause.
+    steady_since_ms: u64,
     /// Whether this process keeps its attempts in the store from now on.
     has_left: bool,
+}
+
+/// What a poll returned.
+struct Polled {
+    answered: u64,
+    /// Whether the store had this process as a member before.
+    was_member: bool,
+    /// The questions that are to be answered, with their numbers.
+    questions: Vec<(u64, String)>,
 }
 
 impl RedisFleet {
@@ -65,8 +82,18 @@ impl RedisFleet {
     ) -> RedisFleet {
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
         let (member, state) = (uuid::Uuid::now_v7().to_string(), Mutex::default());
-        let polling = tokio::sync::Mutex::default();
-        RedisFleet { store, member, attempts, leases, reply_store, lease_ms, state, polling }
+        RedisFleet {
+            store,
+            member,
+            attempts,
+            leases,
+            reply_store,
+            lease_ms,
+            state,
+            trusted_until_ms: AtomicU64::new(0),
+            removed_at: AtomicI64::new(i64::MIN),
+            polling: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Says that this process serves, and answers the questions of the others.
@@ -81,15 +108,8 @@ impl RedisFleet {
             if has_left {
                 return Ok(());
             }
-            let (mut answered, questions) = self.fetch_questions(answered).await?;
-            {
-                let mut state = self.lock();
-                if state.polled_ms.is_some_and(|before| self.is_long(sent_ms - before)) {
-                    state.back_ms = monotonic_ms();
-                }
-                (state.answered, state.polled_ms) = (Some(answered), Some(sent_ms));
-                self.attempts.set_in_use(!state.has_left);
-            }
+            let Polled { mut answered, was_member, questions } = self.fetch(answered).await?;
+            self.record_poll(sent_ms, answered, was_member);
             if questions.is_empty() {
                 return Ok(());
             }
@@ -101,6 +121,27 @@ impl RedisFleet {
                 self.lock().answered = Some(answered);
             }
         }
+    }
+
+    fn record_poll(&self, sent_ms: u64, answered: u64, was_member: bool) {
+        let mut state = self.lock();
+        if !was_member && state.answered.is_some() {
+            self.removed_at.store(unix_ms(), Ordering::SeqCst);
+            self.attempts.forget_all();
+        }
+        if state.polled_ms.is_none_or(|before| sent_ms - before > self.lease_ms / 2) {
+            state.steady_since_ms = sent_ms;
+        }
+        (state.answered, state.polled_ms) = (Some(answered), Some(sent_ms));
+        self.trusted_until_ms.store(sent_ms + self.lease_ms / 2, Ordering::SeqCst);
+        self.attempts.set_in_use(!state.has_left);
+    }
+
+    /// Whether a retry may have been made as a call of its own instead of a call that began at
+    /// `begun_at` (unix ms), because this process was away.
+    pub(in crate::store) fn may_be_superseded(&self, begun_at: i64) -> bool {
+        monotonic_ms() > self.trusted_until_ms.load(Ordering::SeqCst)
+            || begun_at <= self.removed_at.load(Ordering::SeqCst)
     }
 
     /// Keeps new attempts in the store if the last poll was too long ago: the others may take this
@@ -136,32 +177,35 @@ impl RedisFleet {
         store_attempt(&self.attempts, (account, id), stores, self.lease_ms, monotonic_ms()).await
     }
 
-    async fn fetch_questions(
-        &self,
-        answered: Option<u64>,
-    ) -> Result<(u64, Vec<(u64, String)>), Unavailable> {
+    async fn fetch(&self, answered: Option<u64>) -> Result<Polled, Unavailable> {
         let mut call = fleet_call();
         call.arg(&self.member).arg(answered.map_or(String::new(), |number| number.to_string()));
         call.arg(self.lease_ms).arg(self.lost_life_ms()).arg(QUESTIONS_PER_POLL);
+        call.arg(self.steady_flag());
         let reply = self.store.run_script(&call, |s| &s.fleet.poll).await?;
         let mut parts = reply.iter();
         let number = |text: Option<&String>| text.and_then(|text| text.parse::<u64>().ok());
         let answered = number(parts.next()).ok_or_else(|| unexpected_reply(&reply))?;
+        let was_member = parts.next().is_some_and(|flag| flag == "1");
         let mut questions = Vec::new();
         while let Some(text) = parts.next() {
             let number = number(Some(text)).ok_or_else(|| unexpected_reply(&reply))?;
             questions.push((number, parts.next().cloned().unwrap_or_default()));
         }
-        Ok((answered, questions))
+        Ok(Polled { answered, was_member, questions })
     }
 
     fn lost_life_ms(&self) -> u64 {
         ATTEMPT_TTL_MS.saturating_add(self.lease_ms)
     }
 
-    /// Whether a process that was silent for so long may be taken for dead.
-    fn is_long(&self, silence_ms: u64) -> bool {
-        silence_ms > self.lease_ms / 2
+    /// Returns '1' if this process has polled for a whole lease, so that a member that has not is
+    /// silent, and not the store.
+    fn steady_flag(&self) -> u8 {
+        let state = self.lock();
+        let is_steady =
+            state.polled_ms.is_some() && monotonic_ms() - state.steady_since_ms >= self.lease_ms;
+        u8::from(is_steady)
     }
 
     fn lock(&self) -> MutexGuard<'_, MemberState> {
@@ -181,6 +225,7 @@ impl Fleet for RedisFleet {
         call.arg(&self.member).arg(question.map_or(String::new(), |number| number.to_string()));
         call.arg(format!("{account} {} {}", id.endpoint, to_hex(&id.content)));
         call.arg(self.lease_ms).arg(self.lost_life_ms()).arg(QUESTIONS_MAX);
+        call.arg(self.steady_flag());
         let reply = self.store.run_script(&call, |s| &s.fleet.ask).await?;
         let parts: Vec<&str> = reply.iter().map(String::as_str).collect();
         match parts.as_slice() {
@@ -193,12 +238,6 @@ impl Fleet for RedisFleet {
             [_, "answered", _] => Ok(FleetAnswer::SomeLost),
             _ => Err(unexpected_reply(&reply)),
         }
-    }
-
-    fn was_away_since(&self, begun_ms: u64) -> bool {
-        let state = self.lock();
-        state.back_ms > begun_ms
-            || state.polled_ms.is_none_or(|at| self.is_long(monotonic_ms() - at))
     }
 }
 

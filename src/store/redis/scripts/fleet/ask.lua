@@ -2,13 +2,14 @@
 -- KEYS: as for a poll.
 -- ARGV: the member that asks; the number of its question, or '' for a new one; the text of the
 --   question; the lease of a member in ms; how long it is known that a member was lost, in ms; the
---   most questions at a time.
+--   most questions at a time; '1' if the member has polled for a whole lease.
 -- Reply: 'busy'; or the number of the question, 'waiting' or 'answered', and '1' if a member was
 --   lost, else '0'.
 local members, seen, questions, last, lost = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local member, number, question, lease = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local now = now_ms()
-remove_silent(members, seen, lost, now, lease, tonumber(ARGV[5]))
+local polled = redis.call('ZSCORE', members, member)
+remove_silent(members, seen, lost, now, lease, tonumber(ARGV[5]), ARGV[7], polled)
 local others = redis.call('ZCARD', members)
 if redis.call('ZSCORE', members, member) then others = others - 1 end
 if not number and others > 0 then

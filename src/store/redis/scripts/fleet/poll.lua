@@ -3,8 +3,9 @@
 --   questions by their number; the number of the last question; whether a member was lost.
 -- ARGV: the member; the last question that it has answered, or '' with its first poll; the lease of
 --   a member in ms; how long it is known that a member was lost, in ms; how many questions to
---   return at most.
--- Reply: the last question that the member has answered; then number and text of each question.
+--   return at most; '1' if the member has polled for a whole lease.
+-- Reply: the last question that the member has answered; '1' if it was a member before; then number
+--   and text of each question.
 local members, seen, questions, last, lost = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local member, answered, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local now = now_ms()
@@ -13,9 +14,11 @@ local newest = tonumber(redis.call('GET', last) or '0')
 answered = answered or newest
 -- A store that lost its last writes gives their numbers again.
 if answered > newest then answered = 0 end
+local polled = redis.call('ZSCORE', members, member)
+local was_member = polled and '1' or '0'
 redis.call('ZADD', members, text(now), member)
 redis.call('HSET', seen, member, text(answered))
-remove_silent(members, seen, lost, now, lease, tonumber(ARGV[4]))
+remove_silent(members, seen, lost, now, lease, tonumber(ARGV[4]), ARGV[6], polled)
 local all_answered = newest
 for _, number in ipairs(redis.call('HVALS', seen)) do
   all_answered = math.min(all_answered, tonumber(number))
@@ -23,7 +26,7 @@ end
 redis.call('ZREMRANGEBYSCORE', questions, '-inf', text(all_answered))
 local found = redis.call('ZRANGEBYSCORE', questions, '(' .. text(answered), '+inf', 'WITHSCORES',
   'LIMIT', 0, tonumber(ARGV[5]))
-local reply = {text(answered)}
+local reply = {text(answered), was_member}
 for index = 1, #found, 2 do
   reply[#reply + 1] = found[index + 1]
   reply[#reply + 1] = found[index]

@@ -1,13 +1,13 @@
-//! First attempts that the store has to know before money moves for them.
+//! First attempts that the store has to know before a checkpoint is written for them.
 
 use std::sync::Arc;
 
-use super::call::{Claim, StoredClaim};
+use super::call::Claim;
 use crate::clock::monotonic_ms;
 use crate::gateway::context::RequestContext;
 use crate::gateway::state::Gateway;
 use crate::idempotency::store_attempt;
-use crate::idempotency::{AttemptId, ClaimMode, ClaimResult, FirstAttempts, ReplyStore};
+use crate::idempotency::{AttemptId, FirstAttempts, ReplyStore};
 use crate::ledger::{AccountName, Leases, Unavailable};
 
 /// A running first attempt that is to be written to the store.
@@ -40,7 +40,7 @@ pub(in crate::gateway) fn attempt_to_store(
     ctx: &RequestContext,
 ) -> Option<AttemptToStore> {
     let call = ctx.idempotent_call.as_ref()?;
-    let Claim::InMemory { attempt, .. } = &call.claim else { return None };
+    let Claim::InMemory(attempt) = &call.claim else { return None };
     Some(AttemptToStore {
         attempts: gateway.first_attempts.clone(),
         account: call.account.clone(),
@@ -49,28 +49,4 @@ pub(in crate::gateway) fn attempt_to_store(
         leases: gateway.leases.clone(),
         lease_ms: gateway.timeouts.lease_ms(),
     })
-}
-
-/// Whether a call may be charged. If this process was away for so long that others may have taken
-/// it for dead, a retry may have been made as a call of its own; then this one must not be charged.
-pub(in crate::gateway) async fn keeps_claim(gateway: &Gateway, ctx: &mut RequestContext) -> bool {
-    let Some(call) = &mut ctx.idempotent_call else { return true };
-    let Claim::InMemory { attempt, begun_ms } = &call.claim else { return true };
-    if !gateway.fleet.was_away_since(*begun_ms) {
-        return true;
-    }
-    let key = attempt.key();
-    let lease_ms = gateway.timeouts.lease_ms();
-    let claiming = gateway.reply_store.claim_key(&call.account, &key, &ClaimMode::IfFree, lease_ms);
-    let claimed = gateway.with_ledger_timeout("repeat", claiming).await;
-    if claimed != Ok(ClaimResult::Claimed) {
-        log::warn!(
-            event = "attempt_superseded", request_id = ctx.id, answer:? = claimed;
-            "call not charged; a retry may have been made while this process was away"
-        );
-        return false;
-    }
-    let lease = Some(gateway.leases.keep_alive(key.lease_entry(&call.account)));
-    call.claim = Claim::Stored(StoredClaim { key, background: None, lease });
-    true
 }
