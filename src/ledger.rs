@@ -17,6 +17,7 @@ mod journal;
 pub mod key;
 pub mod lease;
 mod operation;
+pub mod prepaid;
 mod receipt;
 
 pub use account::Balances;

@@ -1,5 +1,7 @@
-//! Tests that start nothing: the house, the documents, and translation by golden files.
+//! Tests that start nothing: the house, the documents, the next ledger as a pure machine, and
+//! translation by golden files.
 
 mod docs;
 mod house;
+mod prepaid;
 mod translation;

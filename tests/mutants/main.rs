@@ -8,3 +8,15 @@ mod ledger {
     mod script;
     mod tables;
 }
+
+mod prepaid {
+    mod canaries;
+    mod exactly;
+    mod gateway;
+    mod invariants;
+    mod machine;
+    mod script;
+    mod tables;
+    mod today;
+    mod world;
+}

@@ -24,7 +24,7 @@ cp -r "$root"/src/{ledger,money,toml_reader}{,.rs} "$root/tests/mutants/lib.rs" 
 # The digits of a key's hash.
 cp "$root/src/hex.rs" "$crate/src"
 cp "$root"/src/catalogue/{kind,prices}.rs "$crate/src/catalogue"
-cp -r "$root/tests/ledger" "$root/tests/mutants/main.rs" "$crate/tests"
+cp -r "$root"/tests/{ledger,prepaid,mutants/main.rs} "$crate/tests"
 # The versions are those of the gateway's own lock file.
 cp "$root/tests/mutants/Cargo.toml" "$root/Cargo.lock" "$crate"
 cp "$root/.cargo/mutants.toml" "$crate/.cargo"

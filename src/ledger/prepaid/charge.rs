@@ -1,0 +1,61 @@
+//! Posts a charge: from the lots of its hold, then from what is available, then from W.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::draft::AccountDraft;
+use super::lot::LotAmounts;
+use super::records::{JournalRecord, RecordKind};
+use super::window::{KeyId, WindowId};
+use crate::money::{Money, MoneyError};
+
+/// The call of a charge, as the journal names it.
+#[derive(Clone, Copy)]
+pub(crate) struct ChargedCall<'a> {
+    /// The id of the call.
+    pub request: &'a str,
+    /// The key of the call.
+    pub key: Option<KeyId>,
+    /// The windows in which the hold was made.
+    pub windows: &'a [WindowId],
+    /// The journal line, as JSON.
+    pub line: &'a str,
+}
+
+/// How a charge was paid.
+pub(crate) struct PaidCharge {
+    /// The part that the account could not pay.
+    pub written_off: Money,
+    /// How far the part above the hold is above a limit.
+    pub over_budget: Money,
+}
+
+/// Posts `amount`, of which `covered` was held, and writes its line.
+pub(crate) fn post(
+    draft: &mut AccountDraft<'_>,
+    call: ChargedCall<'_>,
+    covered: LotAmounts,
+    amount: Money,
+) -> Result<PaidCharge, MoneyError> {
+    let above_hold = amount.checked_sub(covered.total()?)?;
+    let mut lots = covered;
+    draft.post_drawn(&lots)?;
+    let (paid, written_off) = draft.post_available(above_hold)?;
+    lots.merge(&paid)?;
+    let mut over_budget = Money::ZERO;
+    for window in call.windows {
+        over_budget = over_budget.max(draft.spend(*window, amount)?.min(above_hold));
+    }
+    draft.append(JournalRecord {
+        seq: 0,
+        posted_at: 0,
+        kind: RecordKind::Charge,
+        request: call.request.to_owned(),
+        key: call.key,
+        amount,
+        written_off,
+        over_budget,
+        lots,
+        windows: call.windows.to_vec(),
+        line: call.line.to_owned(),
+    });
+    Ok(PaidCharge { written_off, over_budget })
+}

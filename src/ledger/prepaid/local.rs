@@ -1,0 +1,217 @@
+//! Allotments on the side of a gateway: it makes the holds of its calls out of one, in memory.
+//!
+//! All times are those of the gateway's own monotonic clock, in ms. A right that the store gave
+//! counts from the moment at which the gateway asked, so the two clocks need not agree.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::rate::RateAsk;
+use super::records::{AllotmentId, CallEnd};
+use super::update::AllotmentUpdate;
+use super::window::{KeyId, WindowId};
+use crate::money::{Money, MoneyError};
+
+pub mod holds;
+pub mod messages;
+pub mod rates;
+
+use rates::LocalRates;
+
+/// What a gateway has read of the revision may be this old, in ms. So nothing is held by what was
+/// true a second ago, even where the store is not heard any more.
+pub const REVISION_AGE_MAX_MS: i64 = 900;
+/// A hold that a gateway made out of an allotment.
+#[derive(Debug, Clone)]
+struct LocalHold {
+    key: KeyId,
+    held: Money,
+    /// What the call has asked for beside that.
+    asked: Money,
+    /// The message that asks the store for it.
+    asked_step: u64,
+    windows: Vec<WindowId>,
+    rates: Vec<RateAsk>,
+    checkpoint: Option<(Money, String)>,
+    /// Whether the store may know a checkpoint of the call.
+    is_told: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct LocalSlice {
+    amount: Money,
+    until: i64,
+}
+
+#[derive(Debug, Clone)]
+struct InFlight {
+    update: AllotmentUpdate,
+    asked_at: i64,
+}
+
+/// An allotment, as its gateway has it.
+#[derive(Debug, Clone)]
+pub struct LocalAllotment {
+    id: AllotmentId,
+    lease_ms: u64,
+    lent_at: i64,
+    /// What the store holds for this gateway, or will after the message under way.
+    lent: Money,
+    /// The sum of open holds, of what they ask for, and of ends that are not told yet.
+    used: Money,
+    used_in: BTreeMap<WindowId, Money>,
+    /// What was lent beyond what is used, and is not used yet.
+    fresh: Money,
+    fresh_until: i64,
+    held_until: i64,
+    slices: BTreeMap<WindowId, LocalSlice>,
+    rates: LocalRates,
+    current: BTreeSet<WindowId>,
+    keys: BTreeSet<KeyId>,
+    open: BTreeMap<String, LocalHold>,
+    ends: BTreeMap<u64, CallEnd>,
+    last_seq: u64,
+    known_seq: u64,
+    step: u64,
+    answered_step: u64,
+    in_flight: Option<InFlight>,
+    hold_until: i64,
+    read_at: i64,
+    revision: u64,
+    seen_revision: u64,
+    tight: bool,
+    has_ended: bool,
+    must_reload: bool,
+}
+
+impl LocalAllotment {
+    /// Makes one that holds nothing yet. `now_ms` is the gateway's monotonic clock.
+    #[must_use]
+    pub fn new(id: AllotmentId, lease_ms: u64, now_ms: i64) -> LocalAllotment {
+        LocalAllotment {
+            id,
+            lease_ms,
+            lent_at: 0,
+            lent: Money::ZERO,
+            used: Money::ZERO,
+            used_in: BTreeMap::new(),
+            fresh: Money::ZERO,
+            fresh_until: now_ms,
+            held_until: now_ms,
+            slices: BTreeMap::new(),
+            rates: LocalRates::default(),
+            current: BTreeSet::new(),
+            keys: BTreeSet::new(),
+            open: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            last_seq: 0,
+            known_seq: 0,
+            step: 0,
+            answered_step: 0,
+            in_flight: None,
+            hold_until: now_ms,
+            read_at: now_ms,
+            revision: 0,
+            seen_revision: 0,
+            tight: false,
+            has_ended: false,
+            must_reload: false,
+        }
+    }
+
+    /// The id.
+    #[must_use]
+    pub fn id(&self) -> &AllotmentId {
+        &self.id
+    }
+
+    /// When it was lent first, in unix ms of the store. The outbox keeps it with each end.
+    #[must_use]
+    pub fn lent_at(&self) -> i64 {
+        self.lent_at
+    }
+
+    /// Whether it has expired at the store. A gateway then takes another one for new calls.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Whether no call is open and the store has all ends.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let is_told = self.ends.is_empty() && self.in_flight.is_none() && !self.must_reload;
+        self.open.is_empty() && is_told
+    }
+
+    /// Whether a message waits for its answer.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// What is used: open holds, what they ask for, and ends that the store has not got yet.
+    #[must_use]
+    pub fn used(&self) -> Money {
+        self.used
+    }
+
+    /// The same by window.
+    #[must_use]
+    pub fn used_in(&self) -> &BTreeMap<WindowId, Money> {
+        &self.used_in
+    }
+
+    /// What new calls can hold now.
+    #[must_use]
+    pub fn free(&self, now_ms: i64) -> Money {
+        if !self.may_hold(now_ms) || now_ms >= self.fresh_until {
+            return Money::ZERO;
+        }
+        let free = self.lent.saturating_sub(self.used);
+        // Of a lot that has expired since, only what runs may be used, and nothing of it again.
+        if now_ms >= self.held_until { free.min(self.fresh) } else { free }
+    }
+
+    fn may_hold(&self, now_ms: i64) -> bool {
+        !self.tight
+            && !self.has_ended
+            && self.seen_revision == self.revision
+            && now_ms < self.hold_until
+            && now_ms < self.read_at.saturating_add(REVISION_AGE_MAX_MS)
+    }
+
+    fn used_in_window(&self, window: WindowId) -> Money {
+        self.used_in.get(&window).copied().unwrap_or_default()
+    }
+
+    fn free_in(&self, window: WindowId, now_ms: i64) -> Money {
+        let alive = self.slices.get(&window).filter(|slice| now_ms < slice.until);
+        alive.map_or(Money::ZERO, |slice| slice.amount.saturating_sub(self.used_in_window(window)))
+    }
+
+    fn add_use(&mut self, amount: Money, windows: &[WindowId]) -> Result<(), MoneyError> {
+        let used = self.used.checked_add(amount)?;
+        for window in windows {
+            let there = self.used_in.entry(*window).or_default();
+            *there = there.checked_add(amount)?;
+        }
+        self.used = used;
+        Ok(())
+    }
+
+    fn drop_use(&mut self, amount: Money, windows: &[WindowId]) -> Result<(), MoneyError> {
+        self.used = self.used.checked_sub(amount)?;
+        for window in windows {
+            let there = self.used_in.entry(*window).or_default();
+            *there = there.checked_sub(amount)?;
+        }
+        self.used_in.retain(|_, amount| *amount > Money::ZERO);
+        Ok(())
+    }
+}
+
+/// What of an end comes out of the allotment: the charge, as far as its hold covered it.
+fn use_of(end: &CallEnd) -> Money {
+    end.charge.map_or(Money::ZERO, |charge| charge.min(end.held))
+}

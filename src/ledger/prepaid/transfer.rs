@@ -1,0 +1,139 @@
+//! Money that comes into an account and leaves it beside charges: payments, grants, refunds.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use super::answer::{AccountStep, LedgerAnswer};
+use super::draft::{self, AccountDraft};
+use super::lot::{LotAmounts, LotId, OPEN_LOTS_MAX};
+use super::records::{PrepaidAccount, TransferKind, TransferRecord, is_refundable};
+use super::refusal;
+use crate::money::{Money, MoneyError};
+
+/// A refund waits at most this long for money that is lent, in ms: one lease of a gateway.
+pub const TAKE_WAIT_MS: i64 = 60_000;
+
+/// Adds a payment, which never expires. The same id again does nothing.
+#[must_use]
+pub fn add_payment(account: &PrepaidAccount, tx: &str, amount: Money, now: i64) -> AccountStep {
+    add(account, tx, TransferKind::Payment, LotId::PAID, amount, now)
+}
+
+/// Adds credit to a lot. The same id again does nothing. A lot more than [`OPEN_LOTS_MAX`] is
+/// refused; one place is kept for payments. Credit whose expiry has passed expires at once.
+#[must_use]
+pub fn add_grant(
+    account: &PrepaidAccount,
+    tx: &str,
+    amount: Money,
+    lot: LotId,
+    now: i64,
+) -> AccountStep {
+    add(account, tx, TransferKind::Grant(lot), lot, amount, now)
+}
+
+fn add(
+    account: &PrepaidAccount,
+    tx: &str,
+    kind: TransferKind,
+    lot: LotId,
+    amount: Money,
+    now: i64,
+) -> AccountStep {
+    draft::run(account, now, |draft| {
+        if let Some(known) = draft.transfer(tx) {
+            let is_same = known.kind == kind && known.amount == amount;
+            return Ok(if is_same { LedgerAnswer::AlreadyDone } else { LedgerAnswer::Conflict });
+        }
+        if !has_place(draft, lot) {
+            return Ok(LedgerAnswer::TooManyLots);
+        }
+        let balances = &mut draft.head.balances;
+        balances.credit = balances.credit.checked_add(amount)?;
+        put_into_lot(draft, lot, amount)?;
+        draft.expire_lots()?;
+        let moved = Some(amount);
+        draft.set_transfer(tx, TransferRecord { kind, amount, at: now, moved });
+        Ok(LedgerAnswer::Done)
+    })
+}
+
+/// Lets credit expire whose time has come. Every operation does so first; this one does nothing
+/// else, for accounts on which nothing happens.
+#[must_use]
+pub fn expire_credit(account: &PrepaidAccount, now: i64) -> AccountStep {
+    draft::run(account, now, |_| Ok(LedgerAnswer::Done))
+}
+
+/// Whether a lot is open, or may be opened.
+pub(crate) fn has_place(draft: &AccountDraft<'_>, lot: LotId) -> bool {
+    let others = draft.head.lots.keys().filter(|id| **id != LotId::PAID).count();
+    lot == LotId::PAID || draft.head.lots.contains_key(&lot) || others < OPEN_LOTS_MAX - 1
+}
+
+/// Makes an amount available in a lot.
+pub(crate) fn put_into_lot(
+    draft: &mut AccountDraft<'_>,
+    lot: LotId,
+    amount: Money,
+) -> Result<(), MoneyError> {
+    let balances = &mut draft.head.balances;
+    balances.available = balances.available.checked_add(amount)?;
+    let there = draft.head.lots.entry(lot).or_default();
+    there.available = there.available.checked_add(amount)?;
+    draft.close_lots();
+    Ok(())
+}
+
+/// Pays credit back: C and A fall. Only paid lots are drawn, the last to expire first. Money that
+/// is lent counts as available: it is called back, and the caller asks again until it has come, for
+/// [`TAKE_WAIT_MS`] at most. What is not there then is told as uncovered, which is final.
+#[must_use]
+pub fn take_credit(account: &PrepaidAccount, tx: &str, amount: Money, now: i64) -> AccountStep {
+    draft::run(account, now, |draft| {
+        let known = draft.transfer(tx);
+        let is_same =
+            |record: &TransferRecord| record.kind == TransferKind::Take && record.amount == amount;
+        if known.is_some_and(|record| !is_same(record)) {
+            return Ok(LedgerAnswer::Conflict);
+        }
+        if let Some(taken) = known.and_then(|record| record.moved) {
+            let uncovered = amount.saturating_sub(taken);
+            return Ok(LedgerAnswer::Taken { taken, uncovered, again: true });
+        }
+        let at = known.map_or(now, |record| record.at);
+        let mut paid = LotAmounts::default();
+        for (lot, there) in draft.head.lots.iter().filter(|(lot, _)| is_refundable(**lot)) {
+            paid.add(*lot, there.available)?;
+        }
+        let is_lent = draft.head.lent_out > 0 && now < at.saturating_add(TAKE_WAIT_MS);
+        let mut record = TransferRecord { kind: TransferKind::Take, amount, at, moved: None };
+        if paid.total()? < amount && is_lent {
+            if known.is_none() {
+                draft.raise_revision();
+            }
+            refusal::recall(draft);
+            draft.set_transfer(tx, record);
+            return Ok(LedgerAnswer::Wait);
+        }
+        let taken = paid.split_last(amount)?;
+        remove_available(draft, &taken)?;
+        draft.raise_revision();
+        let taken = taken.total()?;
+        record.moved = Some(taken);
+        draft.set_transfer(tx, record);
+        let uncovered = amount.checked_sub(taken)?;
+        Ok(LedgerAnswer::Taken { taken, uncovered, again: false })
+    })
+}
+
+/// Removes what is available from lots, from A and from C.
+fn remove_available(draft: &mut AccountDraft<'_>, lots: &LotAmounts) -> Result<(), MoneyError> {
+    for (id, amount) in lots.iter() {
+        let lot = draft.head.lots.entry(id).or_default();
+        lot.available = lot.available.checked_sub(amount)?;
+        let balances = &mut draft.head.balances;
+        balances.available = balances.available.checked_sub(amount)?;
+        balances.credit = balances.credit.checked_sub(amount)?;
+    }
+    draft.close_lots();
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! The next ledger of an account: tables, laws and canaries of the pure machine.
+
+mod canaries;
+mod exactly;
+mod gateway;
+mod invariants;
+mod machine;
+mod script;
+mod tables;
+mod today;
+mod world;
