@@ -30,6 +30,10 @@ pub(crate) mod writer;
 
 use downstream::{Downstream, OutputChunks, WRITE_CHUNK_BYTES};
 
+/// After this many chunks that were ready, a response lets others have their turn: a vendor that
+/// sends quickly would keep new calls waiting for tens of milliseconds.
+const CHUNKS_PER_TURN: usize = 16;
+
 /// Relays a successful response to the client, and settles the call.
 pub(super) async fn relay_response(
     gateway: &Gateway,
@@ -70,7 +74,8 @@ pub(super) async fn relay_response(
             None => checkpoints.with_checkpoints(gateway, ctx, vendor.read_chunk()).await,
         };
         let (read, is_late) = limit_time(gateway, &client, deadline, read, vendor.read_bytes);
-        let out = collect_output(gateway, session, ctx, &mut vendor, read).await?;
+        let begins = client.is_stream && client.head.is_some();
+        let out = collect_output(gateway, session, ctx, &mut vendor, read, begins).await?;
         let out = reserve_memory(gateway, session, ctx, &mut client, out).await?;
         idempotency::record_body(ctx, &out.0);
         let progress = ctx.relaying().map(|r| r.relay.progress().clone());
@@ -208,21 +213,28 @@ async fn settle_boxed(gateway: &Gateway, ctx: &mut RequestContext, client: &Down
 }
 
 /// Filters the chunk that was read, and all further chunks that are ready, so that they go to the
-/// client in one write.
+/// client in one write. The first chunks of a stream (`begins`) do not wait for others.
 async fn collect_output(
     gateway: &Gateway,
     session: &mut Session,
     ctx: &mut RequestContext,
     vendor: &mut UpstreamResponse,
     read: UpstreamRead,
+    begins: bool,
 ) -> Result<OutputChunks, ApiError> {
     let mut out = run_body_filter(gateway, session, ctx, read)?;
-    let before = buffered_bytes(ctx);
+    let (before, mut chunks) = (buffered_bytes(ctx), 1_usize);
     // Bytes that the relay holds back count too, so that they do not grow by more at once.
-    while out.len() + buffered_bytes(ctx).saturating_sub(before) < WRITE_CHUNK_BYTES && is_open(ctx)
+    while out.len() + buffered_bytes(ctx).saturating_sub(before) < WRITE_CHUNK_BYTES
+        && is_open(ctx)
+        && !(begins && out.len() > 0)
     {
         let Some(read) = vendor.try_read_chunk().await else { break };
         out.append(run_body_filter(gateway, session, ctx, read)?);
+        chunks += 1;
+        if chunks.is_multiple_of(CHUNKS_PER_TURN) {
+            tokio::task::yield_now().await;
+        }
     }
     if is_open(ctx)
         && let Some(why) = stream_holds::ensure_covered(gateway, ctx).await

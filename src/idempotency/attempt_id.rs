@@ -31,6 +31,29 @@ impl AttemptId {
     }
 }
 
+/// Who claims a [race key](AttemptId::race_key).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RaceSide {
+    /// A retry that is made as a call of its own.
+    Retry,
+    /// The charge of a first attempt, which arrives late: its process was away, or has ended.
+    LateCharge,
+}
+
+/// How long it is remembered which side of a race came first, in ms.
+const RACE_TTL_MS: u64 = 24 * 60 * 60 * 1_000;
+
+impl AttemptId {
+    /// Returns the key by which a retry and the late charge of a first attempt exclude each other:
+    /// the side that claims it first goes on, and so do others of its side. The content of the key
+    /// says which side that was, so the other side finds another content.
+    pub(crate) fn race_key(&self, side: RaceSide, owner: String) -> IdempotencyKey {
+        let name = ["race:", &self.endpoint, ":", &to_hex(&self.content)].concat();
+        let content = [u8::from(side == RaceSide::LateCharge); 32];
+        IdempotencyKey { name, content, owner, life_ms: RACE_TTL_MS }
+    }
+}
+
 /// Returns the text by which a journal line names the content of a call: base64.
 pub(crate) fn encode_digest(content: &[u8; 32]) -> String {
     URL_SAFE_NO_PAD.encode(content)

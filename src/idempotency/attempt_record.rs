@@ -12,6 +12,8 @@ use crate::ledger::Lease;
 /// The ended attempts of an account are remembered up to this many bytes.
 const ACCOUNT_BYTES_MAX: usize = 16 << 20;
 
+/// This many ends of attempts that were begun again are passed over later.
+const STALE_ENDS_MAX: usize = 64;
 /// What an ended attempt uses beside its reply, in bytes, about: the maps, the ids, the reply's
 /// head.
 const ATTEMPT_BYTES: usize = 384;
@@ -91,8 +93,6 @@ pub(super) struct RunningAttempt {
 pub(super) struct EndedAttempt {
     pub(super) expires_ms: u64,
     pub(super) reply: Option<ReplyParts>,
-    /// Whether the store has it as well.
-    pub(super) is_stored: bool,
     bytes: usize,
 }
 
@@ -116,7 +116,7 @@ impl AccountAttempts {
     }
 
     pub(super) fn find(&self, id: &AttemptId, now_ms: u64) -> AttemptLookup {
-        let unknown = AttemptLookup::Unknown { forgotten: now_ms < self.forgotten_until_ms };
+        let unknown = AttemptLookup::Unknown { forgotten: self.was_cut(now_ms) };
         let Some((_, Attempt { owner, state })) = self.attempts.get(id) else { return unknown };
         match state {
             AttemptState::Running(_) => AttemptLookup::Running,
@@ -175,12 +175,14 @@ impl AccountAttempts {
             return promoted;
         }
         let expires_ms = now_ms.saturating_add(ATTEMPT_TTL_MS);
-        let is_stored = promoted.is_some();
         if let Some((_, attempt)) = self.attempts.get_mut(id) {
-            attempt.state =
-                AttemptState::Ended(EndedAttempt { expires_ms, reply, is_stored, bytes });
+            attempt.state = AttemptState::Ended(EndedAttempt { expires_ms, reply, bytes });
             self.bytes += bytes;
             self.ended.push_back((expires_ms, id.clone(), serial));
+        }
+        if self.ended.len() > 2 * self.attempts.len() + STALE_ENDS_MAX {
+            let AccountAttempts { ended, attempts, .. } = self;
+            ended.retain(|(_, id, serial)| attempts.get(id).is_some_and(|(now, _)| now == serial));
         }
         promoted
     }
@@ -222,6 +224,11 @@ impl AccountAttempts {
         let removed = self.attempts.remove(id);
         self.bytes -= removed.map_or(0, |(_, attempt)| attempt.bytes());
         true
+    }
+
+    /// Whether attempts were forgotten to make room.
+    pub(super) fn was_cut(&self, now_ms: u64) -> bool {
+        now_ms < self.forgotten_until_ms
     }
 
     /// Whether nothing is remembered of the account, not even that something was forgotten.

@@ -139,7 +139,7 @@ impl FirstAttempts {
     }
 
     /// Returns what the store needs so that every process finds an attempt; `None` if this process
-    /// does not have the attempt, or the store has it.
+    /// does not have the attempt, or the store has its claim.
     pub(crate) fn promote(
         &self,
         account: &AccountName,
@@ -150,39 +150,40 @@ impl FirstAttempts {
         let (serial, attempt) = shard.get_mut(account)?.get_mut(id)?;
         let owner = attempt.owner.clone();
         match &mut attempt.state {
-            AttemptState::Running(running) if running.promoted.is_none() => {
-                let (sender, claimed) = watch::channel(());
-                running.promoted = Some(PromotedAttempt { claimed, lease: None });
-                Some(Promotion::Running(PendingClaim {
-                    key: id.key(owner, ATTEMPT_TTL_MS),
-                    attempts: self.clone(),
-                    account: account.clone(),
-                    id: id.clone(),
-                    serial,
-                    claimed: sender,
-                }))
-            }
-            AttemptState::Running(running) => {
-                let claimed = |promoted: &PromotedAttempt| promoted.claimed.clone();
-                running.promoted.as_ref().map(claimed).map(Promotion::BeingClaimed)
-            }
-            AttemptState::Ended(ended) if ended.is_stored || ended.expires_ms <= now_ms => None,
+            AttemptState::Running(running) => match &running.promoted {
+                None => {
+                    let (sender, claimed) = watch::channel(());
+                    running.promoted = Some(PromotedAttempt { claimed, lease: None });
+                    Some(Promotion::Running(PendingClaim {
+                        key: id.key(owner, ATTEMPT_TTL_MS),
+                        attempts: self.clone(),
+                        account: account.clone(),
+                        id: id.clone(),
+                        serial,
+                        is_made: false,
+                        claimed: Some(sender),
+                    }))
+                }
+                Some(promoted) if promoted.lease.is_some() => None,
+                Some(promoted) => Some(Promotion::BeingClaimed(promoted.claimed.clone())),
+            },
+            AttemptState::Ended(ended) if ended.expires_ms <= now_ms => None,
             AttemptState::Ended(ended) => {
-                ended.is_stored = true;
                 let key = id.key(owner, ended.expires_ms - now_ms);
                 Some(Promotion::Ended(key, ended.reply.clone()))
             }
         }
     }
 
-    /// Records that the end of an attempt could not be written to the store.
-    pub(crate) fn set_not_stored(&self, account: &AccountName, id: &AttemptId) {
-        let mut shard = self.lock(account);
-        if let Some((_, attempt)) = shard.get_mut(account).and_then(|all| all.get_mut(id))
-            && let AttemptState::Ended(ended) = &mut attempt.state
-        {
-            ended.is_stored = false;
-        }
+    /// Returns the accounts of which attempts were forgotten to make room.
+    #[must_use]
+    pub(crate) fn accounts_cut(&self, now_ms: u64) -> Vec<AccountName> {
+        let cut = |shard: &Mutex<Shard>| {
+            let shard = lock(shard);
+            let cut = shard.iter().filter(|(_, attempts)| attempts.was_cut(now_ms));
+            cut.map(|(account, _)| account.clone()).collect::<Vec<_>>()
+        };
+        self.0.shards.iter().flat_map(cut).collect()
     }
 
     /// Returns all attempts that are remembered: first those that run, then the latest to end.
@@ -398,24 +399,23 @@ mod tests {
         assert_eq!((&claim.key, &*claim.key.owner), (&attempt.key(), "a"));
         let waiting = attempts.promote(&ada, &id(1), NOW);
         assert!(matches!(waiting, Some(Promotion::BeingClaimed(_))), "{waiting:?}");
-        claim.set_failed();
+        drop(claim);
         let Some(Promotion::Running(claim)) = attempts.promote(&ada, &id(1), NOW) else {
             panic!("it failed, so it is tried again");
         };
         let leases = crate::ledger::Leases::default();
         claim.set_made(leases.keep_alive(attempt.key().lease_entry(&ada)));
+        assert!(attempts.promote(&ada, &id(1), NOW).is_none(), "the store has the claim");
         let (promoted, kept) = attempt.complete(Some(reply(3)), NOW).expect("the store has it");
         assert_eq!((kept, promoted.lease.is_some()), (Some(reply(3)), true));
-        assert!(attempts.promote(&ada, &id(1), NOW).is_none(), "it is there");
+        assert!(attempts.promote(&ada, &id(1), NOW).is_some(), "the store may have lost it");
         let ended = begin(&attempts, 2, "b").complete(Some(reply(4)), NOW);
         assert!(ended.is_none());
         let Some(Promotion::Ended(key, kept)) = attempts.promote(&ada, &id(2), NOW + 5) else {
             panic!("it has ended");
         };
         assert_eq!((key.life_ms, kept), (ATTEMPT_TTL_MS - 5, Some(reply(4))));
-        assert!(attempts.promote(&ada, &id(2), NOW).is_none());
-        attempts.set_not_stored(&ada, &id(2));
-        assert!(attempts.promote(&ada, &id(2), NOW).is_some());
+        assert!(attempts.promote(&ada, &id(2), NOW + ATTEMPT_TTL_MS).is_none());
     }
 
     #[test]
@@ -432,6 +432,7 @@ mod tests {
         assert_eq!(owner_of(&attempts, 0, NOW + 20), Err("forgotten"));
         assert_eq!(owner_of(&attempts, 16, NOW + 20), Ok("a".to_owned()));
         assert_eq!(owner_of(&attempts, 99, NOW + 20), Err("forgotten"), "it cannot be told");
+        assert_eq!(attempts.accounts_cut(NOW + 20), [account("ada")]);
         assert_eq!(owner_of(&attempts, 99, NOW + ATTEMPT_TTL_MS + 17), Err("unknown"));
     }
 

@@ -11,6 +11,9 @@ use crate::ledger::{AccountName, Unavailable};
 pub enum FleetAnswer {
     /// If any process had the attempt, it is in the store now.
     AllAnswered,
+    /// The same, but a process has forgotten attempts of the account to make room. If one of them
+    /// was charged, it is in the journal.
+    SomeForgotten,
     /// The same, but a process ended within the last ten minutes without writing its attempts to
     /// the store. If one of them was charged, it is in the journal.
     SomeLost,

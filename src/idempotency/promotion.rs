@@ -32,27 +32,32 @@ pub(crate) struct PendingClaim {
     pub(super) account: AccountName,
     pub(super) id: AttemptId,
     pub(super) serial: u64,
-    /// Its channel closes when this is dropped.
-    pub(super) claimed: watch::Sender<()>,
+    pub(super) is_made: bool,
+    /// Its channel closes when this is dropped; always set before.
+    pub(super) claimed: Option<watch::Sender<()>>,
 }
 
 impl PendingClaim {
-    /// Records that the claim was made; `lease` renews it until the call ends.
-    pub(crate) fn set_made(self, lease: Lease) {
-        let PendingClaim { attempts, account, id, serial, claimed, .. } = self;
-        attempts.update_running(&account, (&id, serial), |running| {
+    /// Records that the claim was made; `lease` renews it until the call ends. A claim that is
+    /// dropped instead was not made, and is tried again.
+    pub(crate) fn set_made(mut self, lease: Lease) {
+        self.is_made = true;
+        self.attempts.update_running(&self.account, (&self.id, self.serial), |running| {
             if let Some(promoted) = &mut running.promoted {
                 promoted.lease = Some(lease);
             }
         });
-        drop(claimed);
     }
+}
 
-    /// Records that the claim was not made, so that it is tried again.
-    pub(crate) fn set_failed(self) {
-        let PendingClaim { attempts, account, id, serial, claimed, .. } = self;
-        attempts.update_running(&account, (&id, serial), |running| running.promoted = None);
-        drop(claimed);
+impl Drop for PendingClaim {
+    fn drop(&mut self) {
+        if !self.is_made {
+            let PendingClaim { attempts, account, id, serial, .. } = self;
+            attempts.update_running(account, (id, *serial), |running| running.promoted = None);
+        }
+        // Who waits for the claim looks at the attempt again, so the channel closes last.
+        drop(self.claimed.take());
     }
 }
 
@@ -89,30 +94,28 @@ pub(crate) async fn store_attempt(
     lease_ms: u64,
     now_ms: u64,
 ) -> Result<(), Unavailable> {
-    match attempts.promote(account, id, now_ms) {
-        None => Ok(()),
-        Some(Promotion::BeingClaimed(mut claimed)) => {
-            // The channel closes without a message.
-            let _ = claimed.changed().await;
-            Ok(())
-        }
-        Some(Promotion::Running(pending)) => {
-            let key = &pending.key;
-            match reply_store.claim_key(account, key, &ClaimMode::Replace, lease_ms).await {
-                Ok(_) => {
-                    let lease = leases.keep_alive(key.lease_entry(account));
-                    pending.set_made(lease);
-                    Ok(())
-                }
-                Err(why) => {
-                    pending.set_failed();
-                    Err(why)
-                }
+    loop {
+        match attempts.promote(account, id, now_ms) {
+            None => return Ok(()),
+            Some(Promotion::BeingClaimed(mut claimed)) => {
+                // The channel closes without a message. The claim may not have been made.
+                let _ = claimed.changed().await;
             }
-        }
-        Some(Promotion::Ended(key, reply)) => {
-            let stored = reply_store.complete(account, &key, reply).await;
-            stored.map(drop).inspect_err(|_| attempts.set_not_stored(account, id))
+            Some(Promotion::Running(pending)) => {
+                let key = &pending.key;
+                reply_store.claim_key(account, key, &ClaimMode::Replace, lease_ms).await?;
+                let lease = leases.keep_alive(key.lease_entry(account));
+                pending.set_made(lease);
+                return Ok(());
+            }
+            Some(Promotion::Ended(key, reply)) => {
+                if !reply_store.complete(account, &key, reply.clone()).await? {
+                    // An earlier call with the same content has the name.
+                    reply_store.claim_key(account, &key, &ClaimMode::Replace, lease_ms).await?;
+                    reply_store.complete(account, &key, reply).await?;
+                }
+                return Ok(());
+            }
         }
     }
 }

@@ -105,6 +105,7 @@ impl Maintenance {
                 tokio::join!(
                     shared.watch_server(&self.uptime),
                     shared.maintain_outbox(),
+                    shared.poll_fleet(),
                     self.renew_leases(),
                     self.purge_attempts()
                 );

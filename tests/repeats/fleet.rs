@@ -383,3 +383,42 @@ async fn a_call_that_ended_while_redis_was_away_was_taken_for_one_that_was_made_
     }
     is_the_charge(&world, &first).await;
 }
+
+/// Two samples with the same content end while their gateway stops, and no longer says that it
+/// lives. Neither is the other's retry.
+#[tokio::test]
+async fn of_two_samples_that_ended_while_their_gateway_stopped_one_was_free() {
+    let builder = World::start(Store::Redis).vendor("vendor_b", &["held=0"]).conf(SHORT_LEASES);
+    let world = builder.run().await;
+    let _other = world.second_gateway().await;
+    let sent = CHAT.sent(&whole("a"));
+    let samples = [begun(&world, &sent).await, begun(&world, &sent).await];
+    world.gateway.signal("TERM");
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    world.sim.let_go();
+    for sample in samples {
+        let answer = sample.await.expect("no panic").expect("an answer");
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    world.settled(2).await;
+}
+
+/// A gateway that has forgotten a reply to make room has charged its call.
+#[tokio::test]
+async fn a_reply_that_another_gateway_had_forgotten_was_charged_again() {
+    const MANY: usize = 300;
+    let vendor = ["reply-bytes=60000;prompt=1;completion=9"];
+    let builder = World::start(Store::Redis).vendor("vendor_b", &vendor).conf(PATIENT);
+    let world = builder.run().await;
+    let other = world.second_gateway().await;
+    for number in 0..MANY {
+        let answer = tried(&world, CHAT, &whole(&number.to_string()), 0).await;
+        assert_eq!(answer.status, 200, "{}", answer.status);
+    }
+    let again = tried_at((&world, &other), CHAT, &whole("0"), 1).await;
+    assert_eq!(again.refusal(), (409, "reply_not_kept".to_owned()));
+    let last = (MANY - 1).to_string();
+    let again = tried_at((&world, &other), CHAT, &whole(&last), 1).await;
+    assert_eq!(again.header(REPLAYED), Some("true"), "{}", again.status);
+    world.settled(MANY).await;
+}

@@ -21,7 +21,7 @@ use crate::gateway::response::writer;
 use crate::gateway::state::Gateway;
 use crate::idempotency::AttemptLookup;
 use crate::idempotency::{
-    AttemptId, ClaimMode, ClaimResult, FleetAnswer, IdempotencyKey, StoredReply,
+    AttemptId, ClaimMode, ClaimResult, FleetAnswer, IdempotencyKey, RaceSide, StoredReply,
 };
 use crate::ledger::{AccountName, Operation, Outcome};
 use crate::metrics::METRICS;
@@ -32,6 +32,8 @@ use crate::money::Money;
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(250);
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(2);
 const POLL_INTERVAL_DIVISOR: u32 = 20;
+/// How long the journal is searched for a first attempt that no process remembers.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// The status in the access log if the client disconnected while its retry waited.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
@@ -73,7 +75,7 @@ enum Search {
 /// What the memories lack in which an attempt was not found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Gaps {
-    /// This process has forgotten attempts of the account to make room.
+    /// A process has forgotten attempts of the account to make room.
     has_forgotten: bool,
     /// A process has ended without writing its attempts to the store.
     has_lost: bool,
@@ -114,9 +116,7 @@ impl ClaimAttempt<'_> {
                     return Err(CapacityError::TooManyUploads.into());
                 }
                 ClaimResult::Claimed => {
-                    if let Some(gaps) = gaps
-                        && mode == ClaimMode::IfFree
-                    {
+                    if let Some(gaps) = gaps {
                         self.refuse_charged(ctx, gaps).await?;
                     }
                     return Ok(ClaimOutcome::New);
@@ -178,6 +178,9 @@ impl ClaimAttempt<'_> {
             Ok(FleetAnswer::AllAnswered) => {
                 Ok(Search::InStore(Gaps { has_forgotten, has_lost: false }))
             }
+            Ok(FleetAnswer::SomeForgotten) => {
+                Ok(Search::InStore(Gaps { has_forgotten: true, has_lost: false }))
+            }
             Ok(FleetAnswer::SomeLost) => {
                 Ok(Search::InStore(Gaps { has_forgotten, has_lost: true }))
             }
@@ -196,7 +199,13 @@ impl ClaimAttempt<'_> {
             return Ok(());
         }
         let ClaimAttempt { gateway, account, tenant, key, id, .. } = self;
-        match journal_search::was_charged(gateway, tenant, account, id).await {
+        let _lease = gateway.leases.keep_alive(key.lease_entry(account));
+        let searching = async {
+            let was_charged = journal_search::was_charged(gateway, tenant, account, id).await?;
+            Ok(was_charged || has_lost && !self.wins_race().await?)
+        };
+        let searched = tokio::time::timeout(SEARCH_TIMEOUT, searching).await;
+        match searched.unwrap_or_else(|_| Err(ServerError::LedgerUnavailable.into())) {
             Ok(false) => Ok(()),
             Ok(true) => {
                 completion::release_claim(gateway, account, key);
@@ -214,6 +223,19 @@ impl ClaimAttempt<'_> {
                 completion::release_claim(gateway, account, key);
                 Err(why)
             }
+        }
+    }
+
+    /// Enters the retry as a call of its own, so that the charge of the first attempt, which a
+    /// process may have that is away, is not made later. `false` if that charge was made just now.
+    async fn wins_race(&self) -> Result<bool, ApiError> {
+        let ClaimAttempt { gateway, account, key, id, .. } = self;
+        let race = id.race_key(RaceSide::Retry, key.owner.clone());
+        let claim = gateway.reply_store.claim_key(account, &race, &ClaimMode::IfFree, 0);
+        match gateway.with_ledger_timeout("repeat", claim).await {
+            Ok(ClaimResult::ContentMismatch) => Ok(false),
+            Ok(_) => Ok(true),
+            Err(_) => Err(ServerError::LedgerUnavailable.into()),
         }
     }
 

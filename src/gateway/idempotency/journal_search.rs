@@ -63,9 +63,11 @@ pub(super) async fn was_charged(
         {
             return Ok(true);
         }
-        // Entries are in the order in which calls ended, or a few seconds off.
-        let oldest = page.first().and_then(|entry| parse_line(&entry.line)).map(|line| line.at);
-        if first == 0 || oldest.is_some_and(|at| at < since) {
+        // Entries are in the order in which calls ended. Some came late, from the outbox of a
+        // process that was away.
+        let is_old = |at: i64| at < since;
+        let mut times = page.iter().filter_map(|entry| parse_line(&entry.line)).map(|line| line.at);
+        if first == 0 || times.all(is_old) {
             return Ok(false);
         }
         last = first;

@@ -127,10 +127,13 @@ impl Fleet for EmbeddedFleet {
         _: &AttemptId,
         _: &mut Option<u64>,
     ) -> Result<FleetAnswer, Unavailable> {
+        // While attempts are being written to the store, the lock is held.
+        let Ok(own) = self.own.try_lock() else { return Ok(FleetAnswer::Waiting) };
         if !self.has_adopted() {
             return Ok(FleetAnswer::Waiting);
         }
-        let others = self.find_others(&*self.own.lock().await).map_err(to_unavailable)?;
+        let others = self.find_others(&own).map_err(to_unavailable)?;
+        drop(own);
         if others.is_any_held || !others.left.is_empty() {
             return Ok(FleetAnswer::Waiting);
         }

@@ -51,8 +51,6 @@ struct RecoveryProgress {
     new_run: Option<(String, Instant)>,
     /// Whether the store did not answer the last probe, so that this is logged only once.
     is_unreachable: bool,
-    /// Whether the last poll of the fleet failed, so that this is logged only once.
-    has_poll_failed: bool,
     identity: StoreIdentity,
     settings: SettingsCheck,
 }
@@ -126,7 +124,6 @@ impl SharedMaintenance {
                     }
                     self.gate.set_unreachable(false);
                     self.on_probe(&seen, &mut progress, uptime).await;
-                    self.poll_fleet(&mut progress).await;
                 }
                 Err(IdentityError::Unavailable(why)) => {
                     uptime.reset();
@@ -139,7 +136,6 @@ impl SharedMaintenance {
                 }
                 Err(IdentityError::Replaced) => self.on_replaced(&mut progress, uptime),
             }
-            self.fleet.note_silence();
             tokio::select! {
                 () = sleep(PROBE_INTERVAL) => {}
                 () = self.gate.wakeup.notified() => {}
@@ -152,14 +148,18 @@ impl SharedMaintenance {
     }
 
     /// Tells the other gateways that this one serves, and answers their questions.
-    async fn poll_fleet(&self, progress: &mut RecoveryProgress) {
-        let polled = timeout(PROBE_TIMEOUT, self.fleet.poll()).await;
-        let polled = polled.unwrap_or_else(|_| Err(probe_timeout_error()));
-        let has_failed = std::mem::replace(&mut progress.has_poll_failed, polled.is_err());
-        if let Err(why) = polled
-            && !has_failed
-        {
-            log_fleet_error(&why);
+    pub(super) async fn poll_fleet(&self) {
+        let mut has_failed = false;
+        loop {
+            let polled = self.fleet.poll().await;
+            self.fleet.note_silence();
+            if let Err(why) = &polled
+                && !has_failed
+            {
+                log_fleet_error(why);
+            }
+            has_failed = polled.is_err();
+            sleep(PROBE_INTERVAL).await;
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::idempotency::{ATTEMPT_TTL_MS, ClaimMode, ClaimResult, ReplyStore, attempt_of_line};
+use crate::idempotency::{ClaimMode, ClaimResult, RaceSide, ReplyStore, attempt_of_line};
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::store::redis::RedisFleet;
 
@@ -36,7 +36,7 @@ impl SupersededCheck {
     }
 
     /// Returns the void that is to be sent instead of a settlement, if a retry was made as a call
-    /// of its own. If not, no retry will be from now on: it finds the claim of this call.
+    /// of its own. If not, no retry will be from now on.
     ///
     /// # Errors
     /// The store does not answer.
@@ -51,15 +51,9 @@ impl SupersededCheck {
         }
         let attempt = serde_json::from_str(line).ok().as_ref().and_then(attempt_of_line);
         let Some(attempt) = attempt else { return Ok(None) };
-        let key = attempt.key(id.clone(), ATTEMPT_TTL_MS);
-        // The lease of 0 ms expires at once; then the ledger tells how the call ended.
-        let is_own = match self.reply_store.claim_key(account, &key, &ClaimMode::IfFree, 0).await? {
-            ClaimResult::Claimed => true,
-            ClaimResult::Expired { owner } | ClaimResult::ReplyNotStored { owner } => owner == *id,
-            ClaimResult::Replied(reply) => reply.owner == *id,
-            ClaimResult::Running | ClaimResult::ContentMismatch => false,
-        };
-        if is_own {
+        let key = attempt.race_key(RaceSide::LateCharge, id.clone());
+        let claimed = self.reply_store.claim_key(account, &key, &ClaimMode::IfFree, 0).await?;
+        if claimed != ClaimResult::ContentMismatch {
             return Ok(None);
         }
         log::warn!(

@@ -8,18 +8,22 @@
 //! (`outbox::superseded`).
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
 use crate::clock::{monotonic_ms, unix_ms};
 use crate::hex::{from_hex, to_hex};
-use crate::idempotency::{ATTEMPT_TTL_MS, store_all_attempts, store_attempt};
-use crate::idempotency::{AttemptId, FirstAttempts, Fleet, FleetAnswer, ReplyStore};
+use crate::idempotency::{
+    ATTEMPT_TTL_MS, AttemptId, AttemptLookup, FirstAttempts, Fleet, FleetAnswer, ReplyStore,
+    store_all_attempts, store_attempt,
+};
 use crate::ledger::{AccountName, Leases, Unavailable};
 
 const KEYS: [&str; 5] = [
@@ -32,7 +36,12 @@ const KEYS: [&str; 5] = [
 /// A poll returns at most this many questions.
 const QUESTIONS_PER_POLL: usize = 256;
 /// At most this many questions of all gateways wait for answers.
-const QUESTIONS_MAX: usize = 4_096;
+const QUESTIONS_MAX: usize = 16_384;
+/// At most this many questions about an account are asked within [`ASK_WINDOW_MS`].
+const ACCOUNT_QUESTIONS_MAX: u32 = 256;
+const ASK_WINDOW_MS: u64 = 10_000;
+/// At most this many questions are answered at the same time.
+const ANSWERS_BATCH: usize = 64;
 
 /// This process as a member of the fleet.
 pub(in crate::store) struct RedisFleet {
@@ -47,6 +56,8 @@ pub(in crate::store) struct RedisFleet {
     trusted_until_ms: AtomicU64,
     /// When this process last learned that it had been removed, in unix ms.
     removed_at: AtomicI64,
+    /// When the present window of questions began, and how many were asked about each account.
+    asked: Mutex<(u64, HashMap<AccountName, u32>)>,
     /// Held during a poll, so that none is under way when this process leaves.
     polling: tokio::sync::Mutex<()>,
 }
@@ -92,6 +103,7 @@ impl RedisFleet {
             state,
             trusted_until_ms: AtomicU64::new(0),
             removed_at: AtomicI64::new(i64::MIN),
+            asked: Mutex::default(),
             polling: tokio::sync::Mutex::default(),
         }
     }
@@ -113,14 +125,30 @@ impl RedisFleet {
             if questions.is_empty() {
                 return Ok(());
             }
-            for (number, question) in questions {
-                if let Some((account, id)) = parse_question(&question) {
-                    self.store_attempt(&account, &id).await?;
-                }
-                answered = number;
+            for few in questions.chunks(ANSWERS_BATCH) {
+                let answering = few.iter().map(|(_, question)| self.answer(question));
+                join_all(answering).await.into_iter().collect::<Result<(), _>>()?;
+                answered = few.last().map_or(answered, |(number, _)| *number);
                 self.lock().answered = Some(answered);
             }
         }
+    }
+
+    /// Answers a question: writes the attempt to the store if this process has it, or writes that
+    /// it has forgotten attempts of the account.
+    async fn answer(&self, question: &str) -> Result<(), Unavailable> {
+        let Some((account, id)) = parse_question(question) else { return Ok(()) };
+        let found = self.attempts.find(&account, &id, monotonic_ms());
+        if found == (AttemptLookup::Unknown { forgotten: true }) {
+            return self.set_forgotten(&account).await;
+        }
+        self.store_attempt(&account, &id).await
+    }
+
+    async fn set_forgotten(&self, account: &AccountName) -> Result<(), Unavailable> {
+        let mut set = redis::cmd("SET");
+        set.arg(forgotten_key(account)).arg(1).arg("PX").arg(ATTEMPT_TTL_MS);
+        self.store.connection().await?.query(&set).await
     }
 
     fn record_poll(&self, sent_ms: u64, answered: u64, was_member: bool) {
@@ -137,11 +165,13 @@ impl RedisFleet {
         self.attempts.set_in_use(!state.has_left);
     }
 
-    /// Whether a retry may have been made as a call of its own instead of a call that began at
-    /// `begun_at` (unix ms), because this process was away.
+    /// Whether a retry may have been made as a call of its own instead of a call whose hold was
+    /// placed at `begun_at` (unix ms), because this process was away. The hold may be younger than
+    /// the call.
     pub(in crate::store) fn may_be_superseded(&self, begun_at: i64) -> bool {
         monotonic_ms() > self.trusted_until_ms.load(Ordering::SeqCst)
-            || begun_at <= self.removed_at.load(Ordering::SeqCst)
+            || begun_at
+                <= self.removed_at.load(Ordering::SeqCst).saturating_add_unsigned(self.lease_ms)
     }
 
     /// Keeps new attempts in the store if the last poll was too long ago: the others may take this
@@ -162,6 +192,11 @@ impl RedisFleet {
         self.attempts.set_in_use(false);
         let stores = (&*self.reply_store, &self.leases);
         store_all_attempts(&self.attempts, stores, self.lease_ms, monotonic_ms()).await?;
+        let cut = self.attempts.accounts_cut(monotonic_ms());
+        for few in cut.chunks(ANSWERS_BATCH) {
+            let written = join_all(few.iter().map(|account| self.set_forgotten(account))).await;
+            written.into_iter().collect::<Result<(), _>>()?;
+        }
         let _polling = self.polling.lock().await;
         let mut call = fleet_call();
         call.arg(&self.member);
@@ -195,6 +230,18 @@ impl RedisFleet {
         Ok(Polled { answered, was_member, questions })
     }
 
+    /// Counts a question about an account; `false` if there were too many.
+    fn may_ask(&self, account: &AccountName) -> bool {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_ms = monotonic_ms();
+        if now_ms.saturating_sub(asked.0) > ASK_WINDOW_MS {
+            *asked = (now_ms, HashMap::new());
+        }
+        let count = asked.1.entry(account.clone()).or_default();
+        *count += 1;
+        *count <= ACCOUNT_QUESTIONS_MAX
+    }
+
     fn lost_life_ms(&self) -> u64 {
         ATTEMPT_TTL_MS.saturating_add(self.lease_ms)
     }
@@ -221,7 +268,11 @@ impl Fleet for RedisFleet {
         id: &AttemptId,
         question: &mut Option<u64>,
     ) -> Result<FleetAnswer, Unavailable> {
+        if question.is_none() && !self.may_ask(account) {
+            return Ok(FleetAnswer::Busy);
+        }
         let mut call = fleet_call();
+        call.key(forgotten_key(account));
         call.arg(&self.member).arg(question.map_or(String::new(), |number| number.to_string()));
         call.arg(format!("{account} {} {}", id.endpoint, to_hex(&id.content)));
         call.arg(self.lease_ms).arg(self.lost_life_ms()).arg(QUESTIONS_MAX);
@@ -230,15 +281,21 @@ impl Fleet for RedisFleet {
         let parts: Vec<&str> = reply.iter().map(String::as_str).collect();
         match parts.as_slice() {
             ["busy"] => Ok(FleetAnswer::Busy),
-            [number, "waiting", _] => {
+            [number, "waiting", _, _] => {
                 *question = number.parse().ok();
                 Ok(FleetAnswer::Waiting)
             }
-            [_, "answered", "0"] => Ok(FleetAnswer::AllAnswered),
-            [_, "answered", _] => Ok(FleetAnswer::SomeLost),
+            [_, "answered", "0", "0"] => Ok(FleetAnswer::AllAnswered),
+            [_, "answered", "0", _] => Ok(FleetAnswer::SomeForgotten),
+            [_, "answered", _, _] => Ok(FleetAnswer::SomeLost),
             _ => Err(unexpected_reply(&reply)),
         }
     }
+}
+
+/// Returns the key which says that a gateway has forgotten attempts of an account.
+fn forgotten_key(account: &AccountName) -> String {
+    format!("tollgate:{{:fleet}}:forgotten:{account}")
 }
 
 fn fleet_call() -> ScriptCall {

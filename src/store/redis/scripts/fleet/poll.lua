@@ -12,10 +12,12 @@ local now = now_ms()
 local newest = tonumber(redis.call('GET', last) or '0')
 -- A new member has nothing that was asked for before it came.
 answered = answered or newest
--- A store that lost its last writes gives their numbers again.
+-- A store that lost its last writes may have lost numbers that were answered.
 if answered > newest then answered = 0 end
 local polled = redis.call('ZSCORE', members, member)
 local was_member = polled and '1' or '0'
+-- The others went on without it: it was away, or the store lost that it was a member.
+if not polled and ARGV[2] ~= '' then redis.call('SET', lost, '1', 'PX', ARGV[4]) end
 redis.call('ZADD', members, text(now), member)
 redis.call('HSET', seen, member, text(answered))
 remove_silent(members, seen, lost, now, lease, tonumber(ARGV[4]), ARGV[6], polled)

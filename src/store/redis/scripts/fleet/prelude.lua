@@ -4,6 +4,15 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
+-- Adds a question, and returns its number. Numbers follow the clock, so that a store that lost its
+-- last writes gives none of them again.
+local function ask(questions, last, question, now)
+  local number = math.max(tonumber(redis.call('GET', last) or '0') + 1, now * 1000)
+  redis.call('SET', last, text(number))
+  redis.call('ZADD', questions, text(number), text(number) .. ' ' .. question)
+  return number
+end
+
 -- Removes the members that have not polled for a lease. They ended without saying so, which the
 -- others have to know for as long as a first attempt is remembered. Nothing is removed unless the
 -- caller has polled all that time, and lately: else it may be the store that was away. `polled` is
