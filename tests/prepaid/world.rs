@@ -131,7 +131,7 @@ pub(crate) fn live<M: Machine>(
 
 #[test]
 fn a_random_life_keeps_the_laws() {
-    let bounds = bounds(1_500);
+    let bounds = bounds(400);
     proptest!(bounds, |(events in events(120))| {
         live(PrepaidAccount::default(), &events).map_err(TestCaseError::fail)?;
     });
