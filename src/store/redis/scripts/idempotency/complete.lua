@@ -32,6 +32,8 @@ local function has_room()
 end
 
 local function store_or_extend_body()
+  -- A body elsewhere is not stored here.
+  if bytes == 0 then return true end
   if short then
     redis.call('SET', body, short, 'PX', text(life))
     return true
