@@ -97,7 +97,7 @@ pub(super) async fn claim_or_replay(
             }
             None
         };
-        let lease = Some(gateway.leases.keep_alive(key.lease_entry(account)));
+        let lease = gateway.leases.keep_alive(key.lease_entry(account));
         Claim::Stored(StoredClaim { key, background, lease })
     };
     ctx.idempotent_call = Some(Box::new(IdempotentCall {

@@ -40,7 +40,7 @@ pub(super) struct StoredClaim {
     /// Closes when the claim that was started in the background has been made. `None` if there is
     /// no such claim, or it has been awaited already.
     pub(super) background: Option<oneshot::Receiver<()>>,
-    pub(super) lease: Option<Lease>,
+    pub(super) lease: Lease,
 }
 
 impl IdempotentCall {

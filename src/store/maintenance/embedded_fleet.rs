@@ -82,7 +82,10 @@ impl EmbeddedFleet {
         if !is_alone || own.has_left {
             return self.share(&mut own).await;
         }
-        if own.marker.is_none() && self.has_adopted() {
+        if own.marker.is_some() {
+            // They may have been on their way to the store for a process that has gone again.
+            self.attempts.set_in_use(true);
+        } else if self.has_adopted() {
             own.marker = Some(AttemptMarker::create(&self.log.root).map_err(to_unavailable)?);
             // One that came before the marker was there did not see it.
             if self.log.has_live_peer().map_err(to_unavailable)? {

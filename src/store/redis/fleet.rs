@@ -200,7 +200,10 @@ impl RedisFleet {
         let _polling = self.polling.lock().await;
         let mut call = fleet_call();
         call.arg(&self.member);
-        self.store.run_script(&call, |s| &s.fleet.leave).await.map(drop)
+        self.store.run_script(&call, |s| &s.fleet.leave).await?;
+        // From now on the claims in the store speak for this process, each with its own lease.
+        self.trusted_until_ms.store(u64::MAX, Ordering::SeqCst);
+        Ok(())
     }
 
     async fn store_attempt(
