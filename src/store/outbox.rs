@@ -33,9 +33,12 @@ use crate::metrics::METRICS;
 use crate::permissions;
 
 mod attempt_marker;
+mod end_log;
+mod end_record;
 mod fsync_thread;
 mod job_orders;
 mod job_queue;
+mod orphaned_ends;
 mod record;
 mod replay;
 mod replies;
@@ -49,11 +52,14 @@ mod superseded;
 mod target;
 
 pub(super) use attempt_marker::{AttemptMarker, OtherMarkers};
+pub(super) use end_log::EndLog;
+pub(super) use end_record::AllotmentEnds;
 use job_orders::OrderRecord;
 pub(super) use job_queue::OutboxQueue;
+pub(super) use orphaned_ends::OrphanedEnds;
 pub(super) use replay::SegmentReplay;
 pub(super) use replies::OutboxReplies;
-use retention::Retention;
+pub(super) use retention::Retention;
 use segment_dir::{SegmentDir, SegmentKind};
 use settlement_log::HoldEndKey;
 pub(super) use settlement_log::SettlementLog;
@@ -136,6 +142,16 @@ impl SettlementLog {
         let mut root = path.as_os_str().to_owned();
         root.push("-outbox");
         SettlementLog::open(root.as_ref(), Retention::FOR_EMBEDDED, Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl EndLog {
+    /// Opens the log of ends of an embedded store, in the folder `<path>-allotments` beside its
+    /// file. A version of the program that does not know allotments does not look there.
+    pub(super) fn open_for_embedded(path: &Path) -> Result<EndLog, Unavailable> {
+        let mut root = path.as_os_str().to_owned();
+        root.push("-allotments");
+        EndLog::open(root.as_ref(), Retention::FOR_ENDS, Arc::new(AtomicBool::new(true)))
     }
 }
 

@@ -85,10 +85,7 @@ enum LogRecordLine<'a> {
 impl LogRecord {
     /// Parses the content of a line; `None` if it is no known record.
     fn parse(content: &[u8]) -> Option<LogRecord> {
-        let (json, trailing_line) = match memchr::memchr(TAB, content) {
-            Some(at) => (&content[..at], Some(std::str::from_utf8(&content[at + 1..]).ok()?)),
-            None => (content, None),
-        };
+        let (json, trailing_line) = split_content(content)?;
         Some(match serde_json::from_slice(json).ok()? {
             LogRecordLine::Settle { seq, at, account, id, charge, line, origin } => {
                 let line = trailing_line.map(Cow::Borrowed).or(line)?;
@@ -204,11 +201,7 @@ pub(super) fn entry_line(
     let account = Cow::Borrowed(account.as_str());
     Some(match op {
         Operation::Settle { id, charge, line, origin } => {
-            // The line is appended raw after a tab, since each of its many quotes would have to be
-            // escaped in the JSON. It is embedded in the JSON only if a tab, a line break or a zero
-            // at its end would keep it from being read back unchanged.
-            let trailing_line = Some(line.as_str()).filter(|line| fits_after_tab(line.as_bytes()));
-            let embedded_line = if trailing_line.is_some() { None } else { Some(line.into()) };
+            let (embedded_line, trailing_line) = place_journal_line(line);
             let (id, charge, origin) = (id.into(), *charge, *origin);
             let settle =
                 LogRecordLine::Settle { seq, at, account, id, charge, line: embedded_line, origin };
@@ -219,6 +212,16 @@ pub(super) fn entry_line(
         }
         _ => return None,
     })
+}
+
+/// Decides where a line of the journal is written. Returns it as the one inside the JSON, or as the
+/// line after the tab.
+///
+/// It is appended raw after a tab, since each of its many quotes would have to be escaped in the
+/// JSON. It is embedded in the JSON only if a tab, a line break or a zero at its end would keep it
+/// from being read back unchanged.
+pub(super) fn place_journal_line(line: &str) -> (Option<Cow<'_, str>>, Option<&str>) {
+    if fits_after_tab(line.as_bytes()) { (None, Some(line)) } else { (Some(line.into()), None) }
 }
 
 /// Whether a line of the journal can follow after the tab and is read back unchanged. It must not
@@ -279,6 +282,15 @@ pub(super) fn parse_segment(file: &[u8]) -> (Vec<LogRecord>, usize) {
 pub(super) fn checked_lines(file: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
     let lines = file[..used_length(file)].split(|byte| *byte == b'\n');
     lines.filter(|line| !line.is_empty()).map(check_line)
+}
+
+/// Splits the content of a line into the JSON and the line of the journal after the tab, if there
+/// is one; `None` if that is not UTF-8.
+pub(super) fn split_content(content: &[u8]) -> Option<(&[u8], Option<&str>)> {
+    Some(match memchr::memchr(TAB, content) {
+        Some(at) => (&content[..at], Some(std::str::from_utf8(&content[at + 1..]).ok()?)),
+        None => (content, None),
+    })
 }
 
 /// Returns the length of a file without the preallocated zeros at its end.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// The retention of the records of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Retention {
+pub(in crate::store) struct Retention {
     /// An acknowledged record is kept until the store has answered for this long since, in case the
     /// store falls back to an older state.
     pub(super) keep: Duration,
@@ -15,11 +15,16 @@ pub(super) struct Retention {
 impl Retention {
     /// For the hold ends of a server, which may lose what it acknowledged, and is unavailable now
     /// and then.
-    pub(super) const FOR_SERVER: Retention =
+    pub(in crate::store) const FOR_SERVER: Retention =
         Retention { keep: Duration::from_secs(15 * 60), synced: true };
     /// For the hold ends of an embedded store, whose file is synced itself a moment later.
-    pub(super) const FOR_EMBEDDED: Retention = Retention { keep: Duration::ZERO, synced: false };
+    pub(in crate::store) const FOR_EMBEDDED: Retention =
+        Retention { keep: Duration::ZERO, synced: false };
 
+    /// For the ends of calls of an embedded store whose holds were in memory. Its file is synced a
+    /// second later, so these records are synced at once.
+    pub(in crate::store) const FOR_ENDS: Retention =
+        Retention { keep: Duration::ZERO, synced: true };
     /// For video jobs of a server. When it comes back, it lacks only the newest ones.
     pub(super) const FOR_JOBS: Retention =
         Retention { keep: Duration::from_secs(60), synced: true };

@@ -28,6 +28,8 @@ pub(super) enum SegmentKind {
     Calls,
     /// Video jobs.
     Jobs,
+    /// Ends of calls whose holds were made out of an allotment. They are in folders of their own.
+    AllotmentEnds,
 }
 
 impl SegmentKind {
@@ -36,6 +38,7 @@ impl SegmentKind {
             SegmentKind::HoldEnds => "log",
             SegmentKind::Calls => "calls",
             SegmentKind::Jobs => "jobs",
+            SegmentKind::AllotmentEnds => "ends",
         }
     }
 }
@@ -47,10 +50,14 @@ pub(super) struct SegmentDir {
 }
 
 impl SegmentDir {
+    /// Creates and locks a folder with a new name.
+    pub(super) fn create(root: &Path) -> io::Result<SegmentDir> {
+        SegmentDir::create_named(root, &uuid::Uuid::now_v7().to_string())
+    }
+
     /// Creates and locks a folder. It gets its final name last, so that no other process adopts it
     /// before it is locked.
-    pub(super) fn create(root: &Path) -> io::Result<SegmentDir> {
-        let name = uuid::Uuid::now_v7().to_string();
+    fn create_named(root: &Path, name: &str) -> io::Result<SegmentDir> {
         let begun = root.join(format!("{UNFINISHED_PREFIX}{name}"));
         permissions::make_folder(root)?;
         permissions::make_folder(&begun)?;
@@ -107,20 +114,48 @@ impl SegmentDir {
         Ok(false)
     }
 
-    /// Checks that the lock file and the current segment of hold ends are still at their paths, and
-    /// were not replaced.
+    /// Returns the name of the folder.
+    pub(super) fn name(&self) -> io::Result<&str> {
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        name.ok_or_else(|| io::Error::other(format!("{} has no name", self.path.display())))
+    }
+
+    /// Makes the folder anew under the same name, if it was deleted; or locks it again, if only its
+    /// lock file was deleted or replaced. The segments that are still in it stay.
+    ///
+    /// # Errors
+    /// The folder cannot be made or locked, or another process has its lock.
+    pub(super) fn restore(&self) -> io::Result<SegmentDir> {
+        if !self.path.try_exists()? {
+            let root = self.path.parent().ok_or_else(|| io::Error::other("it has no root"))?;
+            return SegmentDir::create_named(root, self.name()?);
+        }
+        let taken = || io::Error::other(format!("{} has another owner", self.path.display()));
+        let lock = try_lock_dir(&self.path)?.ok_or_else(taken)?;
+        Ok(SegmentDir { path: self.path.clone(), lock })
+    }
+
+    /// Checks that the lock file and the current segment of a kind are still at their paths, and
+    /// were not replaced. Without `files` there is no segment yet.
     ///
     /// # Errors
     /// Says which file is missing or was replaced.
-    pub(super) fn check_intact(&self, files: &SegmentFiles) -> io::Result<()> {
-        let written = self.segment_path(SegmentKind::HoldEnds, files.number());
-        for (path, open) in [(self.path.join(LOCK_FILE), &self.lock), (written, files.file())] {
-            let (there, open) = (fs::metadata(&path)?, open.metadata()?);
-            if (there.dev(), there.ino()) != (open.dev(), open.ino()) {
-                return Err(io::Error::other(format!("{} was replaced", path.display())));
-            }
-        }
-        Ok(())
+    pub(super) fn check_intact(
+        &self,
+        kind: SegmentKind,
+        files: Option<&SegmentFiles>,
+    ) -> io::Result<()> {
+        self.check_lock()?;
+        let current = files.map(|files| (self.segment_path(kind, files.number()), files.file()));
+        current.map_or(Ok(()), |(path, open)| check_file(&path, open))
+    }
+
+    /// Checks that the lock file is still at its path, and was not replaced.
+    ///
+    /// # Errors
+    /// As [`SegmentDir::check_intact`].
+    pub(super) fn check_lock(&self) -> io::Result<()> {
+        check_file(&self.path.join(LOCK_FILE), &self.lock)
     }
 
     /// Returns the paths of the segments of a kind, oldest first. The note of
@@ -200,6 +235,16 @@ fn try_lock_dir(dir: &Path) -> io::Result<Option<File>> {
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(why)) => Err(why),
     }
+}
+
+/// Checks that an open file is the one at `path`.
+fn check_file(path: &Path, open: &File) -> io::Result<()> {
+    let missing = |why: io::Error| io::Error::new(why.kind(), format!("{}: {why}", path.display()));
+    let (there, open) = (fs::metadata(path).map_err(missing)?, open.metadata()?);
+    if (there.dev(), there.ino()) == (open.dev(), open.ino()) {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{} was replaced", path.display())))
 }
 
 fn is_old(folder: &Path) -> bool {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::fsync_thread::FsyncThread;
 use super::segment_dir::{SegmentDir, SegmentKind};
+use crate::metrics::METRICS;
 
 /// The size of a segment in bytes. A segment ends when it is full, or when it is older than
 /// `SEGMENT_AGE_MAX`.
@@ -90,6 +91,12 @@ impl SegmentFiles {
     /// Sets the spare, unless there is one already.
     pub(super) fn set_spare(&mut self, spare: Arc<File>) {
         self.spare.get_or_insert(spare);
+    }
+
+    /// Ends the current segment and continues in `next`, whatever the spare is.
+    pub(super) fn continue_in(&mut self, next: Arc<File>) {
+        self.spare = Some(next);
+        self.rotate();
     }
 
     /// Appends bytes to the current segment. After a failed write, the next write overwrites the
@@ -192,6 +199,10 @@ pub(super) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Creates a segment with its full length. With a `syncer`, the folder that has its name is synced
 /// together with its first bytes.
+///
+/// # Errors
+/// The file cannot be created, or it exists: another thread was faster, and may have written into
+/// it already.
 pub(super) fn create_segment(
     dir: &SegmentDir,
     kind: SegmentKind,
@@ -199,12 +210,28 @@ pub(super) fn create_segment(
     syncer: Option<&FsyncThread>,
 ) -> io::Result<Arc<File>> {
     let path = dir.segment_path(kind, number);
-    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
-    file.set_len(SEGMENT_BYTES_MAX)?;
+    let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+    if let Err(why) = file.set_len(SEGMENT_BYTES_MAX) {
+        // So that the next attempt can create it.
+        let _ = std::fs::remove_file(path);
+        return Err(why);
+    }
     if let Some(syncer) = syncer {
         syncer.request_sync(&Arc::new(File::open(&dir.path)?));
     }
     Ok(Arc::new(file))
+}
+
+/// Logs and counts that a segment could not be created. That another thread has created it is no
+/// failure.
+pub(super) fn log_create_failure(why: &io::Error) {
+    if why.kind() != io::ErrorKind::AlreadyExists {
+        log::error!(
+            event = "outbox_file_create_failed", error:% = why;
+            "outbox file create failed"
+        );
+        METRICS.outbox_errors.inc();
+    }
 }
 
 #[cfg(test)]
@@ -251,6 +278,18 @@ mod tests {
             );
             assert!(all.starts_with(&content), "{what}");
         }
+    }
+
+    #[test]
+    fn a_segment_that_exists_is_not_emptied_by_who_comes_second() {
+        let root = tempfile::tempdir().expect("a folder");
+        let dir = SegmentDir::create(root.path()).expect("a folder");
+        let create = || create_segment(&dir, SegmentKind::HoldEnds, 2, None);
+        let first = create().expect("a file");
+        first.write_all_at(b"x", 0).expect("a byte");
+        assert_eq!(create().expect_err("it exists").kind(), io::ErrorKind::AlreadyExists);
+        let path = dir.segment_path(SegmentKind::HoldEnds, 2);
+        assert_eq!(read_written(&path).expect("a file"), b"x");
     }
 
     #[test]

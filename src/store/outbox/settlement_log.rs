@@ -358,7 +358,7 @@ impl SettlementLog {
     fn ensure_dir(&self) -> (MutexGuard<'_, LogState>, bool) {
         let state = self.lock_state();
         let (dir, spare_number) = (state.dir.clone(), state.files.missing_spare_number());
-        let intact = dir.check_intact(&state.files);
+        let intact = dir.check_intact(SegmentKind::HoldEnds, Some(&state.files));
         drop(state);
         if let Err(why) = &intact {
             self.record_write_failure(why);
@@ -483,16 +483,11 @@ impl SettlementLog {
         log::info!(event = "outbox_write_recovered"; "outbox write recovered");
     }
 
-    /// Creates a segment in `dir`. A failure is logged and counted.
+    /// Creates a segment in `dir`. A failure is logged and counted, unless another thread has
+    /// created the segment.
     fn create_segment(&self, dir: &SegmentDir, number: u64) -> std::io::Result<Arc<std::fs::File>> {
         segment_files::create_segment(dir, SegmentKind::HoldEnds, number, self.syncer.as_deref())
-            .inspect_err(|why| {
-                log::error!(
-                    event = "outbox_file_create_failed", error:% = why;
-                    "outbox file create failed"
-                );
-                METRICS.outbox_errors.inc();
-            })
+            .inspect_err(segment_files::log_create_failure)
     }
 }
 
