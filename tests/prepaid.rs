@@ -8,4 +8,5 @@ mod machine;
 mod script;
 mod tables;
 mod today;
+mod voids;
 mod world;

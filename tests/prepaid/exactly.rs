@@ -158,7 +158,8 @@ impl<M: Machine> CrowdRun<'_, M> {
         for next in std::mem::take(&mut self.waiting) {
             let until = self.round + self.crowd.rounds;
             let local = &mut self.gateways[next.gateway];
-            let answer = local.hold(&next.call, KEY, self.quote, &[], self.now).map_err(broken)?;
+            let answer =
+                local.hold(&next.call, Some(KEY), self.quote, &[], self.now).map_err(broken)?;
             if answer == LocalAnswer::Held {
                 (self.came.stood, self.came.local) = (self.came.stood + 1, self.came.local + 1);
                 self.running.push(Running { waiting: next, until, is_local: true });
@@ -182,7 +183,8 @@ impl<M: Machine> CrowdRun<'_, M> {
                 LedgerAnswer::Insufficient { .. } | LedgerAnswer::BudgetExceeded { .. } => {
                     self.came.refused += 1;
                     let could = |local: &LocalAllotment| {
-                        let answer = local.clone().hold("another", KEY, self.quote, &[], self.now);
+                        let answer =
+                            local.clone().hold("another", Some(KEY), self.quote, &[], self.now);
                         answer == Ok(LocalAnswer::Held)
                     };
                     if self.gateways.iter().any(could) {

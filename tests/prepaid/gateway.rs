@@ -77,7 +77,8 @@ impl Pair {
     }
 
     fn holds(&mut self, call: &str, amount: i64) -> bool {
-        let answer = self.local.hold(call, KEY, nano(amount), &[], self.clock()).expect("a sum");
+        let answer =
+            self.local.hold(call, Some(KEY), nano(amount), &[], self.clock()).expect("a sum");
         answer == LocalAnswer::Held
     }
 
@@ -94,6 +95,15 @@ impl Pair {
     }
 }
 
+/// Its charge was lost, if the gateway died before the store knew the allotment.
+#[test]
+fn a_hold_of_nothing_was_made_before_the_store_knew_the_allotment() {
+    let id = AllotmentId("new".to_owned());
+    let mut local = LocalAllotment::new(id, 60_000, 1_000);
+    let held = local.hold("c", None, nano(0), &[], 1_000).expect("a sum");
+    assert_eq!(held, LocalAnswer::Direct);
+}
+
 #[test]
 fn a_hold_is_made_in_full_out_of_what_is_free_or_not_at_all() {
     let mut pair = Pair::with(1_000, 0);
@@ -105,7 +115,7 @@ fn a_hold_is_made_in_full_out_of_what_is_free_or_not_at_all() {
     assert_eq!((pair.free_now(), pair.held(), pair.posted()), (35, 100, 0));
     pair.update();
     assert_eq!((pair.free_now(), pair.held(), pair.posted()), (100, 140, 25));
-    let other = pair.local.hold("d", KeyId(2), nano(1), &[], pair.clock()).expect("a sum");
+    let other = pair.local.hold("d", Some(KeyId(2)), nano(1), &[], pair.clock()).expect("a sum");
     assert_eq!(other, LocalAnswer::Direct, "no message has named the key");
 }
 
@@ -220,7 +230,8 @@ fn what_a_message_gives_back_is_not_used_while_it_is_under_way() {
     let clock = pair.clock();
     let _ = pair.local.next_update(&load, clock).expect("a message");
     assert!(!pair.holds("a", 21), "only 20 of the key's budget are kept");
-    let mut hold = |call: &str, amount| pair.local.hold(call, KEY, nano(amount), &[place], clock);
+    let mut hold =
+        |call: &str, amount| pair.local.hold(call, Some(KEY), nano(amount), &[place], clock);
     assert_eq!(hold("b", 10), Ok(LocalAnswer::Held));
     assert_eq!(hold("c", 9), Ok(LocalAnswer::Held));
     assert_eq!(hold("d", 1), Ok(LocalAnswer::Direct), "only two places are kept");
@@ -241,7 +252,7 @@ fn ends_of_one_key_are_no_room_in_the_budget_of_another() {
     let answer = pair.store.apply(&Op::Update(update), 0);
     pair.local.receive(&answer).expect("an answer");
     let clock = pair.clock();
-    let held = pair.local.hold("a", other, nano(60), &[], clock);
+    let held = pair.local.hold("a", Some(other), nano(60), &[], clock);
     assert_eq!(held, Ok(LocalAnswer::Held));
     let _ = pair.local.end("a", nano(60), "a", &[]).expect("an end");
     load.keys.insert(KEY, nano(10));
@@ -564,7 +575,7 @@ fn a_call_takes_of_rate_limits_what_is_lent_and_gives_back_what_it_did_not_use()
     };
     let hold = |pair: &mut Pair, call: &str, asks: &[RateAsk]| {
         let clock = pair.clock();
-        pair.local.hold(call, KEY, nano(1), asks, clock).expect("a sum") == LocalAnswer::Held
+        pair.local.hold(call, Some(KEY), nano(1), asks, clock).expect("a sum") == LocalAnswer::Held
     };
     let level = |pair: &Pair, ask: RateAsk| {
         pair.store.rates.get(&ask.id).map_or(0, |bucket| bucket.level / 60_000)

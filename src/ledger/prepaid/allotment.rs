@@ -63,6 +63,7 @@ pub fn update_allotment(
         let until = lease_until(now, update.lease_ms);
         allotment.lease_until = allotment.lease_until.max(until);
         if let Some(demand) = &update.demand {
+            (allotment.needed, allotment.open_calls) = (demand.needed, demand.open_calls);
             lend::meet_demand(draft, &update.allotment, &mut allotment, demand)?;
         }
         let answer = lend::status(draft, &allotment, update.demand.as_ref())?;
@@ -79,6 +80,8 @@ fn unknown(now: i64, state: AllotmentState) -> Allotment {
         checkpoints: BTreeMap::new(),
         lent_at: now,
         lease_until: now,
+        needed: Money::ZERO,
+        open_calls: 0,
         last_seq: 0,
         last_step: 0,
         may_be_free: false,
@@ -102,7 +105,7 @@ fn post_ends(
             // The number keeps an end from being posted twice, so what was charged stays as it is.
             AllotmentState::Ended { charged } => {
                 let before = charged.get(&end.call).copied().unwrap_or_default();
-                if let Some(charge) = end.charge {
+                if let Some(charge) = end.charge.filter(|_| !draft.is_voided(&end.call)) {
                     let due = charge.saturating_sub(before);
                     charge::post(draft, charged_call(end), LotAmounts::default(), due)?;
                 }
@@ -121,7 +124,8 @@ fn post_end(
     end: &CallEnd,
 ) -> Result<(), MoneyError> {
     allotment.checkpoints.remove(&end.call);
-    let Some(charge) = end.charge else { return Ok(()) };
+    // Whoever was told that the call is void may have made it again.
+    let Some(charge) = end.charge.filter(|_| !draft.is_voided(&end.call)) else { return Ok(()) };
     let within_hold = charge.min(end.held);
     let covered = allotment.drawn.split_first(within_hold)?;
     for window in &end.windows {
@@ -175,7 +179,8 @@ pub fn expire_allotment(account: &PrepaidAccount, id: &AllotmentId, now: i64) ->
 fn end(draft: &mut AccountDraft<'_>, allotment: &mut Allotment) -> Result<(), MoneyError> {
     let mut charged = BTreeMap::new();
     for (call, end) in allotment.checkpoints.clone() {
-        if let Some(charge) = end.charge.filter(|charge| *charge > Money::ZERO) {
+        let is_due = |charge: &Money| *charge > Money::ZERO && !draft.is_voided(&end.call);
+        if let Some(charge) = end.charge.filter(is_due) {
             post_end(draft, allotment, &end)?;
             charged.insert(call, charge);
         }
@@ -186,6 +191,7 @@ fn end(draft: &mut AccountDraft<'_>, allotment: &mut Allotment) -> Result<(), Mo
     }
     rate_slices::lapse(draft, allotment);
     allotment.checkpoints.clear();
+    (allotment.needed, allotment.open_calls) = (Money::ZERO, 0);
     allotment.may_be_free = false;
     allotment.state = AllotmentState::Ended { charged };
     Ok(())

@@ -5,8 +5,8 @@ use super::answer::{AccountStep, LedgerAnswer};
 use super::lot::{CreditLot, LotAmounts, LotId};
 use super::rate::{RateBucket, RateId};
 use super::records::{
-    AccountChanges, AccountHead, Allotment, AllotmentId, BudgetLimits, DirectHold, JournalRecord,
-    KeyStatus, PrepaidAccount, RecordKind, TransferRecord,
+    AccountChanges, AccountHead, Allotment, AllotmentId, BudgetLimits, DirectHold, DirectHoldState,
+    JournalRecord, KeyStatus, PrepaidAccount, RecordKind, TransferRecord,
 };
 use super::window::{BudgetOwner, DAY_MS, KeyId, WindowId, WindowUse};
 use crate::money::{Money, MoneyError};
@@ -55,6 +55,12 @@ impl<'a> AccountDraft<'a> {
 
     pub(crate) fn hold(&self, id: &str) -> Option<&'a DirectHold> {
         self.base.holds.get(id)
+    }
+
+    /// Whether somebody was told that the call of this id is not charged.
+    pub(crate) fn is_voided(&self, call: &str) -> bool {
+        let voided = [DirectHoldState::Voided, DirectHoldState::Tombstone];
+        self.base.holds.get(call).is_some_and(|hold| voided.contains(&hold.state))
     }
 
     pub(crate) fn set_hold(&mut self, id: &str, hold: DirectHold) {

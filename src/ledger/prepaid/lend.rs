@@ -35,7 +35,9 @@ pub(crate) fn meet_demand(
         let budget = lendable_in(draft, allotment, &windows, demand, others)?;
         Some(money.min(budget))
     });
-    let limit = limit.filter(|_| is_lending);
+    // A gateway that wants nothing free is told so, and holds nothing new in memory: whoever waits
+    // for money has nothing to expect of it.
+    let limit = limit.filter(|_| is_lending && demand.free > Money::ZERO);
     allotment.tight = limit.is_none();
     rate_slices::meet_demand(draft, allotment, demand, limit.is_some(), others)?;
     let Some(limit) = limit else {

@@ -24,7 +24,7 @@ pub const REVISION_AGE_MAX_MS: i64 = 900;
 /// A hold that a gateway made out of an allotment.
 #[derive(Debug, Clone)]
 struct LocalHold {
-    key: KeyId,
+    key: Option<KeyId>,
     held: Money,
     /// What the call has asked for beside that.
     asked: Money,
@@ -32,7 +32,10 @@ struct LocalHold {
     asked_step: u64,
     windows: Vec<WindowId>,
     rates: Vec<RateAsk>,
+    /// What the call has cost so far.
     checkpoint: Option<(Money, String)>,
+    /// Whether the next message tells it.
+    is_checkpoint_new: bool,
     /// Whether the store may know a checkpoint of the call.
     is_told: bool,
 }
@@ -142,6 +145,59 @@ impl LocalAllotment {
     pub fn is_settled(&self) -> bool {
         let is_told = self.ends.is_empty() && self.in_flight.is_none() && !self.must_reload;
         self.open.is_empty() && is_told
+    }
+
+    /// Whether a call is open whose hold was made out of it.
+    #[must_use]
+    pub fn has_open(&self, call: &str) -> bool {
+        self.open.contains_key(call)
+    }
+
+    /// Returns the ids of the open calls.
+    pub fn open_calls(&self) -> impl Iterator<Item = &str> {
+        self.open.keys().map(String::as_str)
+    }
+
+    /// Whether there are open calls, or something that the store holds for this gateway.
+    #[must_use]
+    pub fn is_out(&self) -> bool {
+        !self.open.is_empty() || self.lent > Money::ZERO
+    }
+
+    /// Whether it has money that neither open calls nor ends use.
+    #[must_use]
+    pub fn has_free(&self) -> bool {
+        self.lent > self.used
+    }
+
+    /// Whether ends have not been told yet.
+    #[must_use]
+    pub fn has_untold(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// Whether no holds are made out of it until the store lends again.
+    #[must_use]
+    pub fn is_tight(&self) -> bool {
+        self.tight
+    }
+
+    /// The number of the last end.
+    #[must_use]
+    pub fn last_seq(&self) -> u64 {
+        self.last_seq
+    }
+
+    /// The number of the last end that the store has.
+    #[must_use]
+    pub fn known_seq(&self) -> u64 {
+        self.known_seq
+    }
+
+    /// Until when new holds may be made out of it, as far as its lease goes.
+    #[must_use]
+    pub fn hold_until(&self) -> i64 {
+        self.hold_until
     }
 
     /// Whether a message waits for its answer.

@@ -126,6 +126,11 @@ pub struct Allotment {
     pub lent_at: i64,
     /// When the lease expires unless it is renewed, in unix ms.
     pub lease_until: i64,
+    /// What its gateway needed when it last said so. The rest of it is free, and so is shown as
+    /// available.
+    pub needed: Money,
+    /// How many calls were open then.
+    pub open_calls: u32,
     /// The number of the last end that was posted.
     pub last_seq: u64,
     /// The number of the last message of its gateway.

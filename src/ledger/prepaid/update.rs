@@ -56,6 +56,8 @@ pub struct AllotmentDemand {
     pub needed: Money,
     /// The same by window.
     pub needed_in: BTreeMap<WindowId, Money>,
+    /// How many calls are open.
+    pub open_calls: u32,
     /// What must not be taken back, since the gateway goes on making holds out of it until it has
     /// the answer. It includes what is needed.
     pub kept: Money,

@@ -321,7 +321,7 @@ impl<M: Machine> World<M> {
         let (clock, now) = (self.clock(gateway), self.now);
         let local = &mut self.gateways[gateway].local;
         let rates = asks(key, quote);
-        let answer = local.hold(&call, KeyId(key), quote, &rates, clock).map_err(broken)?;
+        let answer = local.hold(&call, Some(KeyId(key)), quote, &rates, clock).map_err(broken)?;
         if answer == LocalAnswer::Held {
             self.see("local hold");
             self.may_hold_locally(gateway, key)?;

@@ -38,26 +38,30 @@ pub struct NumberedEnd {
 }
 
 impl LocalAllotment {
-    /// Holds an amount for a call, in full and out of what is free, or not at all.
+    /// Holds an amount for a call, in full and out of what is free, or not at all. A call without a
+    /// key counts in no budget of a key.
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] if a sum exceeds the range.
     pub fn hold(
         &mut self,
         call: &str,
-        key: KeyId,
+        key: Option<KeyId>,
         amount: Money,
         rates: &[RateAsk],
         now_ms: i64,
     ) -> Result<LocalAnswer, MoneyError> {
         let has_place = self.open.len() + self.ends.len() < CALLS_MAX;
         let is_new = !self.open.contains_key(call);
-        let is_covered = self.keys.contains(&key) && self.free(now_ms) >= amount;
+        let is_lent_to = key.is_none_or(|key| self.keys.contains(&key));
+        // A hold of nothing is covered by nothing, but it needs the right, too.
+        let is_covered = self.may_hold(now_ms) && is_lent_to && self.free(now_ms) >= amount;
         if !(has_place && is_new && is_covered) {
             return Ok(LocalAnswer::Direct);
         }
-        let is_own = |window: &&WindowId| {
-            matches!(window.owner, BudgetOwner::Account) || window.owner == BudgetOwner::Key(key)
+        let is_own = |window: &&WindowId| match window.owner {
+            BudgetOwner::Account => true,
+            BudgetOwner::Key(owner) => key == Some(owner),
         };
         let windows: Vec<WindowId> = self.current.iter().filter(is_own).copied().collect();
         if windows.iter().any(|window| self.free_in(*window, now_ms) < amount) {
@@ -75,6 +79,7 @@ impl LocalAllotment {
             windows,
             rates,
             checkpoint: None,
+            is_checkpoint_new: false,
             is_told: false,
         };
         self.open.insert(call.to_owned(), hold);
@@ -140,6 +145,18 @@ impl LocalAllotment {
             && hold.checkpoint.as_ref().is_none_or(|(before, _)| *before < charge)
         {
             hold.checkpoint = Some((charge, line.to_owned()));
+            hold.is_checkpoint_new = true;
+        }
+    }
+
+    /// Ends a call whose caller is gone without an end. It is charged what it had cost so far.
+    ///
+    /// # Errors
+    /// [`MoneyError::OutOfRange`] if a sum exceeds the range.
+    pub fn abandon(&mut self, call: &str) -> Result<Option<NumberedEnd>, MoneyError> {
+        match self.open.get(call).and_then(|hold| hold.checkpoint.clone()) {
+            Some((charge, line)) => self.end(call, charge, &line, &[]),
+            None => self.void(call),
         }
     }
 
@@ -191,7 +208,7 @@ impl LocalAllotment {
 pub(super) fn call_end(call: &str, hold: &LocalHold, charge: Option<Money>, line: &str) -> CallEnd {
     CallEnd {
         call: call.to_owned(),
-        key: Some(hold.key),
+        key: hold.key,
         held: hold.held,
         charge,
         windows: hold.windows.clone(),

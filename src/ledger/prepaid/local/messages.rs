@@ -95,9 +95,11 @@ impl LocalAllotment {
     fn checkpoints(&mut self) -> Vec<CallEnd> {
         let mut told = Vec::new();
         for (call, hold) in &mut self.open {
-            if let Some((charge, line)) = hold.checkpoint.take() {
-                told.push(call_end(call, hold, Some(charge), &line));
-                hold.is_told = true;
+            if let Some((charge, line)) =
+                hold.checkpoint.as_ref().filter(|_| hold.is_checkpoint_new)
+            {
+                told.push(call_end(call, hold, Some(*charge), line));
+                (hold.is_checkpoint_new, hold.is_told) = (false, true);
             }
         }
         told
@@ -145,6 +147,7 @@ impl LocalAllotment {
         Ok(AllotmentDemand {
             needed,
             needed_in,
+            open_calls: u32::try_from(self.open.len()).unwrap_or(u32::MAX),
             kept: needed.checked_add(free)?,
             kept_in,
             free: load.free,
