@@ -55,7 +55,13 @@ pub trait Ledger: Send + Sync {
     /// Submits an operation on an account. When this returns, the operation is on its way to the
     /// store.
     fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a>;
-    /// Returns an account's balances; `None` if there is no such account.
+    /// Holds `amount` for a call out of what this process has borrowed of the account; `false` if
+    /// the hold has to be placed by [`Ledger::submit`]. All other operations on the hold go there.
+    fn hold_in_memory(&self, _account: &AccountName, _id: &str, _amount: Money) -> bool {
+        false
+    }
+    /// Returns an account's balances; `None` if there is no such account. What gateways have
+    /// borrowed and not used counts as available.
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable>;
     /// Returns all accounts, ordered by name.
     async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable>;
@@ -116,9 +122,26 @@ pub enum HoldRefused {
     /// The account does not exist.
     #[error("there is no such account")]
     NoAccount,
+    /// The money is lent to a gateway that has not given it back in time.
+    #[error("the money is lent to another gateway")]
+    Lent,
     /// The store cannot be reached, or does not answer in time.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+}
+
+/// Holds all that a call of `at` (unix ms) wants out of what this process has borrowed of its
+/// account; `None` if the hold has to be placed in the store.
+pub fn hold_in_memory(
+    ledger: &dyn Ledger,
+    account: &AccountName,
+    id: &str,
+    Quote { wanted, least }: Quote,
+    at: i64,
+) -> Option<Hold> {
+    let origin = HoldRequest { wanted, least, at };
+    let hold = || Hold { account: account.clone(), id: id.to_owned(), held: wanted, origin };
+    ledger.hold_in_memory(account, id, wanted).then(hold)
 }
 
 /// Places a hold for a call that was made at `at` (unix ms).
@@ -143,8 +166,10 @@ pub async fn place_hold(
         }
         Outcome::Insufficient(available) => Err(HoldRefused::Insufficient { least, available }),
         Outcome::NoAccount => Err(HoldRefused::NoAccount),
+        Outcome::Wait => Err(HoldRefused::Lent),
         Outcome::HoldExists { open: false, .. }
         | Outcome::Conflict
+        | Outcome::HeldInPart(_)
         | Outcome::Tombstoned
         | Outcome::Done
         | Outcome::AlreadyDone
@@ -201,7 +226,7 @@ impl Hold {
     ) -> Result<Money, Unavailable> {
         let op = Operation::Extend { id: self.id.clone(), wanted };
         match ledger.submit(&self.account, op).await? {
-            Outcome::Held(held) => {
+            Outcome::Held(held) | Outcome::HeldInPart(held) => {
                 self.held = held;
                 Ok(held)
             }

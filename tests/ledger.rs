@@ -1,5 +1,6 @@
 //! The ledger: one expected output for the pure machine, SQLite and Redis.
 
+mod allotments;
 mod canaries;
 mod conformance;
 mod durability;

@@ -261,7 +261,9 @@ impl From<HoldRefused> for ApiError {
                 AdmissionError::InsufficientBalance { least, available }.into()
             }
             HoldRefused::NoAccount => ApiKeyError::Unknown.into(),
-            HoldRefused::Unavailable(_) => ServerError::LedgerUnavailable.into(),
+            HoldRefused::Lent | HoldRefused::Unavailable(_) => {
+                ServerError::LedgerUnavailable.into()
+            }
             HoldRefused::Conflict => ServerError::Internal.into(),
         }
     }

@@ -83,6 +83,15 @@ impl Operation {
             | Operation::Void { id } => Some(id),
         }
     }
+
+    /// Returns the amount that a hold or an extension asks for; nothing for any other operation.
+    #[must_use]
+    pub(crate) fn wanted(&self) -> Money {
+        match self {
+            Operation::Hold { wanted, .. } | Operation::Extend { wanted, .. } => *wanted,
+            _ => Money::ZERO,
+        }
+    }
 }
 
 /// The amounts and the time with which a hold was requested. A store recognises a repeated request
@@ -122,6 +131,12 @@ pub enum Outcome {
     Conflict,
     /// This amount is held now.
     Held(Money),
+    /// This amount is held now. What is missing is lent to gateways, and was called back: the
+    /// caller asks again in a moment.
+    HeldInPart(Money),
+    /// What the hold needs is lent to gateways, and was called back: the caller asks again in a
+    /// moment.
+    Wait,
     /// The hold was placed before.
     HoldExists {
         /// The amount that it holds.

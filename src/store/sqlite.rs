@@ -9,12 +9,17 @@
 use async_trait::async_trait;
 
 use crate::ledger::account::Balances;
+use crate::ledger::prepaid::answer::LedgerAnswer;
+use crate::ledger::prepaid::records::AllotmentId;
+use crate::ledger::prepaid::update::AllotmentUpdate;
 use crate::ledger::{
     AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Receipt, SweepReport,
     Unavailable,
 };
 
 mod accounts;
+mod allotment_rows;
+mod allotments;
 mod cache_entries;
 mod disk;
 mod embedded_store;
@@ -25,7 +30,7 @@ mod jobs;
 mod kept_bytes;
 mod keys;
 mod kv_cache;
-
+mod lending;
 mod payments;
 mod queue;
 mod reader;
@@ -34,6 +39,7 @@ mod write_txn;
 mod writer;
 
 pub use embedded_store::SqliteStore;
+use write_txn::WriteTxn;
 use writer::Priority;
 
 /// One sweep deletes holds that ended long ago in at most this many steps.
@@ -42,6 +48,47 @@ const HOLD_PURGE_STEPS_MAX: u32 = 40;
 const ENTRY_PURGE_STEPS_MAX: u32 = 400;
 /// The same for idempotency keys and for replies.
 const REPLY_PURGE_STEPS_MAX: u32 = 100;
+
+impl SqliteStore {
+    /// Does what an update of an allotment asks; `None` if there is no such account. It is answered
+    /// when it is committed, and is on disk after the next [`SqliteStore::sync`].
+    ///
+    /// # Errors
+    /// [`Unavailable`] if it cannot be written.
+    pub async fn update_allotment(
+        &self,
+        account: &AccountName,
+        update: AllotmentUpdate,
+    ) -> Result<Option<LedgerAnswer>, Unavailable> {
+        let account = account.clone();
+        self.scheduler
+            .run(Priority::Thread, move |txn| allotments::update(txn, &account, &update))
+            .await
+    }
+
+    /// Waits until all that was committed before is on disk.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the disk does not take it.
+    pub async fn sync(&self) -> Result<(), Unavailable> {
+        self.scheduler.run(Priority::ThreadDurable, |_| Ok(())).await
+    }
+
+    /// Returns the allotments of a gateway that hold something, or may, with their accounts and
+    /// when they were lent first (unix ms). `run` is a part of their ids.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if it cannot be read.
+    pub(in crate::store) async fn list_allotments(
+        &self,
+        run: &str,
+    ) -> Result<Vec<(AccountName, AllotmentId, i64)>, Unavailable> {
+        let run = run.to_owned();
+        self.scheduler
+            .run(Priority::Thread, move |txn| allotments::list_of_run(txn.conn, &run))
+            .await
+    }
+}
 
 #[async_trait]
 impl Ledger for SqliteStore {
@@ -70,7 +117,9 @@ impl Ledger for SqliteStore {
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
         let account = account.clone();
-        self.scheduler.run(Priority::Inline, move |txn| txn.balances(&account)).await
+        self.scheduler
+            .run(Priority::Inline, move |txn| allotments::shown_balances(txn, &account))
+            .await
     }
 
     async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
@@ -104,6 +153,12 @@ impl Ledger for SqliteStore {
         for _ in 0..HOLD_PURGE_STEPS_MAX {
             if self.scheduler.run(Priority::Thread, |txn| holds::purge_ended(txn.conn)).await? == 0
             {
+                break;
+            }
+        }
+        for _ in 0..HOLD_PURGE_STEPS_MAX {
+            let purging = |txn: &mut WriteTxn<'_>| allotment_rows::purge_ended(txn.conn);
+            if self.scheduler.run(Priority::Thread, purging).await? == 0 {
                 break;
             }
         }

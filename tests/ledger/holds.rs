@@ -144,6 +144,7 @@ async fn a_hold_is_what_was_asked_for_and_what_is_held(#[case] told: Outcome, #[
 #[case::of_another_content(Some(Outcome::Conflict), HoldRefused::Conflict)]
 #[case::ended(Some(Outcome::HoldExists { held: nano(60), open: false }), HoldRefused::Conflict)]
 #[case::voided_before(Some(Outcome::Tombstoned), HoldRefused::Conflict)]
+#[case::lent(Some(Outcome::Wait), HoldRefused::Lent)]
 #[case::too_much(Some(Outcome::OutOfRange), HoldRefused::Conflict)]
 #[case::away(None, away::<()>().expect_err("nothing").into())]
 #[tokio::test]

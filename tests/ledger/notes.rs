@@ -371,7 +371,8 @@ async fn a_file_from_before_there_were_notes_opens() {
     beside.busy_timeout(GONE_WITHIN).expect("a setting");
     let later = "DROP TABLE note; DROP TABLE video_body; DROP TABLE video; DROP TABLE secret;
                  DROP TABLE repeat; DROP TABLE replies; DROP TABLE reply; DROP TABLE kept;
-                 DROP TABLE kept_all; DROP TABLE store_id";
+                 DROP TABLE kept_all; DROP TABLE store_id; DROP TABLE lending;
+                 DROP TABLE allotment; DROP TABLE allotment_call";
     beside.execute_batch(later).expect("they were there");
     let tables = "SELECT group_concat(name, ' ' ORDER BY name) FROM sqlite_schema
                   WHERE name NOT LIKE 'sqlite_%'";

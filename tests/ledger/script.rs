@@ -158,6 +158,8 @@ pub(crate) fn answer_text(answer: &Outcome) -> String {
         Outcome::AlreadyDone => "exists".to_owned(),
         Outcome::Conflict => "conflict".to_owned(),
         Outcome::Held(held) => format!("held {}", held.nano()),
+        Outcome::HeldInPart(held) => format!("held {} in part", held.nano()),
+        Outcome::Wait => "wait".to_owned(),
         Outcome::HoldExists { held, open: true } => format!("exists {} open", held.nano()),
         Outcome::HoldExists { held, open: false } => format!("exists {} ended", held.nano()),
         Outcome::Insufficient(available) => format!("insufficient {}", available.nano()),

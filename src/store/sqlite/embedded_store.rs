@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use super::super::section::StoreSection;
 use super::disk::DiskSync;
@@ -24,6 +25,8 @@ pub struct SqliteStore {
     pub(in crate::store) store_id: String,
     /// The most bytes of replies, cache entries and bodies for vendors that are kept.
     pub(super) kept_bytes_max: u64,
+    /// How long an operation is repeated whose money is lent.
+    pub(super) lent_wait: Duration,
 }
 
 impl SqliteStore {
@@ -94,13 +97,21 @@ impl SqliteStore {
             .and_then(|_| spawn("ledger-sync", Box::new(move || disk.run_sync_loop(&to_sync))))
             .map_err(|e| to_unavailable(e.to_string()))?;
         let StoreSection { kept_bytes_max, .. } = StoreSection::default();
-        Ok(SqliteStore { scheduler, reader, file_identity, store_id, kept_bytes_max })
+        let lent_wait = Duration::ZERO;
+        Ok(SqliteStore { scheduler, reader, file_identity, store_id, kept_bytes_max, lent_wait })
     }
 
     /// Sets the most bytes of replies, cache entries and bodies for vendors that the store keeps.
     #[must_use]
     pub(crate) fn with_kept_bytes_max(mut self, kept_bytes_max: u64) -> SqliteStore {
         self.kept_bytes_max = kept_bytes_max;
+        self
+    }
+
+    /// Sets how long an operation is repeated whose money is lent.
+    #[must_use]
+    pub(crate) fn with_lent_wait(mut self, lent_wait: Duration) -> SqliteStore {
+        self.lent_wait = lent_wait;
         self
     }
 

@@ -5,8 +5,10 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::accounts::read_money;
 use super::write_txn::WriteTxn;
+use super::{allotment_rows, allotments};
 use crate::clock::unix_ms;
 use crate::ledger::account::{self, Balances, HoldRecord, HoldState, Transition};
+use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::{AccountName, Operation, Outcome, SweepReport};
 use crate::metrics::record_write_off;
 use crate::money::Money;
@@ -65,7 +67,34 @@ pub(super) fn apply_operation(
         save_transition(txn, name, HoldKey { account, id }, known.as_ref(), &step)?;
     }
     txn.set_balances(name, after);
-    Ok(step.answer)
+    match step.answer {
+        Outcome::Insufficient(_) if recall_for(txn, name, &after, op)? => Ok(Outcome::Wait),
+        Outcome::Held(held) if held < op.wanted() && recall_for(txn, name, &after, op)? => {
+            Ok(Outcome::HeldInPart(held))
+        }
+        Outcome::Voided if known.is_none() => {
+            allotments::note_void(txn, name)?;
+            Ok(Outcome::Voided)
+        }
+        answer => Ok(answer),
+    }
+}
+
+/// Calls back what is lent of an account, if a hold or an extension did not get all it needs, and
+/// lent money could make up for it.
+fn recall_for(
+    txn: &mut WriteTxn<'_>,
+    name: &AccountName,
+    balances: &Balances,
+    op: &Operation,
+) -> rusqlite::Result<bool> {
+    match op {
+        Operation::Hold { least, .. } if balances.available < *least => {
+            allotments::recall(txn, name, balances, *least)
+        }
+        Operation::Extend { .. } => allotments::recall(txn, name, balances, Money::ZERO),
+        _ => Ok(false),
+    }
 }
 
 /// Releases the money of a hold that is in the table of open holds, while an older version of the
@@ -101,6 +130,12 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
     let mut swept = SweepReport::default();
     for (name, id, record) in due {
         let Some(name) = AccountName::parse(&name) else { continue };
+        if id.starts_with(allotment_rows::ID_PREFIX)
+            && allotments::expire(txn, &name, &AllotmentId(id.clone()))?
+        {
+            swept.expired += 1;
+            continue;
+        }
         let Some(row) = txn.account_row(&name)? else { continue };
         let (account, mut balances) = (row.id, row.balances);
         let mut after = balances;
@@ -117,10 +152,15 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
     }
     let mut totals = c.prepare_cached(
         "SELECT count(*), coalesce(sum(held), 0)
-         FROM (SELECT held FROM open_hold UNION ALL SELECT held FROM hold WHERE state = 0)",
+         FROM (SELECT held FROM open_hold WHERE substr(id, 1, 10) <> ?
+               UNION ALL SELECT held FROM hold WHERE state = 0)",
     )?;
-    let (open, held) = totals.query_row([], |r| Ok((r.get::<_, i64>(0)?, read_money(r, 1)?)))?;
-    Ok(SweepReport { open: open.unsigned_abs(), held, ..swept })
+    let totals = totals.query_row([allotment_rows::ID_PREFIX], |row| {
+        Ok((row.get::<_, i64>(0)?.unsigned_abs(), read_money(row, 1)?))
+    })?;
+    let in_memory = allotment_rows::totals(c)?;
+    let held = totals.1.checked_add(in_memory.1).unwrap_or(totals.1);
+    Ok(SweepReport { open: totals.0 + in_memory.0, held, ..swept })
 }
 
 /// Deletes holds that ended long ago, and returns their number.
@@ -146,7 +186,11 @@ pub(super) fn purge_ended(c: &Connection) -> rusqlite::Result<usize> {
     Ok(forgotten)
 }
 
-fn find_hold(c: &Connection, account: i64, id: &str) -> rusqlite::Result<Option<HoldRecord>> {
+pub(super) fn find_hold(
+    c: &Connection,
+    account: i64,
+    id: &str,
+) -> rusqlite::Result<Option<HoldRecord>> {
     let mut open = c.prepare_cached(
         "SELECT wanted, least, held, lease_until, 0, posted, line FROM open_hold
          WHERE account = ? AND id = ?",

@@ -1,11 +1,14 @@
 //! Video jobs in a table, with their bodies in another one. Jobs are changed in transactions of the
 //! writer. Reads for clients use the reading thread's connection.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::job_records::{check_same_order, id_already_used, parse_job, serialize_job};
+use super::super::lent_money;
 use super::embedded_store::SqliteStore;
 use super::write_txn::WriteTxn;
 use super::writer::Priority;
@@ -25,11 +28,17 @@ impl JobQueue for SqliteStore {
     }
 
     async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
-        let job = serialize_job(&order.job)?;
-        let bytes_max = self.kept_bytes_max;
-        self.scheduler
-            .run(Priority::ThreadDurable, move |txn| place_atomically(txn, &order, &job, bytes_max))
-            .await?
+        let job: Arc<str> = serialize_job(&order.job)?.into();
+        let (order, bytes_max) = (Arc::new(order), self.kept_bytes_max);
+        let place = || {
+            let (order, job) = (order.clone(), job.clone());
+            self.scheduler.run(Priority::ThreadDurable, move |txn| {
+                place_atomically(txn, &order, &job, bytes_max)
+            })
+        };
+        let is_lent = |placed: &Placement| matches!(placed, Ok(None));
+        let lent = || Unavailable("the money is lent to another gateway".to_owned());
+        lent_money::retry(place, is_lent, self.lent_wait).await??.ok_or_else(lent)
     }
 
     async fn find_job(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
@@ -133,6 +142,9 @@ fn add_ms(now: i64, ms: u64) -> i64 {
     now.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX))
 }
 
+/// What came of an order; `None` if the money that it needs is lent to gateways.
+type Placement = Result<Option<PlaceResult>, Unavailable>;
+
 /// Places an order, or writes nothing at all. A failed write, for example on a full disk, is not a
 /// failure of the transaction, which has operations of other callers as well, unless SQLite has
 /// ended the transaction.
@@ -141,10 +153,12 @@ fn place_atomically(
     order: &NewJob,
     job: &str,
     bytes_max: u64,
-) -> rusqlite::Result<Result<PlaceResult, Unavailable>> {
+) -> rusqlite::Result<Placement> {
     let c = txn.conn;
     let account = &order.job.account;
-    let Some(before) = txn.balances(account)? else { return Ok(Ok(PlaceResult::NoAccount)) };
+    let Some(before) = txn.balances(account)? else {
+        return Ok(Ok(Some(PlaceResult::NoAccount)));
+    };
     c.prepare_cached("SAVEPOINT place")?.execute([])?;
     let placed = place_job(txn, order, job, bytes_max);
     if !matches!(placed, Ok(Ok(_))) && !c.is_autocommit() {
@@ -170,19 +184,19 @@ fn place_job(
     order: &NewJob,
     job: &str,
     bytes_max: u64,
-) -> rusqlite::Result<Result<PlaceResult, Unavailable>> {
+) -> rusqlite::Result<Placement> {
     let c = txn.conn;
     let (account, id) = (&order.job.account, &order.job.id);
     let Some(row) = txn.account_row(account)?.map(|row| row.id) else {
-        return Ok(Ok(PlaceResult::NoAccount));
+        return Ok(Ok(Some(PlaceResult::NoAccount)));
     };
     if let Some(earlier) = find_earlier_order(c, row, order)? {
-        return Ok(earlier);
+        return Ok(earlier.map(Some));
     }
     let mut open =
         c.prepare_cached("SELECT count(*) FROM video WHERE account = ? AND status < 2")?;
     if open.query_row([row], |r| r.get::<_, i64>(0))? >= i64::from(order.open_max) {
-        return Ok(Ok(PlaceResult::TooManyOpen));
+        return Ok(Ok(Some(PlaceResult::TooManyOpen)));
     }
     if !kept_bytes::make_room(c, bytes_max, order.body.len())? {
         return Ok(Err(Unavailable("no room is left for what its vendor needs".to_owned())));
@@ -195,8 +209,11 @@ fn place_job(
     };
     match holds::apply_operation(txn, account, &hold)? {
         Outcome::Held(_) | Outcome::HoldExists { open: true, .. } => {}
-        Outcome::Insufficient(available) => return Ok(Ok(PlaceResult::Insufficient(available))),
-        Outcome::NoAccount => return Ok(Ok(PlaceResult::NoAccount)),
+        Outcome::Wait => return Ok(Ok(None)),
+        Outcome::Insufficient(available) => {
+            return Ok(Ok(Some(PlaceResult::Insufficient(available))));
+        }
+        Outcome::NoAccount => return Ok(Ok(Some(PlaceResult::NoAccount))),
         _ => return Ok(Err(id_already_used(id))),
     }
     let mut insert = c.prepare_cached(
@@ -210,7 +227,7 @@ fn place_job(
     let video = insert.insert(params![row, id, job, status, now, revision, order.key])?;
     let mut insert = c.prepare_cached("INSERT INTO video_body (video, body) VALUES (?, ?)")?;
     insert.execute(params![video, &order.body[..]])?;
-    Ok(Ok(PlaceResult::New))
+    Ok(Ok(Some(PlaceResult::New)))
 }
 
 /// Returns the result for an order that was placed before, or whose idempotency key was used

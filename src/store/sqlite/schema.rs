@@ -80,6 +80,45 @@ CREATE TABLE IF NOT EXISTS journal (
     PRIMARY KEY (account, seq)
 ) STRICT, WITHOUT ROWID;
 
+-- What is lent of an account. Until recall_until nothing is lent; until voided_until a call that
+-- ends may have been voided before. A missing row stands for 0.
+CREATE TABLE IF NOT EXISTS lending (
+    account      INTEGER PRIMARY KEY REFERENCES account,
+    recall_until INTEGER NOT NULL,
+    voided_until INTEGER NOT NULL
+) STRICT;
+
+-- Allotments. What one holds, and until when, is in its row of open_hold, so that a version of the
+-- program that does not know this table does not spend it. state: 0 open, 1 fenced, 2 ended.
+CREATE TABLE IF NOT EXISTS allotment (
+    account     INTEGER NOT NULL REFERENCES account,
+    id          TEXT    NOT NULL,
+    lent_at     INTEGER NOT NULL,
+    last_seq    INTEGER NOT NULL CHECK (last_seq >= 0),
+    last_step   INTEGER NOT NULL CHECK (last_step >= 0),
+    needed      INTEGER NOT NULL CHECK (needed >= 0),
+    open_calls  INTEGER NOT NULL CHECK (open_calls >= 0),
+    may_be_free INTEGER NOT NULL CHECK (may_be_free IN (0, 1)),
+    tight       INTEGER NOT NULL CHECK (tight IN (0, 1)),
+    state       INTEGER NOT NULL CHECK (state BETWEEN 0 AND 2),
+    ended_at    INTEGER CHECK ((ended_at IS NULL) = (state < 2)),
+    PRIMARY KEY (account, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS allotment_out ON allotment (account) WHERE state < 2;
+CREATE INDEX IF NOT EXISTS allotment_end ON allotment (ended_at) WHERE state = 2;
+
+-- The cost so far of calls of an allotment; of one that has ended, what was charged then.
+CREATE TABLE IF NOT EXISTS allotment_call (
+    account   INTEGER NOT NULL REFERENCES account,
+    allotment TEXT    NOT NULL,
+    call      TEXT    NOT NULL,
+    charge    INTEGER NOT NULL CHECK (charge >= 0),
+    held      INTEGER NOT NULL CHECK (held >= 0),
+    line      TEXT    NOT NULL,
+    PRIMARY KEY (account, allotment, call)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS access_key (
     hash       BLOB    NOT NULL PRIMARY KEY CHECK (length(hash) = 32),
     account    INTEGER NOT NULL REFERENCES account,

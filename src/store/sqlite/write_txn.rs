@@ -11,6 +11,7 @@ use rusqlite::Connection;
 
 use super::accounts::{self, AccountRow};
 use super::cache_entries;
+use super::lending::Lending;
 use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
 use crate::ledger::account::{Balances, HoldRecord, HoldState, Posting};
@@ -38,6 +39,8 @@ struct CachedRow {
     is_dirty: bool,
     /// The last number in the account's journal; `None` if it was not read yet.
     last_seq: Option<i64>,
+    /// What is lent of the account; `None` if it was not read yet.
+    lending: Option<Lending>,
     /// Open holds by id, as far as they were placed or changed recently.
     open_holds: HashMap<String, HoldRecord>,
 }
@@ -82,8 +85,9 @@ impl WriteTxn<'_> {
     ) -> rusqlite::Result<Option<&AccountRow>> {
         if !self.row_cache.by_name.contains_key(name) {
             let Some(row) = accounts::find(self.conn, name)? else { return Ok(None) };
-            let (is_dirty, last_seq, open_holds) = (false, None, HashMap::new());
-            let cached = CachedRow { row, is_dirty, last_seq, open_holds };
+            let (is_dirty, last_seq, lending) = (false, None, None);
+            let open_holds = HashMap::new();
+            let cached = CachedRow { row, is_dirty, last_seq, lending, open_holds };
             self.row_cache.by_name.insert(name.clone(), cached);
         }
         Ok(self.row_cache.by_name.get(name).map(|r| &r.row))
@@ -153,18 +157,36 @@ impl WriteTxn<'_> {
         Ok(count)
     }
 
+    /// Returns the last number in the journal of an account whose row is cached.
+    pub(super) fn last_seq(&mut self, name: &AccountName) -> rusqlite::Result<i64> {
+        let Some(cached) = self.row_cache.by_name.get_mut(name) else { return Ok(0) };
+        let last = match cached.last_seq {
+            Some(last) => last,
+            None => accounts::last_seq(self.conn, cached.row.id)?,
+        };
+        cached.last_seq = Some(last);
+        Ok(last)
+    }
+
+    /// Returns what is lent of an account; `None` if there is no such account.
+    pub(super) fn lending(&mut self, name: &AccountName) -> rusqlite::Result<Option<&mut Lending>> {
+        self.account_row(name)?;
+        let Some(cached) = self.row_cache.by_name.get_mut(name) else { return Ok(None) };
+        if cached.lending.is_none() {
+            cached.lending = Some(Lending::read(self.conn, cached.row.id)?);
+        }
+        Ok(cached.lending.as_mut())
+    }
+
     /// Appends a charge to the journal of an account whose row is cached.
     pub(super) fn append_posting(
         &mut self,
         name: &AccountName,
         posting: &Posting,
     ) -> rusqlite::Result<()> {
+        let last = self.last_seq(name)?;
         let Some(cached) = self.row_cache.by_name.get_mut(name) else { return Ok(()) };
         let account = cached.row.id;
-        let last = match cached.last_seq {
-            Some(last) => last,
-            None => accounts::last_seq(self.conn, account)?,
-        };
         accounts::append_posting(self.conn, account, last + 1, posting)?;
         cached.last_seq = Some(last + 1);
         Ok(())

@@ -1,0 +1,334 @@
+//! The rows of allotments.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::accounts::read_money;
+use crate::clock::unix_ms;
+use crate::ledger::prepaid::lot::{LotAmounts, LotId};
+use crate::ledger::prepaid::records::{Allotment, AllotmentId, AllotmentState, CallEnd};
+use crate::money::Money;
+
+/// The prefix of the ids of allotments, by which their rows among the open holds are told apart.
+pub(super) const ID_PREFIX: &str = "allotment_";
+/// An allotment that has ended is remembered for this long, in ms, so that no end is posted twice.
+const ENDED_TTL_MS: i64 = 24 * 60 * 60 * 1_000;
+/// One step deletes at most this many ended allotments.
+const PURGE_MAX: u32 = 500;
+
+/// The states of a row.
+const OPEN: i64 = 0;
+const FENCED: i64 = 1;
+const ENDED: i64 = 2;
+
+/// The key of an allotment in the tables.
+#[derive(Clone, Copy)]
+pub(super) struct AllotmentKey<'a> {
+    /// The row id of the account.
+    pub(super) account: i64,
+    pub(super) id: &'a AllotmentId,
+}
+
+const COLUMNS: &str = "id, lent_at, last_seq, last_step, needed, open_calls, may_be_free, tight, \
+                       state";
+
+/// Reads the allotments of an account that hold something, or may. One whose hold was swept by a
+/// version that does not know allotments has ended.
+pub(super) fn read_open(
+    c: &Connection,
+    account: i64,
+) -> rusqlite::Result<BTreeMap<AllotmentId, Allotment>> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM allotment INDEXED BY allotment_out
+                       WHERE account = ? AND state < {ENDED}"
+    );
+    let mut select = c.prepare_cached(&sql)?;
+    let rows = select.query_map([account], read_row)?;
+    let rows: Vec<(AllotmentId, Allotment)> = rows.collect::<rusqlite::Result<_>>()?;
+    let mut open = BTreeMap::new();
+    for (id, mut allotment) in rows {
+        let key = AllotmentKey { account, id: &id };
+        let mut held = c.prepare_cached(
+            "SELECT held, lease_until FROM open_hold WHERE account = ? AND id = ?",
+        )?;
+        let held = held.query_row(params![account, id.0], |row| {
+            Ok((read_money(row, 0)?, row.get::<_, i64>(1)?))
+        });
+        let Some((held, lease_until)) = held.optional()? else {
+            log::warn!(
+                event = "allotment_ended_elsewhere", allotment = id.0;
+                "allotment ended by another version; what is not posted yet is posted late"
+            );
+            delete_calls(c, key)?;
+            update_row(c, key, &allotment, ENDED)?;
+            continue;
+        };
+        allotment.drawn = paid_lot(held)?;
+        allotment.lease_until = lease_until;
+        allotment.checkpoints = read_checkpoints(c, key)?;
+        open.insert(id, allotment);
+    }
+    Ok(open)
+}
+
+/// Reads an allotment that has ended; `None` if there is none.
+pub(super) fn read_ended(
+    c: &Connection,
+    key: AllotmentKey<'_>,
+) -> rusqlite::Result<Option<Allotment>> {
+    let sql = format!("SELECT {COLUMNS} FROM allotment WHERE account = ? AND id = ?");
+    let mut select = c.prepare_cached(&sql)?;
+    let found = select.query_row(params![key.account, key.id.0], read_row).optional()?;
+    let Some((_, mut allotment)) = found else { return Ok(None) };
+    let charged = read_checkpoints(c, key)?.into_iter();
+    let charged = charged.filter_map(|(call, end)| Some((call, end.charge?))).collect();
+    allotment.state = AllotmentState::Ended { charged };
+    Ok(Some(allotment))
+}
+
+fn paid_lot(held: Money) -> rusqlite::Result<LotAmounts> {
+    let mut drawn = LotAmounts::default();
+    let out_of_range = |_| rusqlite::Error::IntegralValueOutOfRange(0, held.nano());
+    drawn.add(LotId::PAID, held).map_err(out_of_range)?;
+    Ok(drawn)
+}
+
+fn read_row(row: &Row<'_>) -> rusqlite::Result<(AllotmentId, Allotment)> {
+    let count = |column| row.get::<_, i64>(column).map(i64::unsigned_abs);
+    let state = match row.get::<_, i64>(8)? {
+        OPEN => AllotmentState::Open,
+        _ => AllotmentState::Fenced,
+    };
+    let allotment = Allotment {
+        drawn: LotAmounts::default(),
+        slices: BTreeMap::new(),
+        rates: BTreeMap::new(),
+        checkpoints: BTreeMap::new(),
+        lent_at: row.get(1)?,
+        lease_until: 0,
+        needed: read_money(row, 4)?,
+        open_calls: row.get(5)?,
+        last_seq: count(2)?,
+        last_step: count(3)?,
+        may_be_free: row.get(6)?,
+        tight: row.get(7)?,
+        state,
+    };
+    Ok((AllotmentId(row.get(0)?), allotment))
+}
+
+fn read_checkpoints(
+    c: &Connection,
+    key: AllotmentKey<'_>,
+) -> rusqlite::Result<BTreeMap<String, CallEnd>> {
+    let mut select = c.prepare_cached(
+        "SELECT call, charge, held, line FROM allotment_call WHERE account = ? AND allotment = ?",
+    )?;
+    let ends = select.query_map(params![key.account, key.id.0], |row| {
+        let call: String = row.get(0)?;
+        let (charge, held) = (Some(read_money(row, 1)?), read_money(row, 2)?);
+        let (key, windows, line) = (None, Vec::new(), row.get(3)?);
+        Ok((call.clone(), CallEnd { call, key, held, charge, windows, line }))
+    })?;
+    ends.collect()
+}
+
+/// Writes what has changed of an allotment.
+pub(super) fn write(
+    c: &Connection,
+    key: AllotmentKey<'_>,
+    before: Option<&Allotment>,
+    after: &Allotment,
+) -> rusqlite::Result<()> {
+    if before == Some(after) {
+        return Ok(());
+    }
+    let state = match after.state {
+        AllotmentState::Open => OPEN,
+        AllotmentState::Fenced => FENCED,
+        AllotmentState::Ended { .. } => ENDED,
+    };
+    match before {
+        None => insert_row(c, key, after, state)?,
+        Some(_) => update_row(c, key, after, state)?,
+    }
+    write_hold(c, key, before, after)?;
+    match &after.state {
+        AllotmentState::Ended { charged } if before.is_none_or(Allotment::is_out) => {
+            delete_calls(c, key)?;
+            for (call, charge) in charged {
+                write_call(c, key, call, *charge, Money::ZERO, "")?;
+            }
+        }
+        AllotmentState::Ended { .. } => {}
+        AllotmentState::Open | AllotmentState::Fenced => write_checkpoints(c, key, before, after)?,
+    }
+    Ok(())
+}
+
+fn insert_row(
+    c: &Connection,
+    key: AllotmentKey<'_>,
+    allotment: &Allotment,
+    state: i64,
+) -> rusqlite::Result<()> {
+    let mut insert = c.prepare_cached(
+        "INSERT INTO allotment (account, id, lent_at, last_seq, last_step, needed, open_calls,
+         may_be_free, tight, state, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )?;
+    insert
+        .execute(params![
+            key.account,
+            key.id.0,
+            allotment.lent_at,
+            allotment.last_seq.cast_signed(),
+            allotment.last_step.cast_signed(),
+            allotment.needed.nano(),
+            allotment.open_calls,
+            allotment.may_be_free,
+            allotment.tight,
+            state,
+            ended_at(state),
+        ])
+        .map(drop)
+}
+
+fn update_row(
+    c: &Connection,
+    key: AllotmentKey<'_>,
+    allotment: &Allotment,
+    state: i64,
+) -> rusqlite::Result<()> {
+    let mut update = c.prepare_cached(
+        "UPDATE allotment SET last_seq = ?, last_step = ?, needed = ?, open_calls = ?,
+         may_be_free = ?, tight = ?, state = ?, ended_at = coalesce(ended_at, ?)
+         WHERE account = ? AND id = ?",
+    )?;
+    update
+        .execute(params![
+            allotment.last_seq.cast_signed(),
+            allotment.last_step.cast_signed(),
+            allotment.needed.nano(),
+            allotment.open_calls,
+            allotment.may_be_free,
+            allotment.tight,
+            state,
+            ended_at(state),
+            key.account,
+            key.id.0,
+        ])
+        .map(drop)
+}
+
+fn ended_at(state: i64) -> Option<i64> {
+    (state == ENDED).then(unix_ms)
+}
+
+/// Writes what an allotment holds, as the row of a hold.
+fn write_hold(
+    c: &Connection,
+    key: AllotmentKey<'_>,
+    before: Option<&Allotment>,
+    after: &Allotment,
+) -> rusqlite::Result<()> {
+    let was_out = before.is_some_and(Allotment::is_out);
+    let (account, id, until) = (key.account, &key.id.0, after.lease_until);
+    let held = after.drawn.total().unwrap_or_default().nano();
+    match (was_out, after.is_out()) {
+        (false, false) => {}
+        (true, false) => {
+            let sql = "DELETE FROM open_hold WHERE account = ? AND id = ?";
+            c.prepare_cached(sql)?.execute(params![account, id])?;
+        }
+        (false, true) => {
+            let mut insert = c.prepare_cached(
+                "INSERT INTO open_hold (account, id, wanted, least, held, lease_until)
+                 VALUES (?1, ?2, ?3, 0, ?3, ?4)",
+            )?;
+            insert.execute(params![account, id, held, until])?;
+        }
+        (true, true) => {
+            let mut update = c.prepare_cached(
+                "UPDATE open_hold SET held = ?, lease_until = ? WHERE account = ? AND id = ?",
+            )?;
+            if update.execute(params![held, until, account, id])? != 1 {
+                return Err(rusqlite::Error::StatementChangedRows(0));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_checkpoints(
+    c: &Connection,
+    key: AllotmentKey<'_>,
+    before: Option<&Allotment>,
+    after: &Allotment,
+) -> rusqlite::Result<()> {
+    let none = BTreeMap::new();
+    let before = before.map_or(&none, |before| &before.checkpoints);
+    for call in before.keys().filter(|call| !after.checkpoints.contains_key(*call)) {
+        let sql = "DELETE FROM allotment_call WHERE account = ? AND allotment = ? AND call = ?";
+        c.prepare_cached(sql)?.execute(params![key.account, key.id.0, call])?;
+    }
+    for (call, end) in &after.checkpoints {
+        if before.get(call) != Some(end) {
+            write_call(c, key, call, end.charge.unwrap_or_default(), end.held, &end.line)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_call(
+    c: &Connection,
+    key: AllotmentKey<'_>,
+    call: &str,
+    charge: Money,
+    held: Money,
+    line: &str,
+) -> rusqlite::Result<()> {
+    let mut insert = c.prepare_cached(
+        "INSERT OR REPLACE INTO allotment_call (account, allotment, call, charge, held, line)
+         VALUES (?, ?, ?, ?, ?, ?)",
+    )?;
+    let (charge, held) = (charge.nano(), held.nano());
+    insert.execute(params![key.account, key.id.0, call, charge, held, line]).map(drop)
+}
+
+fn delete_calls(c: &Connection, key: AllotmentKey<'_>) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM allotment_call WHERE account = ? AND allotment = ?";
+    c.prepare_cached(sql)?.execute(params![key.account, key.id.0]).map(drop)
+}
+
+/// Whether the account has or had an allotment.
+pub(super) fn has_any(c: &Connection, account: i64) -> rusqlite::Result<bool> {
+    c.prepare_cached("SELECT 1 FROM allotment WHERE account = ?")?.exists([account])
+}
+
+/// Returns how many calls were open when gateways last said so, and what they needed.
+pub(super) fn totals(c: &Connection) -> rusqlite::Result<(u64, Money)> {
+    let mut select = c.prepare_cached(
+        "SELECT coalesce(sum(open_calls), 0), coalesce(sum(needed), 0) FROM allotment
+         WHERE state < 2",
+    )?;
+    select.query_row([], |row| Ok((row.get::<_, i64>(0)?.unsigned_abs(), read_money(row, 1)?)))
+}
+
+/// Deletes allotments that ended long ago, and returns their number.
+pub(super) fn purge_ended(c: &Connection) -> rusqlite::Result<usize> {
+    let before = unix_ms().saturating_sub(ENDED_TTL_MS);
+    let mut select = c.prepare_cached(
+        "SELECT account, id FROM allotment WHERE state = 2 AND ended_at < ? LIMIT ?",
+    )?;
+    let due = select.query_map(params![before, PURGE_MAX], |row| {
+        Ok((row.get::<_, i64>(0)?, AllotmentId(row.get(1)?)))
+    })?;
+    let due: Vec<_> = due.collect::<rusqlite::Result<_>>()?;
+    for (account, id) in &due {
+        delete_calls(c, AllotmentKey { account: *account, id })?;
+        let sql = "DELETE FROM allotment WHERE account = ? AND id = ?";
+        c.prepare_cached(sql)?.execute(params![account, id.0])?;
+    }
+    Ok(due.len())
+}
