@@ -20,6 +20,14 @@ pub(crate) fn monotonic_ms() -> u64 {
     u64::try_from(START.elapsed().as_millis()).map_or(u64::MAX, |ms| ms.saturating_add(1))
 }
 
+/// Returns the time since the machine was started, in ms. It never goes back, and counts the time
+/// for which the machine was suspended, as the clocks of other machines do.
+#[must_use]
+pub(crate) fn boottime_ms() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec.saturating_mul(1_000).saturating_add(time.tv_nsec / 1_000_000)
+}
+
 /// Returns the present time as a timestamp, which is written in the format of RFC 3339.
 #[must_use]
 pub(crate) fn timestamp() -> jiff::Timestamp {

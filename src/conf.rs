@@ -164,9 +164,10 @@ fn parse_store(mut table: TableReader, faults: &mut Vec<ConfigError>) -> StoreSe
     let allow_volatile = table.bool("allow_volatile", faults).unwrap_or(default.allow_volatile);
     let outbox = table.text("outbox", faults).unwrap_or(default.outbox);
     let kept_bytes_max = table.integer("kept_bytes_max", faults).unwrap_or(default.kept_bytes_max);
+    let allotments = table.bool("allotments", faults).unwrap_or(default.allotments);
     let tls = parse_store_tls(&mut table, url.starts_with("rediss"), faults);
     table.finish(faults);
-    StoreSection { url, allow_volatile, outbox, kept_bytes_max, tls }
+    StoreSection { url, allow_volatile, outbox, kept_bytes_max, allotments, tls }
 }
 
 /// Reads and checks the files for TLS to the store.

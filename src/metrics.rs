@@ -54,6 +54,12 @@ pub struct Metrics {
     pub kept_bytes: IntGaugeVec,
     /// Bytes of these that were evicted to make room, by place.
     pub kept_evicted_bytes: IntCounterVec,
+    /// Accounts of which this process has borrowed money.
+    pub allotments: IntGauge,
+    /// Updates of allotments that the store has answered.
+    pub allotment_updates: IntCounter,
+    /// Ends of calls that these updates told.
+    pub allotment_ends: IntCounter,
     /// Settlements and voids that the store has not acknowledged.
     pub outbox_pending: IntGauge,
     /// Settlements and voids that were sent again, because the store might lack them.
@@ -140,6 +146,9 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
         "Bytes dropped of what is kept, to make room",
         &["place"],
     ),
+    allotments: gauge("allotments", "Accounts of which this gateway has borrowed money"),
+    allotment_updates: counter("allotment_updates_total", "Updates of allotments"),
+    allotment_ends: counter("allotment_ends_total", "Ends of calls told by updates of allotments"),
     outbox_pending: gauge("outbox_pending", "Ends of holds that the store has not acknowledged"),
     outbox_replayed: counter("outbox_replayed_total", "Ends of holds that were sent again"),
     outbox_errors: counter("outbox_errors_total", "Failures to write or read the outbox"),

@@ -9,8 +9,10 @@ use std::time::Duration;
 use crate::idempotency::{FirstAttempts, Fleet};
 use crate::ledger::{Leases, Unavailable};
 
+mod allotments;
 mod cache_lookup;
 mod job_records;
+mod lent_money;
 pub mod maintenance;
 mod open_store;
 mod outbox;
@@ -25,8 +27,9 @@ pub use section::StoreSection;
 pub(crate) use section::{URL_SCHEMES, kind_label};
 pub use tls::{StoreTls, StoreTlsFiles, TlsFault};
 
+use allotments::{AllotmentBook, AllotmentLedger, AllotmentUpkeep};
 use maintenance::{EmbeddedFleet, Maintenance};
-use outbox::{Outbox, OutboxQueue, OutboxReplies, SettlementLog, SupersededCheck};
+use outbox::{EndLog, Outbox, OutboxQueue, OutboxReplies, SettlementLog, SupersededCheck};
 use redis::{RedisFleet, RedisStore, RunGate};
 use sqlite::SqliteStore;
 
@@ -44,10 +47,27 @@ pub struct ServingStore {
     pub maintenance: Maintenance,
 }
 
+/// The times of the holds of calls.
+#[derive(Debug, Clone, Copy)]
+pub struct HoldTimes {
+    /// How long a hold lives without renewal.
+    pub lease: Duration,
+    /// How long a caller waits for a hold.
+    pub timeout: Duration,
+}
+
+impl HoldTimes {
+    /// Returns how long an operation is repeated whose money is lent: its caller should get the
+    /// answer.
+    fn lent_wait(self) -> Duration {
+        self.timeout * 4 / 5
+    }
+}
+
 /// Opens a store for a process that serves requests. All parts share an embedded store. To a
 /// server, each part has its own connections on its own runtime, which are made when they are first
 /// used. A server accepts no hold before [`ServingStore::maintenance`] runs. `leases` are the
-/// leases that it renews, each for the time `lease`, and `attempts` the first attempts of calls
+/// leases that it renews, each for the lease of `times`, and `attempts` the first attempts of calls
 /// that it gives to other processes.
 ///
 /// # Errors
@@ -56,18 +76,24 @@ pub fn open_for_serving(
     section: &StoreSection,
     leases: Leases,
     attempts: FirstAttempts,
-    lease: Duration,
+    times: HoldTimes,
 ) -> Result<ServingStore, Unavailable> {
+    let lease = times.lease;
     if let Some(path) = section.url.strip_prefix("sqlite:") {
-        let (path, store) = (Path::new(path), Arc::new(open_embedded(section, path.as_ref())?));
+        let (path, store) = (Path::new(path), open_embedded(section, path.as_ref())?);
+        let store = Arc::new(store.with_lent_wait(times.lent_wait()));
         let log = Arc::new(SettlementLog::open_for_embedded(path)?);
         let outbox = || Outbox::new(store.clone(), log.clone());
-        let opened =
-            OpenStore { ledger: Arc::new(outbox()), ..OpenStore::from_embedded(store.clone()) };
+        let book =
+            Arc::new(AllotmentBook::open(EndLog::open_for_embedded(path)?, leases.clone(), lease));
+        let ledger = Arc::new(AllotmentLedger::new(outbox(), book.clone(), times.lent_wait()));
+        let upkeep = AllotmentUpkeep::new(book, store.clone(), section.allotments);
+        let opened = OpenStore { ledger, ..OpenStore::from_embedded(store.clone()) };
         let (reply_store, renewed) = (opened.reply_store.clone(), leases.clone());
         let fleet = EmbeddedFleet::new(log.clone(), attempts, renewed, reply_store, lease);
         let fleet = Arc::new(fleet);
-        let maintenance = Maintenance::embedded(outbox(), &opened, leases, lease, fleet.clone());
+        let maintenance =
+            Maintenance::embedded((outbox(), upkeep), &opened, leases, lease, fleet.clone());
         let [mut requests, background, worker] = [opened.clone(), opened.clone(), opened];
         requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));
         return Ok(ServingStore { requests, background, worker, fleet, maintenance });

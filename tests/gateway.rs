@@ -1,6 +1,7 @@
 //! Tests of the whole, by capability: the gateway, its vendors and its stores run as processes.
 
 mod aliases;
+mod allotments;
 mod audit;
 mod billing;
 mod chat;

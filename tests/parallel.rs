@@ -48,6 +48,7 @@ async fn prove(world: &World, answers: &[Answer]) {
 
 #[rstest]
 #[case::one_on_sqlite(Store::Sqlite, false)]
+#[case::two_on_sqlite(Store::Sqlite, true)]
 #[case::one_on_redis(Store::Redis, false)]
 #[case::two_on_redis(Store::Redis, true)]
 #[tokio::test]
@@ -72,6 +73,7 @@ async fn a_thousand_calls_spend_no_more_than_was_paid(
 
 #[rstest]
 #[case::one_on_sqlite(Store::Sqlite, false)]
+#[case::two_on_sqlite(Store::Sqlite, true)]
 #[case::two_on_redis(Store::Redis, true)]
 #[tokio::test]
 async fn a_thousand_calls_that_cost_more_than_they_hold_write_off_what_is_missing(

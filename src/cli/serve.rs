@@ -29,7 +29,7 @@ use crate::jobs::worker::{JobWorker, WorkerCapacity};
 use crate::ledger::Leases;
 use crate::metrics;
 use crate::store::maintenance::Maintenance;
-use crate::store::{self, OpenStore, ServingStore};
+use crate::store::{self, HoldTimes, OpenStore, ServingStore};
 
 mod admin;
 mod background;
@@ -212,8 +212,8 @@ fn open_stores(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(store::open(&conf.store)).context(cannot)?;
     }
-    store::open_for_serving(&conf.store, leases.clone(), attempts.clone(), conf.timeouts.lease)
-        .context(cannot)
+    let times = HoldTimes { lease: conf.timeouts.lease, timeout: conf.timeouts.ledger };
+    store::open_for_serving(&conf.store, leases.clone(), attempts.clone(), times).context(cannot)
 }
 
 /// Builds the worker, which uses the same routes to the vendors as the gateway.

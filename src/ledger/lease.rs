@@ -100,6 +100,13 @@ impl Leases {
         self.0.shards.iter().flat_map(entries_of).collect()
     }
 
+    /// Whether there is a lease of this id.
+    #[must_use]
+    pub(crate) fn contains(&self, account: &AccountName, id: &str) -> bool {
+        let key = (account.clone(), id.to_owned());
+        lock(self.shard(id)).contains_key(&key)
+    }
+
     fn shard(&self, id: &str) -> &Mutex<LeaseShard> {
         // The end of an id is random, so it spreads ids evenly.
         let end = id.bytes().rev().take(4).fold(0, |sum, byte| sum * 31 + usize::from(byte));

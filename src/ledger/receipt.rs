@@ -22,6 +22,11 @@ enum State<'a> {
 }
 
 impl<'a> Receipt<'a> {
+    /// Makes the receipt of an operation that is done.
+    pub fn ready(outcome: SubmitResult) -> Receipt<'a> {
+        Receipt(State::Answered(Some(outcome)))
+    }
+
     /// Polls the operation once, after which it is on its way.
     pub fn start(operation: impl Future<Output = SubmitResult> + Send + 'a) -> Receipt<'a> {
         let mut operation = Box::pin(operation);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
+use super::allotments::AllotmentUpkeep;
 use super::open_store::OpenStore;
 use super::outbox::Outbox;
 use super::redis::{RedisFleet, RedisStore, RunGate};
@@ -58,14 +59,15 @@ enum MaintenanceKind {
 
 impl Maintenance {
     pub(super) fn embedded(
-        outbox: Outbox<SqliteStore>,
+        (outbox, allotments): (Outbox<SqliteStore>, AllotmentUpkeep<Arc<SqliteStore>>),
         store: &OpenStore,
         leases: Leases,
         lease: Duration,
         fleet: Arc<EmbeddedFleet>,
     ) -> Maintenance {
         let attempts = fleet.attempts.clone();
-        let embedded = EmbeddedMaintenance::new(outbox, store.reply_store.clone(), fleet);
+        let replies = store.reply_store.clone();
+        let embedded = EmbeddedMaintenance::new(outbox, replies, fleet, allotments);
         Maintenance::new(MaintenanceKind::Embedded(embedded), store, (leases, attempts), lease)
     }
 
@@ -158,6 +160,15 @@ impl Maintenance {
         match &self.kind {
             MaintenanceKind::Embedded(embedded) => embedded.leave().await,
             MaintenanceKind::Shared(shared) => shared.leave().await,
+        }
+    }
+
+    /// Tells the store what this process knows of calls that have ended, and gives back what it has
+    /// borrowed, before the process exits.
+    pub(crate) async fn finish(&self) {
+        match &self.kind {
+            MaintenanceKind::Embedded(embedded) => embedded.finish().await,
+            MaintenanceKind::Shared(_) => {}
         }
     }
 

@@ -15,6 +15,9 @@ pub struct StoreSection {
     /// The most bytes of replies, cache entries and bodies for vendors that the store keeps, for
     /// all accounts together.
     pub kept_bytes_max: u64,
+    /// Whether this process borrows money of busy accounts and makes the holds of their calls in
+    /// memory. Only an embedded store lends.
+    pub allotments: bool,
     /// The certificates for the TLS connection of a `rediss…://` address.
     pub tls: StoreTls,
 }
@@ -26,6 +29,7 @@ impl Default for StoreSection {
             allow_volatile: false,
             outbox: "var/outbox".to_owned(),
             kept_bytes_max: 256 << 20,
+            allotments: true,
             tls: StoreTls::default(),
         }
     }

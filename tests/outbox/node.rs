@@ -9,13 +9,14 @@ use tollgate::idempotency::FirstAttempts;
 use tollgate::ledger::{AccountName, HoldRequest, Leases, Ledger, Operation, Outcome};
 use tollgate::money::Money;
 use tollgate::store::maintenance::Maintenance;
-use tollgate::store::{self, StoreSection};
+use tollgate::store::{self, HoldTimes, StoreSection};
 
 use super::PATIENCE;
 use crate::ledger::script::now;
 use crate::ledger::subject::at;
 
 const LEASE: Duration = Duration::from_secs(60);
+const TIMES: HoldTimes = HoldTimes { lease: LEASE, timeout: Duration::from_secs(10) };
 
 /// A process that serves, as far as money goes, and whose upkeep a test can stop.
 pub(super) struct Node {
@@ -31,7 +32,7 @@ impl Node {
         let section = StoreSection { outbox, ..at(url.to_owned()) };
         let leases = Leases::default();
         let attempts = FirstAttempts::default();
-        let serving = store::open_for_serving(&section, leases.clone(), attempts, LEASE);
+        let serving = store::open_for_serving(&section, leases.clone(), attempts, TIMES);
         let serving = serving.expect("it opens");
         let upkeep = Arc::new(serving.maintenance);
         let running = keep(&upkeep);

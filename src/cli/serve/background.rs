@@ -211,6 +211,7 @@ impl BackgroundTasks {
                 false
             }
         };
+        self.maintenance.finish().await;
         self.maintenance.flush();
         log::info!(event = "stopped", cut = self.in_flight.count(), in_time; "stopped");
         std::process::exit(0);

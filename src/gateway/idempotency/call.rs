@@ -44,6 +44,11 @@ pub(super) struct StoredClaim {
 }
 
 impl IdempotentCall {
+    /// Whether the store has, or may have, the claim.
+    pub(crate) fn is_claim_stored(&self) -> bool {
+        matches!(self.claim, Claim::Stored(_))
+    }
+
     pub(super) fn is_keyed(&self) -> bool {
         self.attempt_id.is_none()
     }

@@ -267,6 +267,9 @@ impl ClaimAttempt<'_> {
         let voiding = Operation::Void { id: owner.to_owned() };
         let voiding = self.gateway.ledger.submit(self.account, voiding);
         match self.gateway.with_ledger_timeout("void", voiding).await {
+            Ok(Outcome::Voided) if self.has_posted_in_memory(owner).await? => {
+                Err(self.count_refusal(ctx, IdempotencyError::ReplyLost))
+            }
             Ok(Outcome::Voided) => Ok(()),
             Ok(Outcome::AlreadyPosted(_)) => {
                 Err(self.count_refusal(ctx, IdempotencyError::ReplyLost))
@@ -280,6 +283,19 @@ impl ClaimAttempt<'_> {
             }
             Err(_) => Err(ServerError::LedgerUnavailable.into()),
         }
+    }
+
+    /// Whether a call without an idempotency key was charged whose hold was in the memory of its
+    /// process. The store does not know such a hold by its id; the void of it keeps a charge out
+    /// from then on, so the journal has the charge or never will.
+    async fn has_posted_in_memory(&self, owner: &str) -> Result<bool, ApiError> {
+        let ClaimAttempt { gateway, account, tenant, source, .. } = self;
+        if **source != IdempotencySource::Retry {
+            return Ok(false);
+        }
+        let search = journal_search::was_request_charged(gateway, tenant, account, owner);
+        let searched = tokio::time::timeout(SEARCH_TIMEOUT, search).await;
+        searched.unwrap_or_else(|_| Err(ServerError::LedgerUnavailable.into()))
     }
 
     /// Returns the reply with the video job of a call whose claim has expired. If there is no job,

@@ -1,4 +1,4 @@
-//! Searches the journal for a call whose first attempt no process remembers: its gateway has died.
+//! Searches the journal for a charge of a call whose gateway has died.
 
 use std::sync::Arc;
 
@@ -23,6 +23,7 @@ const PAGES_MAX: u32 = 1_000;
 /// What the search reads of a journal line.
 #[derive(Deserialize)]
 struct AttemptLine<'a> {
+    request_id: &'a str,
     at: i64,
     endpoint: &'a str,
     retry_digest: Option<&'a str>,
@@ -38,10 +39,38 @@ pub(super) async fn was_charged(
     account: &AccountName,
     id: &AttemptId,
 ) -> Result<bool, ApiError> {
+    let digest = encode_digest(&id.content);
+    let is_of_call = |line: &AttemptLine<'_>| {
+        line.endpoint == id.endpoint && line.retry_digest == Some(digest.as_str())
+    };
+    has_line(gateway, tenant, account, &digest, is_of_call).await
+}
+
+/// Whether the call with the id `request_id` was charged within that time.
+///
+/// # Errors
+/// The ledger does not answer.
+pub(super) async fn was_request_charged(
+    gateway: &Gateway,
+    tenant: &Arc<Tenant>,
+    account: &AccountName,
+    request_id: &str,
+) -> Result<bool, ApiError> {
+    let is_of_request = |line: &AttemptLine<'_>| line.request_id == request_id;
+    has_line(gateway, tenant, account, request_id, is_of_request).await
+}
+
+/// Whether the journal has a recent line with the text `part` that `is_wanted` accepts.
+async fn has_line(
+    gateway: &Gateway,
+    tenant: &Arc<Tenant>,
+    account: &AccountName,
+    part: &str,
+    is_wanted: impl Fn(&AttemptLine<'_>) -> bool,
+) -> Result<bool, ApiError> {
     // Both semaphores are never closed.
     let _own = tenant.count_turn().acquire_owned().await.ok();
     let _turn = gateway.journal_searches.clone().acquire_owned().await.ok();
-    let digest = encode_digest(&id.content);
     let since = unix_ms().saturating_sub_unsigned(ATTEMPT_TTL_MS);
     let length = gateway.ledger.journal_length(account);
     let mut last = gateway
@@ -56,11 +85,8 @@ pub(super) async fn was_charged(
             .with_ledger_timeout("journal", page)
             .await
             .map_err(|_| ServerError::LedgerUnavailable)?;
-        let lines = page.iter().filter(|entry| entry.line.contains(&digest));
-        if lines
-            .filter_map(|entry| parse_line(&entry.line))
-            .any(|line| line.endpoint == id.endpoint && line.retry_digest == Some(digest.as_str()))
-        {
+        let lines = page.iter().filter(|entry| entry.line.contains(part));
+        if lines.filter_map(|entry| parse_line(&entry.line)).any(|line| is_wanted(&line)) {
             return Ok(true);
         }
         // Entries are in the order in which calls ended. Some came late, from the outbox of a
@@ -87,10 +113,12 @@ mod tests {
     fn a_line_names_the_content_of_its_call() {
         let digest = encode_digest(&[255; 32]);
         assert_eq!(digest, format!("{}8", "_".repeat(42)));
-        let text = format!(r#"{{"at":7,"endpoint":"chat","retry_digest":"{digest}","more":[1]}}"#);
+        let text = format!(
+            r#"{{"request_id":"r","at":7,"endpoint":"chat","retry_digest":"{digest}","more":[1]}}"#
+        );
         let line = parse_line(&text).expect("a line");
         assert_eq!((line.at, line.endpoint, line.retry_digest), (7, "chat", Some(&*digest)));
-        let without = parse_line(r#"{"at":7,"endpoint":"chat"}"#).expect("a line");
+        let without = parse_line(r#"{"request_id":"r","at":7,"endpoint":"chat"}"#).expect("a line");
         assert_eq!(without.retry_digest, None);
     }
 }

@@ -17,7 +17,7 @@ use crate::gateway::context::{
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::request::{reasoning_cache, vendor_ids};
-use crate::gateway::settlement::holds::{self, FundedCall};
+use crate::gateway::settlement::holds::{self, FundedCall, NewHold};
 use crate::gateway::settlement::quote::QuoteContext;
 use crate::gateway::state::Gateway;
 use crate::gateway::upstream::routes::VendorRouteSet;
@@ -99,8 +99,10 @@ pub(crate) async fn admit_call(
     };
     // The response needs memory, so that budget is checked before the vendor is paid.
     let answer_permit = gateway.answer_budget.admit(&caller.tenant, endpoint)?;
-    let funded =
-        holds::fund_call(gateway, &ctx.id, &caller, (&model, &call), quote_context).await?;
+    let claim = ctx.idempotent_call.as_ref();
+    let may_be_in_memory = claim.is_none_or(|call| !call.is_claim_stored());
+    let new = NewHold { id: &ctx.id, may_be_in_memory };
+    let funded = holds::fund_call(gateway, new, &caller, (&model, &call), quote_context).await?;
     let FundedCall { funding, output_limit, full_hold } = funded;
     if let Some(limit) = output_limit {
         call.limit_output(limit);

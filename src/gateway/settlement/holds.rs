@@ -13,7 +13,9 @@ use crate::gateway::settlement::funding::Funding;
 use crate::gateway::settlement::quote::{CallQuote, QuoteContext, quote_call};
 use crate::gateway::settlement::stream_budget::divide;
 use crate::gateway::state::Gateway;
-use crate::ledger::{self, AccountName, Balances, HoldRefused, KeyRecord, Unavailable, lease};
+use crate::ledger::{
+    self, AccountName, Balances, Hold, HoldRefused, KeyRecord, Unavailable, lease,
+};
 use crate::money::Money;
 use crate::money::price::Quote;
 
@@ -35,6 +37,16 @@ const STREAM_SHARE_ALONE: i64 = 2;
 /// Of calls that run at the same time, each may hold this part of its share.
 const SHARE_IN_PARALLEL: i64 = 8;
 
+/// The id that the hold of a call gets, and where the hold may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewHold<'a> {
+    /// The id.
+    pub(crate) id: &'a str,
+    /// Whether the hold may be in the memory of this process only. If the store has a claim for the
+    /// call, it must have the hold as well: who takes the claim over asks it for the hold.
+    pub(crate) may_be_in_memory: bool,
+}
+
 /// A call that is paid for.
 pub(crate) struct FundedCall {
     /// The hold of the call.
@@ -55,7 +67,7 @@ pub(crate) struct FundedCall {
 /// The balance does not cover the least amount, or the ledger does not answer.
 pub(crate) async fn fund_call(
     gateway: &Gateway,
-    id: &str,
+    new: NewHold<'_>,
     caller: &AuthenticatedCaller,
     (model, call): (&Model, &ModelCall),
     context: QuoteContext,
@@ -70,7 +82,7 @@ pub(crate) async fn fund_call(
         available
     } else {
         let preferred = Quote::exactly(quote.preferred());
-        match gateway.place_hold(&caller.key, id, preferred).await {
+        match gateway.place_hold(&caller.key, new, preferred).await {
             Err(HoldRefused::Insufficient { least, available }) if !call.is_text() => {
                 // Nothing makes its cost less.
                 return Err(Box::pin(describe_shortage(gateway, account, least, available)).await);
@@ -84,7 +96,7 @@ pub(crate) async fn fund_call(
     };
     // Boxed: otherwise the future of every call would include its state.
     let short = ShortBalance { quote, available };
-    Box::pin(fund_from_short_balance(gateway, id, caller, (model, call), context, short)).await
+    Box::pin(fund_from_short_balance(gateway, new, caller, (model, call), context, short)).await
 }
 
 /// Returns the available balance if the account is too short of money for the call at its largest;
@@ -159,7 +171,7 @@ impl ShortBalance {
 /// Places the hold of a call that the balance does not cover at its largest.
 async fn fund_from_short_balance(
     gateway: &Gateway,
-    id: &str,
+    new: NewHold<'_>,
     caller: &AuthenticatedCaller,
     (model, call): (&Model, &ModelCall),
     mut context: QuoteContext,
@@ -181,7 +193,7 @@ async fn fund_from_short_balance(
         calls => divide(available, calls.saturating_mul(SHARE_IN_PARALLEL)),
     };
     let reduced = Quote { wanted: quote.reduced(share), least: quote.least };
-    match gateway.place_hold(&caller.key, id, reduced).await {
+    match gateway.place_hold(&caller.key, new, reduced).await {
         Ok(funding) => {
             let held = funding.held();
             let output_limit = quote.limit_for(&model.price, held, context.priced_at);
@@ -194,7 +206,7 @@ async fn fund_from_short_balance(
         Err(other) => {
             if other == HoldRefused::Conflict {
                 // The first request, which was refused, was made once more by the store's client.
-                gateway.void_unknown_hold(account.clone(), id.to_owned());
+                gateway.void_unknown_hold(account.clone(), new.id.to_owned());
             }
             Err(other.into())
         }
@@ -268,10 +280,15 @@ impl Gateway {
     pub(crate) async fn place_hold(
         &self,
         key: &Arc<KeyRecord>,
-        id: &str,
+        NewHold { id, may_be_in_memory }: NewHold<'_>,
         quote: Quote,
     ) -> Result<Funding, HoldRefused> {
         let (account, mut hold_requested) = (&key.account, false);
+        if may_be_in_memory
+            && let Some(hold) = ledger::hold_in_memory(&*self.ledger, account, id, quote, unix_ms())
+        {
+            return Ok(self.keep_alive(hold, key));
+        }
         let holding = async {
             self.ledger.accepts_holds().await?;
             hold_requested = true;
@@ -285,13 +302,16 @@ impl Gateway {
                 self.void_unknown_hold(account.clone(), id.to_owned());
             }
         }
-        let hold = made?;
+        Ok(self.keep_alive(made?, key))
+    }
+
+    fn keep_alive(&self, hold: Hold, key: &Arc<KeyRecord>) -> Funding {
         let lease = self.leases.keep_alive(lease::LeaseEntry {
-            account: account.clone(),
-            id: id.to_owned(),
+            account: hold.account().clone(),
+            id: hold.id().to_owned(),
             item: lease::LeasedItem::Hold { origin: hold.origin(), held: hold.held() },
         });
-        Ok(Funding::Held { hold, key: key.clone(), lease })
+        Funding::Held { hold, key: key.clone(), lease }
     }
 
     /// Extends the hold of a call to `wanted` in total, or as far as the balance allows. Returns

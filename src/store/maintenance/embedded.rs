@@ -14,6 +14,7 @@ use super::outbox_upkeep::maintain_outbox;
 use super::uptime::{PROBE_TIMEOUT, Uptime};
 use crate::idempotency::ReplyStore;
 use crate::ledger::{Ledger, Unavailable};
+use crate::store::allotments::AllotmentUpkeep;
 use crate::store::outbox::{Outbox, SegmentReplay};
 use crate::store::sqlite::SqliteStore;
 
@@ -25,6 +26,7 @@ pub(super) struct EmbeddedMaintenance {
     outbox: Outbox<SqliteStore>,
     replay: Mutex<SegmentReplay>,
     fleet: Arc<EmbeddedFleet>,
+    allotments: AllotmentUpkeep<Arc<SqliteStore>>,
     /// Whether the store answered the last probe. A store whose file was deleted or replaced has
     /// lost what it committed, so no file of the outbox is removed while this is `false`.
     is_store_up: AtomicBool,
@@ -35,34 +37,44 @@ impl EmbeddedMaintenance {
         outbox: Outbox<SqliteStore>,
         reply_store: Arc<dyn ReplyStore>,
         fleet: Arc<EmbeddedFleet>,
+        allotments: AllotmentUpkeep<Arc<SqliteStore>>,
     ) -> EmbeddedMaintenance {
         let replay = Mutex::new(SegmentReplay::new(outbox.log.clone(), reply_store));
-        EmbeddedMaintenance { outbox, replay, fleet, is_store_up: AtomicBool::new(false) }
+        let is_store_up = AtomicBool::new(false);
+        EmbeddedMaintenance { outbox, replay, fleet, allotments, is_store_up }
     }
 
     /// Whether the store has all entries that earlier processes left, and has accepted every write
     /// for `span`, or at least for the time in which callers retry.
     pub(super) fn is_stable_for(&self, span: Duration) -> bool {
-        self.fleet.has_adopted() && self.outbox.log.is_quiescent(span)
+        let has_renewed = self.allotments.is_renewed();
+        has_renewed && self.fleet.has_adopted() && self.outbox.log.is_quiescent(span)
     }
 
     pub(super) fn is_outbox_writable(&self) -> bool {
-        self.outbox.log.is_writable()
+        self.outbox.log.is_writable() && self.allotments.is_writable()
     }
 
     pub(super) fn flush(&self) {
         self.outbox.log.flush();
+        self.allotments.flush();
     }
 
     pub(super) async fn leave(&self) -> Result<(), Unavailable> {
+        self.allotments.stop_lending();
         self.fleet.leave().await
+    }
+
+    pub(super) async fn finish(&self) {
+        self.allotments.finish().await;
     }
 
     pub(super) async fn run(&self, uptime: &Uptime) {
         let store: &Arc<SqliteStore> = &self.outbox.store;
         let probing = async {
             loop {
-                if let Err(why) = self.outbox.log.bind_to_store(&store.store_id) {
+                let bound = self.outbox.log.bind_to_store(&store.store_id);
+                if let Err(why) = bound.and_then(|()| self.allotments.bind_to_store()) {
                     log::warn!(
                         event = "outbox_write_failed", error:% = why;
                         "store id not written to the outbox"
@@ -85,17 +97,30 @@ impl EmbeddedMaintenance {
         };
         tokio::join!(
             probing,
-            maintain_outbox(&self.outbox, &self.replay, || {
-                let is_alive = self.is_store_up.load(Ordering::SeqCst);
-                is_alive.then(|| (store.clone(), Instant::now()))
-            })
+            self.allotments.run(),
+            maintain_outbox(
+                &self.outbox,
+                &self.replay,
+                || {
+                    let is_alive = self.is_store_up.load(Ordering::SeqCst);
+                    is_alive.then(|| (store.clone(), Instant::now()))
+                },
+                || self.allotments.adopt_orphans(),
+            )
         );
     }
 
     async fn adopt_orphans(&self) {
         let now = std::time::Instant::now();
-        match self.replay.lock().await.adopt_orphans(&self.outbox.store, Some(now)).await {
-            Ok(()) => self.fleet.set_adopted(),
+        let adopting = async {
+            self.allotments.adopt_orphans().await?;
+            self.replay.lock().await.adopt_orphans(&self.outbox.store, Some(now)).await
+        };
+        match adopting.await {
+            Ok(()) => {
+                self.fleet.set_adopted();
+                self.allotments.start_lending();
+            }
             Err(why) => log::warn!(
                 event = "outbox_adoption_failed", error:% = why;
                 "orphaned outbox segments pending"

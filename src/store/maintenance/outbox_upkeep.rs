@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::super::outbox::{Outbox, OutboxTarget, SegmentReplay, ServerRun};
+use crate::ledger::Unavailable;
 
 /// The files of the outbox are maintained, and unacknowledged entries sent again, this often.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
@@ -12,12 +13,17 @@ const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 const ADOPT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maintains an outbox, and adopts the folders of ended processes. `run` returns the run of the
-/// store that lacks nothing, and when the store last answered; `None` if there is no such run.
-pub(super) async fn maintain_outbox<R: ServerRun>(
+/// store that lacks nothing, and when the store last answered; `None` if there is no such run. What
+/// `adopt_first` does comes before an adoption: afterwards the keys of dead calls are released, so
+/// all of their charges have to be in the store.
+pub(super) async fn maintain_outbox<R: ServerRun, F>(
     outbox: &Outbox<impl OutboxTarget>,
     replay: &tokio::sync::Mutex<SegmentReplay>,
     run: impl Fn() -> Option<(R, Instant)>,
-) {
+    adopt_first: impl Fn() -> F,
+) where
+    F: Future<Output = Result<(), Unavailable>>,
+{
     let mut adopted = Instant::now();
     loop {
         sleep(MAINTENANCE_INTERVAL).await;
@@ -32,7 +38,11 @@ pub(super) async fn maintain_outbox<R: ServerRun>(
             continue;
         }
         adopted = Instant::now();
-        if let Err(why) = replay.adopt_orphans(&run, last_answer).await {
+        let adopting = async {
+            adopt_first().await?;
+            replay.adopt_orphans(&run, last_answer).await
+        };
+        if let Err(why) = adopting.await {
             log::warn!(
                 event = "outbox_adoption_failed", error:% = why;
                 "orphaned outbox segments pending"

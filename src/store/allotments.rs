@@ -1,0 +1,262 @@
+//! Allotments: this process borrows money of a busy account from the store, makes the holds of its
+//! calls out of it in memory, and tells the store of many ends at once.
+//!
+//! The ledger here stands before the outbox. An operation on a hold that it does not have in memory
+//! goes to the outbox and the store, as always. docs/develop/allotments.md has the design.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::{Instant, sleep};
+
+use super::lent_money;
+use super::outbox::{EndLog, Outbox, OutboxTarget};
+use crate::clock::boottime_ms;
+use crate::ledger::account::Balances;
+use crate::ledger::prepaid::local::LocalAllotment;
+use crate::ledger::prepaid::local::holds::{LocalExtension, NumberedEnd};
+use crate::ledger::{
+    AccountName, JournalEntry, KeyHash, KeyRecord, Leases, Ledger, Operation, Outcome, Receipt,
+    SweepReport, Unavailable,
+};
+use crate::money::{Money, MoneyError};
+
+mod adoption;
+mod book;
+mod busy_account;
+mod store;
+mod upkeep;
+
+pub(super) use book::AllotmentBook;
+use book::BusyAccount;
+
+pub(super) use upkeep::AllotmentUpkeep;
+
+/// An extension that has to ask the store looks for the answer this often.
+const ANSWER_POLL: Duration = Duration::from_millis(2);
+/// An extension that got less than it asked for is tried again for this long: other gateways give
+/// back what they have free.
+const EXTEND_FOR: Duration = Duration::from_millis(100);
+/// Who reads the journal waits at most this long until the store has what this process knows.
+const TELL_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// A ledger that makes the holds of busy accounts in memory.
+pub(super) struct AllotmentLedger<B> {
+    outbox: Outbox<B>,
+    book: Arc<AllotmentBook>,
+    /// How long an operation is repeated whose money is lent.
+    lent_wait: Duration,
+}
+
+/// What came of an operation on a hold in memory.
+enum LocalStep {
+    Done(Outcome),
+    /// The store has to be asked first.
+    Ask,
+}
+
+impl<B: OutboxTarget> AllotmentLedger<B> {
+    pub(super) fn new(
+        outbox: Outbox<B>,
+        book: Arc<AllotmentBook>,
+        lent_wait: Duration,
+    ) -> AllotmentLedger<B> {
+        AllotmentLedger { outbox, book, lent_wait }
+    }
+
+    /// Does an operation on a hold in memory; `None` if there is no such hold here.
+    fn apply_locally(&self, busy: &Arc<BusyAccount>, op: &Operation) -> Option<LocalStep> {
+        let mut state = busy.lock();
+        let local = state.find_open(op.hold_id()?)?;
+        let step = match op {
+            Operation::Credit { .. } | Operation::Hold { .. } => return None,
+            Operation::Renew { .. } => return Some(LocalStep::Done(Outcome::Done)),
+            Operation::Extend { id, wanted } => match local.extend(id, *wanted, boottime_ms()) {
+                Ok(LocalExtension::Held(held)) => {
+                    return Some(LocalStep::Done(Outcome::Held(held)));
+                }
+                Ok(LocalExtension::Ask) => LocalStep::Ask,
+                Ok(LocalExtension::Unknown) => return None,
+                Err(_) => return Some(LocalStep::Done(Outcome::OutOfRange)),
+            },
+            Operation::Checkpoint { id, charge, line } => {
+                local.checkpoint(id, *charge, line);
+                LocalStep::Done(Outcome::Done)
+            }
+            Operation::Settle { id, charge, line, .. } => {
+                let ended = local.end(id, *charge, line, &[]);
+                let posted = Outcome::Posted { amount: *charge, written_off: Money::ZERO };
+                self.log_end(busy, local, ended, posted)
+            }
+            Operation::Void { id } => {
+                let ended = local.void(id);
+                self.log_end(busy, local, ended, Outcome::Voided)
+            }
+        };
+        self.book.mark_due(busy, &mut state);
+        Some(step)
+    }
+
+    /// Writes an end to the log, before the caller's answer goes out.
+    fn log_end(
+        &self,
+        busy: &BusyAccount,
+        local: &LocalAllotment,
+        ended: Result<Option<NumberedEnd>, MoneyError>,
+        outcome: Outcome,
+    ) -> LocalStep {
+        match ended {
+            Ok(Some(NumberedEnd { seq, end })) => {
+                self.book.ends.append(&busy.name, local.id(), local.lent_at(), seq, &end);
+                LocalStep::Done(outcome)
+            }
+            Ok(None) => LocalStep::Done(outcome),
+            Err(_) => LocalStep::Done(Outcome::OutOfRange),
+        }
+    }
+
+    /// Raises a hold in memory after the store was asked for more.
+    async fn extend_after_answer(
+        &self,
+        busy: Arc<BusyAccount>,
+        op: Operation,
+    ) -> Result<Outcome, Unavailable> {
+        let end = Instant::now() + EXTEND_FOR;
+        loop {
+            sleep(ANSWER_POLL).await;
+            match self.apply_locally(&busy, &op) {
+                Some(LocalStep::Done(Outcome::Held(held)))
+                    if held < op.wanted() && Instant::now() < end => {}
+                Some(LocalStep::Done(outcome)) => return Ok(outcome),
+                Some(LocalStep::Ask) => {}
+                None => return Ok(Outcome::HoldEnded),
+            }
+        }
+    }
+
+    /// Submits an operation to the store. While money that it needs is lent, it is repeated, and
+    /// this process gives back what it has.
+    async fn submit_to_store(
+        &self,
+        account: &AccountName,
+        op: Operation,
+    ) -> Result<Outcome, Unavailable> {
+        lent_money::retry(
+            || {
+                let submitted = self.outbox.submit(account, op.clone());
+                async {
+                    let outcome = submitted.await?;
+                    if lent_money::is_lent(&outcome)
+                        && let Some(busy) = self.book.find(account)
+                    {
+                        let mut state = busy.lock();
+                        state.all_mut().for_each(|local| local.observe(0, true, i64::MIN));
+                        self.book.mark_due(&busy, &mut state);
+                    }
+                    Ok(outcome)
+                }
+            },
+            lent_money::is_lent,
+            self.lent_wait,
+        )
+        .await
+    }
+
+    /// Waits until the store has all ends of an account that this process knows.
+    async fn tell_ends(&self, account: &AccountName) {
+        let Some(busy) = self.book.find(account) else { return };
+        let wanted = busy.lock().last_seqs();
+        let end = Instant::now() + TELL_WAIT_MAX;
+        while !busy.lock().has_told(&wanted) && Instant::now() < end {
+            self.book.mark_due(&busy, &mut busy.lock());
+            sleep(ANSWER_POLL).await;
+        }
+    }
+}
+
+impl AllotmentBook {
+    /// Makes a book without allotments, whose ends go to the log `ends`. A running call has one of
+    /// the `leases`. No hold is made in memory before [`AllotmentUpkeep`] runs.
+    pub(super) fn open(ends: EndLog, leases: Leases, lease: Duration) -> AllotmentBook {
+        AllotmentBook::new(ends, leases, u64::try_from(lease.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+#[async_trait]
+impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
+    async fn open_account(&self, account: &AccountName) -> Result<bool, Unavailable> {
+        self.outbox.open_account(account).await
+    }
+
+    fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a> {
+        if let Some(busy) = self.book.find(account) {
+            match self.apply_locally(&busy, &op) {
+                Some(LocalStep::Done(outcome)) => return Receipt::ready(Ok(outcome)),
+                Some(LocalStep::Ask) => {
+                    return Receipt::start(self.extend_after_answer(busy, op));
+                }
+                None => {}
+            }
+        }
+        if matches!(op, Operation::Hold { .. } | Operation::Extend { .. }) {
+            return Receipt::start(self.submit_to_store(account, op));
+        }
+        self.outbox.submit(account, op)
+    }
+
+    fn hold_in_memory(&self, account: &AccountName, id: &str, amount: Money) -> bool {
+        self.outbox.log.is_writable() && self.book.hold(account, id, amount)
+    }
+
+    async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
+        self.outbox.balances(account).await
+    }
+
+    async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
+        self.outbox.list_accounts().await
+    }
+
+    async fn read_journal(
+        &self,
+        account: &AccountName,
+        seq: u64,
+        limit: u32,
+    ) -> Result<Vec<JournalEntry>, Unavailable> {
+        self.tell_ends(account).await;
+        self.outbox.read_journal(account, seq, limit).await
+    }
+
+    async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
+        self.tell_ends(account).await;
+        self.outbox.journal_length(account).await
+    }
+
+    async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
+        self.outbox.expire_holds().await
+    }
+
+    async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
+        self.outbox.add_key(hash, record).await
+    }
+
+    async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
+        self.outbox.find_key(hash).await
+    }
+
+    async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
+        self.outbox.list_keys(account).await
+    }
+
+    async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
+        self.outbox.revoke_key(prefix, at).await
+    }
+
+    async fn accepts_holds(&self) -> Result<(), Unavailable> {
+        self.outbox.accepts_holds().await
+    }
+
+    async fn ping(&self) -> Result<(), Unavailable> {
+        self.outbox.ping().await
+    }
+}

@@ -1,0 +1,235 @@
+//! The accounts of which this process makes holds in memory, and those that have something to tell.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::busy_account::AccountAllotments;
+use crate::clock::boottime_ms;
+use crate::ledger::prepaid::local::LocalAllotment;
+use crate::ledger::prepaid::local::holds::{LocalAnswer, NumberedEnd};
+use crate::ledger::prepaid::records::AllotmentId;
+use crate::ledger::{AccountName, Leases};
+use crate::money::Money;
+use crate::store::outbox::EndLog;
+
+/// At most this many accounts are watched. The holds of all others are placed in the store.
+const ACCOUNTS_MAX: usize = 100_000;
+/// A busy account of which nothing is lent asks again after this time, in ms.
+const TIGHT_REFRESH_MS: i64 = 100;
+/// The number of shards of the table of accounts.
+const SHARDS: usize = 16;
+
+/// The allotments of one account.
+pub(super) struct BusyAccount {
+    pub(super) name: AccountName,
+    state: Mutex<AccountAllotments>,
+}
+
+impl BusyAccount {
+    pub(super) fn lock(&self) -> MutexGuard<'_, AccountAllotments> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type AccountShard = HashMap<AccountName, Arc<BusyAccount>>;
+
+/// All allotments of this process.
+pub(in crate::store) struct AllotmentBook {
+    pub(super) ends: EndLog,
+    leases: Leases,
+    pub(super) lease_ms: u64,
+    shards: [Mutex<AccountShard>; SHARDS],
+    accounts: AtomicU64,
+    /// The accounts that have allotments.
+    lenders: Mutex<AccountShard>,
+    /// The accounts whose allotments have something to tell.
+    due: Mutex<Vec<Arc<BusyAccount>>>,
+    pub(super) wakeup: Notify,
+    next_number: AtomicU64,
+    /// Whether holds are made in memory.
+    is_lending: AtomicBool,
+}
+
+impl AllotmentBook {
+    pub(super) fn new(ends: EndLog, leases: Leases, lease_ms: u64) -> AllotmentBook {
+        AllotmentBook {
+            ends,
+            leases,
+            lease_ms,
+            shards: Default::default(),
+            lenders: Mutex::default(),
+            accounts: AtomicU64::new(0),
+            due: Mutex::default(),
+            wakeup: Notify::new(),
+            next_number: AtomicU64::new(1),
+            is_lending: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes holds in memory from now on, or no more.
+    pub(super) fn set_lending(&self, is_lending: bool) {
+        self.is_lending.store(is_lending, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_lending(&self) -> bool {
+        self.is_lending.load(Ordering::SeqCst) && self.ends.is_writable()
+    }
+
+    /// Holds an amount for a call out of the account's allotment; `false` if the hold has to be
+    /// placed in the store. An account that is busy asks for an allotment.
+    pub(super) fn hold(&self, account: &AccountName, call: &str, amount: Money) -> bool {
+        if !self.is_lending() {
+            return false;
+        }
+        let Some(busy) = self.find_or_add(account) else { return false };
+        let now = boottime_ms();
+        let mut state = busy.lock();
+        state.load.record(amount, now);
+        if state.current.is_none() {
+            if state.load.is_busy(now) {
+                lock(&self.lenders).insert(account.clone(), busy.clone());
+                state.current = Some(self.new_allotment(now));
+                self.mark_due(&busy, &mut state);
+            }
+            return false;
+        }
+        let (wanted, age) = (state.load.load(now).free, now.saturating_sub(state.updated_at));
+        let Some(local) = state.current.as_mut() else { return false };
+        let held = local.hold(call, None, amount, &[], now) == Ok(LocalAnswer::Held);
+        let free = local.free(now);
+        // More is asked for before there is nothing left. Where nothing is lent, that may be over.
+        let is_short = wanted.saturating_sub(free) > free;
+        let is_update_due = is_short && (!local.is_tight() || age >= TIGHT_REFRESH_MS);
+        if is_update_due && state.load.is_busy(now) {
+            self.mark_due(&busy, &mut state);
+        }
+        held
+    }
+
+    pub(super) fn new_allotment(&self, now_ms: i64) -> LocalAllotment {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let id = AllotmentId(format!("allotment_{}-{number:08}", self.ends.run()));
+        LocalAllotment::new(id, self.lease_ms, now_ms)
+    }
+
+    /// Adds an account to the next round of updates. `state` is that of the account.
+    pub(super) fn mark_due(&self, busy: &Arc<BusyAccount>, state: &mut AccountAllotments) {
+        if std::mem::replace(&mut state.is_due, true) {
+            return;
+        }
+        let mut due = lock(&self.due);
+        due.push(busy.clone());
+        let is_first = due.len() == 1;
+        drop(due);
+        if is_first {
+            self.wakeup.notify_one();
+        }
+    }
+
+    /// Takes the accounts that have something to tell.
+    pub(super) fn take_due(&self) -> Vec<Arc<BusyAccount>> {
+        std::mem::take(&mut *lock(&self.due))
+    }
+
+    /// Returns an account that is watched.
+    pub(super) fn find(&self, account: &AccountName) -> Option<Arc<BusyAccount>> {
+        lock(self.shard(account)).get(account).cloned()
+    }
+
+    fn find_or_add(&self, account: &AccountName) -> Option<Arc<BusyAccount>> {
+        let mut shard = lock(self.shard(account));
+        if let Some(known) = shard.get(account) {
+            return Some(known.clone());
+        }
+        if self.accounts.load(Ordering::Relaxed) >= ACCOUNTS_MAX as u64 {
+            return None;
+        }
+        self.accounts.fetch_add(1, Ordering::Relaxed);
+        let busy = Arc::new(BusyAccount { name: account.clone(), state: Mutex::default() });
+        shard.insert(account.clone(), busy.clone());
+        Some(busy)
+    }
+
+    /// Returns the accounts that have allotments.
+    pub(super) fn lenders(&self) -> Vec<Arc<BusyAccount>> {
+        lock(&self.lenders).values().cloned().collect()
+    }
+
+    /// Takes the allotments of an account if `is_unused`, and forgets that it has any.
+    pub(super) fn take_allotments(
+        &self,
+        busy: &BusyAccount,
+        is_unused: impl Fn(&AccountAllotments) -> bool,
+    ) -> Vec<LocalAllotment> {
+        let mut state = busy.lock();
+        if !is_unused(&state) {
+            return Vec::new();
+        }
+        lock(&self.lenders).remove(&busy.name);
+        let mut taken = std::mem::take(&mut state.expired);
+        taken.extend(state.current.take());
+        taken
+    }
+
+    /// Ends the calls of an account that have had no lease for a whole lease: whoever made them is
+    /// gone without an end.
+    pub(super) fn end_abandoned(&self, busy: &Arc<BusyAccount>, now_ms: i64) {
+        let lease = i64::try_from(self.lease_ms).unwrap_or(i64::MAX);
+        let mut state = busy.lock();
+        let open: Vec<String> =
+            state.all().flat_map(LocalAllotment::open_calls).map(str::to_owned).collect();
+        let known = std::mem::take(&mut state.abandoned);
+        for call in open.into_iter().filter(|call| !self.leases.contains(&busy.name, call)) {
+            let since = known.get(&call).copied().unwrap_or(now_ms);
+            if now_ms.saturating_sub(since) < lease {
+                state.abandoned.insert(call, since);
+                continue;
+            }
+            let Some(local) = state.find_open(&call) else { continue };
+            if let Ok(Some(NumberedEnd { seq, end })) = local.abandon(&call) {
+                self.ends.append(&busy.name, local.id(), local.lent_at(), seq, &end);
+            }
+            log::warn!(
+                event = "hold_abandoned", account = busy.name.as_str(), request_id = call;
+                "call ended without settlement; hold released"
+            );
+            self.mark_due(busy, &mut state);
+        }
+    }
+
+    /// Returns all accounts that are watched.
+    pub(super) fn all(&self) -> Vec<Arc<BusyAccount>> {
+        let of_shard =
+            |shard: &Mutex<AccountShard>| lock(shard).values().cloned().collect::<Vec<_>>();
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
+    /// Forgets an account, unless it is in use again.
+    pub(super) fn remove_if(
+        &self,
+        account: &AccountName,
+        is_unused: impl Fn(&AccountAllotments) -> bool,
+    ) {
+        let mut shard = lock(self.shard(account));
+        // Whoever has another reference may be about to use it.
+        let is_unused =
+            |busy: &Arc<BusyAccount>| Arc::strong_count(busy) == 1 && is_unused(&busy.lock());
+        if shard.get(account).is_some_and(is_unused) {
+            shard.remove(account);
+            self.accounts.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn shard(&self, account: &AccountName) -> &Mutex<AccountShard> {
+        let bytes = account.as_str().bytes();
+        let sum = bytes.fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        &self.shards[sum % SHARDS]
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,177 @@
+//! An account of which this process makes holds in memory, or will: its allotments, and how busy it
+//! is.
+
+use std::collections::BTreeMap;
+
+use crate::ledger::prepaid::local::LocalAllotment;
+use crate::ledger::prepaid::local::messages::AllotmentLoad;
+use crate::ledger::prepaid::records::AllotmentId;
+use crate::money::Money;
+
+/// An account is busy if it had [`BUSY_HOLDS`] holds within this time, in ms.
+const BUSY_WITHIN_MS: i64 = 100;
+/// See [`BUSY_WITHIN_MS`].
+const BUSY_HOLDS: usize = 4;
+/// After this time without a new hold, in ms, an account gives back what it has free.
+const IDLE_AFTER_MS: i64 = 200;
+/// The sum of the holds of this time, in ms, is what should be free.
+const LOAD_WINDOW_MS: i64 = 50;
+
+/// How many holds an account lately made, and how large they were.
+#[derive(Debug, Default)]
+pub(super) struct LoadMeter {
+    /// When the last holds were made, the oldest first.
+    last_holds: [i64; BUSY_HOLDS],
+    window_start: i64,
+    current: LoadWindow,
+    previous: LoadWindow,
+}
+
+/// The holds of a window of time.
+#[derive(Debug, Clone, Copy, Default)]
+struct LoadWindow {
+    held: Money,
+    largest: Money,
+}
+
+impl LoadMeter {
+    /// Counts a hold.
+    pub(super) fn record(&mut self, amount: Money, now_ms: i64) {
+        self.last_holds.rotate_left(1);
+        self.last_holds[BUSY_HOLDS - 1] = now_ms;
+        let age = now_ms.saturating_sub(self.window_start);
+        if age >= LOAD_WINDOW_MS {
+            let is_next = age < 2 * LOAD_WINDOW_MS;
+            self.previous = if is_next { self.current } else { LoadWindow::default() };
+            (self.current, self.window_start) = (LoadWindow::default(), now_ms);
+        }
+        let LoadWindow { held, largest } = &mut self.current;
+        *held = held.checked_add(amount).unwrap_or(*held);
+        *largest = amount.max(*largest);
+    }
+
+    /// Whether the account has made enough holds lately to have an allotment.
+    pub(super) fn is_busy(&self, now_ms: i64) -> bool {
+        let [first, ..] = self.last_holds;
+        first > 0 && now_ms.saturating_sub(first) <= BUSY_WITHIN_MS
+    }
+
+    /// For how long the account has made no hold, in ms.
+    pub(super) fn idle_ms(&self, now_ms: i64) -> i64 {
+        now_ms.saturating_sub(self.last_holds[BUSY_HOLDS - 1])
+    }
+
+    /// Whether nothing should be free any more.
+    pub(super) fn is_idle(&self, now_ms: i64) -> bool {
+        self.idle_ms(now_ms) >= IDLE_AFTER_MS
+    }
+
+    /// What should be free.
+    pub(super) fn load(&self, now_ms: i64) -> AllotmentLoad {
+        let quote = self.current.largest.max(self.previous.largest);
+        let recent = self.current.held.max(self.previous.held);
+        let free = AllotmentLoad::free_for(recent, quote).unwrap_or(recent);
+        let free = if self.is_idle(now_ms) { Money::ZERO } else { free };
+        AllotmentLoad { free, quote, keys: BTreeMap::new(), rates: BTreeMap::new() }
+    }
+}
+
+/// The allotments of an account, behind the lock of the account.
+#[derive(Debug, Default)]
+pub(super) struct AccountAllotments {
+    /// The allotment out of which new holds are made.
+    pub(super) current: Option<LocalAllotment>,
+    /// Allotments that have expired while calls were open, or ends not told.
+    pub(super) expired: Vec<LocalAllotment>,
+    pub(super) load: LoadMeter,
+    /// Whether an update is to be sent in the next round.
+    pub(super) is_due: bool,
+    /// When the last update was sent.
+    pub(super) updated_at: i64,
+    /// Open calls that no lease keeps alive any more, and since when.
+    pub(super) abandoned: BTreeMap<String, i64>,
+    /// The numbers up to which the store has the ends of each allotment, as far as the log of ends
+    /// was not told that they are on disk.
+    pub(super) not_durable: BTreeMap<AllotmentId, u64>,
+}
+
+impl AccountAllotments {
+    /// All allotments.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut LocalAllotment> {
+        self.current.iter_mut().chain(&mut self.expired)
+    }
+
+    /// All allotments.
+    pub(super) fn all(&self) -> impl Iterator<Item = &LocalAllotment> {
+        self.current.iter().chain(&self.expired)
+    }
+
+    /// Returns the allotment out of which the hold of a call was made, while the call is open.
+    pub(super) fn find_open(&mut self, call: &str) -> Option<&mut LocalAllotment> {
+        self.all_mut().find(|local| local.has_open(call))
+    }
+
+    /// Whether the store has all ends, and no call is open.
+    pub(super) fn is_settled(&self) -> bool {
+        self.all().all(LocalAllotment::is_settled)
+    }
+
+    /// Returns the number of the last end of each allotment.
+    pub(super) fn last_seqs(&self) -> Vec<(AllotmentId, u64)> {
+        self.all().map(|local| (local.id().clone(), local.last_seq())).collect()
+    }
+
+    /// Whether the store has the ends of allotments up to these numbers.
+    pub(super) fn has_told(&self, seqs: &[(AllotmentId, u64)]) -> bool {
+        let lacks = |local: &LocalAllotment| {
+            seqs.iter().any(|(id, seq)| id == local.id() && *seq > local.known_seq())
+        };
+        !self.all().any(lacks)
+    }
+
+    /// Whether the store has all ends of calls that have ended.
+    pub(super) fn is_told(&self) -> bool {
+        self.all().all(|local| !local.has_untold())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nano(n: i64) -> Money {
+        Money::from_nano(n).expect("money")
+    }
+
+    #[test]
+    fn four_holds_in_a_tenth_of_a_second_make_an_account_busy() {
+        let mut meter = LoadMeter::default();
+        for (at, busy) in [(1_000, false), (1_040, false), (1_080, false), (1_100, true)] {
+            meter.record(nano(1), at);
+            assert_eq!(meter.is_busy(at), busy, "{at}");
+        }
+        assert!(!meter.is_busy(1_101));
+        meter.record(nano(1), 1_141);
+        assert!(!meter.is_busy(1_141), "the first of the last four is too long ago");
+    }
+
+    #[test]
+    fn what_was_held_lately_should_be_free_and_room_for_eight_calls_at_least() {
+        let mut meter = LoadMeter::default();
+        for at in [1_000, 1_010, 1_049] {
+            meter.record(nano(100), at);
+        }
+        let load = meter.load(1_049);
+        assert_eq!((load.free, load.quote), (nano(800), nano(100)));
+        for _ in 0..20 {
+            meter.record(nano(50), 1_055);
+        }
+        let load = meter.load(1_060);
+        assert_eq!((load.free, load.quote), (nano(1_000), nano(100)));
+        assert_eq!(meter.load(1_254).free, nano(1_000));
+        assert_eq!((meter.load(1_255).free, meter.is_idle(1_255)), (nano(0), true));
+        meter.record(nano(7), 2_000);
+        let load = meter.load(2_000);
+        assert_eq!((load.free, load.quote), (nano(56), nano(7)), "the old ones are forgotten");
+    }
+}

@@ -1,0 +1,130 @@
+//! Busy accounts on SQLite: their holds are in the memory of a gateway, and the file is told of
+//! many ends at once. Nobody can tell, whatever dies or comes beside it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use serde_json::json;
+
+use crate::world::{Answer, CHAT, Charge, Process, SPEECH, Store, World, usd, with};
+
+const AT_ONCE: usize = 16;
+/// What a call costs: ten tokens in, ten out.
+const COST: i64 = 10 * 5_000 + 10 * 30_000;
+const TOKENS: &str = "prompt=10;completion=10";
+/// The machine may have more to do than this, and a ledger that is late is another test.
+const PATIENT: &str = "[timeouts]\nledger_ms = 10_000";
+
+/// Makes calls, many at once. `None` stands for one whose connection broke.
+async fn burst(world: &World, gateway: &Process, calls: usize) -> Vec<Option<Answer>> {
+    let call = with(CHAT.call(), &json!({ "max_tokens": 10 })).to_string();
+    let calls = (0..calls).map(|_| {
+        let request = world.url_of(gateway, CHAT.path).body(call.clone());
+        async { Answer::try_read(request).await.ok() }
+    });
+    stream::iter(calls).buffer_unordered(AT_ONCE).collect().await
+}
+
+/// Every answered call was charged once, and none twice.
+fn prove_each(answers: &[Option<Answer>], charges: &[Charge]) {
+    let mut counts = BTreeMap::new();
+    for charge in charges {
+        *counts.entry(charge.request_id.as_str()).or_insert(0) += 1;
+    }
+    assert!(counts.values().all(|count| *count == 1), "{counts:?}");
+    let answered = answers.iter().flatten().filter(|answer| answer.status == 200);
+    for answer in answered {
+        let id = answer.header("x-request-id").expect("an id");
+        assert!(counts.contains_key(id), "{id} was answered and not charged");
+    }
+}
+
+fn all_served(answers: &[Option<Answer>]) -> bool {
+    answers.iter().all(|answer| answer.as_ref().is_some_and(|answer| answer.status == 200))
+}
+
+#[tokio::test]
+async fn a_busy_account_is_told_to_the_file_many_calls_at_once() {
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[TOKENS]).conf(PATIENT).run().await;
+    let answers = burst(&world, &world.gateway, 400).await;
+    assert!(all_served(&answers), "{answers:?}");
+    let charges = world.settled(400).await;
+    prove_each(&answers, &charges);
+    assert_eq!(world.balances().await.posted, 400 * COST);
+    let ends = world.metric("tollgate_allotment_ends_total", &[]).await;
+    let updates = world.metric("tollgate_allotment_updates_total", &[]).await;
+    assert!(ends > 200, "{ends} of 400 ends were told in {updates} updates");
+    world.metric_becomes("tollgate_allotments", &[], 0).await;
+}
+
+#[tokio::test]
+async fn an_operator_may_have_every_hold_in_the_file() {
+    let builder = World::start(Store::Sqlite).vendor("vendor_b", &[TOKENS]).conf(PATIENT);
+    let world = builder.env("TOLLGATE__STORE__ALLOTMENTS", "false").run().await;
+    let answers = burst(&world, &world.gateway, 100).await;
+    assert!(all_served(&answers), "{answers:?}");
+    prove_each(&answers, &world.settled(100).await);
+    assert_eq!(world.metric("tollgate_allotment_updates_total", &[]).await, 0);
+}
+
+#[tokio::test]
+async fn what_a_gateway_that_was_killed_had_borrowed_comes_back_and_each_end_counts_once() {
+    let conf = format!("{PATIENT}\nlease_ms = 2_000");
+    let builder = World::start(Store::Sqlite).vendor("vendor_b", &[TOKENS]).conf(&conf);
+    let mut world = builder.run().await;
+    let mut answers = Vec::new();
+    for round in 0..4 {
+        let kill = tokio::time::sleep(Duration::from_millis(150 + 37 * round));
+        let pid = world.gateway.id().to_string();
+        let killed = async {
+            kill.await;
+            let killed = std::process::Command::new("kill").args(["-s", "KILL", &pid]).status();
+            assert!(killed.is_ok_and(|status| status.success()), "it ended by itself");
+        };
+        let (served, ()) = tokio::join!(burst(&world, &world.gateway, 2_000), killed);
+        let count = served.iter().flatten().count();
+        assert!(count < 2_000, "all was over before the kill");
+        answers.extend(served);
+        world.kill_and_start_again().await;
+    }
+    let charges = world.nothing_held().await;
+    prove_each(&answers, &charges);
+    assert!(charges.len() > 100, "{} charges", charges.len());
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_stopped_leaves_nothing_to_its_successor() {
+    let builder = World::start(Store::Sqlite).vendor("vendor_b", &[TOKENS]).conf(PATIENT);
+    let mut world = builder.run().await;
+    let answers = burst(&world, &world.gateway, 200).await;
+    world.gateway.signal("TERM");
+    world.gateway.ended(Duration::from_secs(30)).await;
+    // No gateway runs any more: what the command line reads is the file.
+    let (balances, charges) = (world.balances().await, world.charges().await);
+    assert_eq!((balances.held, balances.posted), (0, 200 * COST), "{balances:?}");
+    prove_each(&answers, &charges);
+    assert_eq!(charges.len(), 200);
+}
+
+/// A call that needs nearly all of the balance comes to another process while the first one has
+/// borrowed a part of it.
+#[tokio::test]
+async fn what_one_process_has_borrowed_is_there_for_a_call_at_another() {
+    let builder = World::start(Store::Sqlite).vendor("vendor_b", &[TOKENS]).conf(PATIENT);
+    let speech = 4_000 * 15_000;
+    // Less than eight calls hold is left beside the speech, and that is the least that is borrowed.
+    let credit = usd(40 * COST + speech + 1_000_000);
+    let world = builder.credit(&credit).run().await;
+    let other = world.second_gateway().await;
+    let answers = burst(&world, &world.gateway, 40).await;
+    assert!(all_served(&answers), "{answers:?}");
+    let call = with(SPEECH.call(), &json!({ "input": "a".repeat(4_000) }));
+    let answer = Answer::read(world.url_of(&other, SPEECH.path).body(call.to_string())).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(world.metric("tollgate_allotment_ends_total", &[]).await > 0, "nothing was lent");
+    let charges = world.settled(41).await;
+    prove_each(&answers, &charges);
+    assert_eq!(world.balances().await.available, 1_000_000);
+}
