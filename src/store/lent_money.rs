@@ -1,5 +1,5 @@
-//! Repeats an operation while the money that it needs is lent to gateways: a gateway learns within a
-//! tenth of a second that its money is called back, and gives it back a round of updates later.
+//! Repeats an operation while the money that it needs is lent to gateways: a gateway learns within
+//! a tenth of a second that its money is called back, and gives it back a round of updates later.
 
 use std::time::Duration;
 
