@@ -166,6 +166,8 @@ pub(super) fn void_open_hold(gateway: &Gateway, ctx: &mut RequestContext) {
 
 pub(super) fn void_hold(gateway: &Gateway, funding: Funding) {
     let Funding::Held { hold, lease, .. } = funding else { return };
+    // A void while there is a lease comes from somebody else than the owner of the hold.
+    drop(lease);
     let ledger = gateway.ledger.clone();
     let settling = gateway.settlements.begin();
     let store = gateway.store_name;
@@ -174,7 +176,6 @@ pub(super) fn void_hold(gateway: &Gateway, funding: Funding) {
         // Without a deadline, the void is retried until it succeeds.
         let _ = settlement::end_hold(&ledger, hold, None, None, store).await;
     });
-    drop(lease);
 }
 
 impl Gateway {

@@ -37,7 +37,7 @@ pub(super) use upkeep::AllotmentUpkeep;
 const ANSWER_POLL: Duration = Duration::from_millis(2);
 /// An extension that got less than it asked for is tried again for this long: other gateways give
 /// back what they have free.
-const EXTEND_FOR: Duration = Duration::from_millis(100);
+const EXTEND_FOR: Duration = Duration::from_millis(200);
 /// Who reads the journal waits at most this long until the store has what this process knows.
 const TELL_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -54,6 +54,8 @@ enum LocalStep {
     Done(Outcome),
     /// The store has to be asked first.
     Ask,
+    /// The hold is voided here, and the store has to note it, too.
+    VoidInStore,
 }
 
 impl<B: OutboxTarget> AllotmentLedger<B> {
@@ -72,6 +74,10 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
         let step = match op {
             Operation::Credit { .. } | Operation::Hold { .. } => return None,
             Operation::Renew { .. } => return Some(LocalStep::Done(Outcome::Done)),
+            // The store has given back what it held.
+            Operation::Extend { .. } if local.has_ended() => {
+                return Some(LocalStep::Done(Outcome::HoldEnded));
+            }
             Operation::Extend { id, wanted } => match local.extend(id, *wanted, boottime_ms()) {
                 Ok(LocalExtension::Held(held)) => {
                     return Some(LocalStep::Done(Outcome::Held(held)));
@@ -91,7 +97,10 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
             }
             Operation::Void { id } => {
                 let ended = local.void(id);
-                self.log_end(busy, local, ended, Outcome::Voided)
+                let step = self.log_end(busy, local, ended, Outcome::Voided);
+                // The owner of the hold lives, and somebody else has taken its claim over. The
+                // store has to know, so that the call is not charged when it ends.
+                if self.book.has_lease(&busy.name, id) { LocalStep::VoidInStore } else { step }
             }
         };
         self.book.mark_due(busy, &mut state);
@@ -129,7 +138,7 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
                 Some(LocalStep::Done(Outcome::Held(held)))
                     if held < op.wanted() && Instant::now() < end => {}
                 Some(LocalStep::Done(outcome)) => return Ok(outcome),
-                Some(LocalStep::Ask) => {}
+                Some(LocalStep::Ask | LocalStep::VoidInStore) => {}
                 None => return Ok(Outcome::HoldEnded),
             }
         }
@@ -163,15 +172,22 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
         .await
     }
 
-    /// Waits until the store has all ends of an account that this process knows.
-    async fn tell_ends(&self, account: &AccountName) {
-        let Some(busy) = self.book.find(account) else { return };
+    /// Waits until the store has all ends of an account that this process knows now.
+    ///
+    /// # Errors
+    /// The store does not take them in time.
+    async fn tell_ends(&self, account: &AccountName) -> Result<(), Unavailable> {
+        let Some(busy) = self.book.find(account) else { return Ok(()) };
         let wanted = busy.lock().last_seqs();
         let end = Instant::now() + TELL_WAIT_MAX;
-        while !busy.lock().has_told(&wanted) && Instant::now() < end {
+        while !busy.lock().has_told(&wanted) {
+            if Instant::now() >= end {
+                return Err(Unavailable("the store did not take all ends in time".to_owned()));
+            }
             self.book.mark_due(&busy, &mut busy.lock());
             sleep(ANSWER_POLL).await;
         }
+        Ok(())
     }
 }
 
@@ -196,7 +212,7 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
                 Some(LocalStep::Ask) => {
                     return Receipt::start(self.extend_after_answer(busy, op));
                 }
-                None => {}
+                Some(LocalStep::VoidInStore) | None => {}
             }
         }
         if matches!(op, Operation::Hold { .. } | Operation::Extend { .. }) {
@@ -223,12 +239,16 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         seq: u64,
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable> {
-        self.tell_ends(account).await;
+        let page = self.outbox.read_journal(account, seq, limit).await?;
+        if page.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+            return Ok(page);
+        }
+        self.tell_ends(account).await?;
         self.outbox.read_journal(account, seq, limit).await
     }
 
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
-        self.tell_ends(account).await;
+        self.tell_ends(account).await?;
         self.outbox.journal_length(account).await
     }
 

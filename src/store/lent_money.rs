@@ -29,7 +29,7 @@ pub(super) async fn retry<T, F: Future<Output = Result<T, Unavailable>>>(
     let mut pause = RETRY_PAUSE_MIN;
     loop {
         let outcome = operation().await?;
-        if !is_lent(&outcome) || Instant::now() >= end {
+        if !is_lent(&outcome) || Instant::now() + pause >= end {
             return Ok(outcome);
         }
         sleep(pause).await;

@@ -14,21 +14,26 @@ use crate::store::outbox::{AllotmentEnds, EndLog, OrphanedEnds};
 
 /// Locks the folders of ended processes, tells the store their ends, and removes them. Those that
 /// belong to another store, or have ends that the store does not accept, go to `kept`, locked.
-/// A folder that cannot be read does not stop the others, and is tried again.
 ///
 /// # Errors
-/// The store does not answer.
+/// The store does not answer; or a folder cannot be read, which is told after all others were. It
+/// may have charges that nobody knows, so whoever asks for those of dead processes has to wait.
 pub(super) async fn adopt(
     store: &impl AllotmentStore,
     log: &EndLog,
     kept: &mut Vec<OrphanedEnds>,
 ) -> Result<(), Unavailable> {
-    let found = or_log_error(log.root(), OrphanedEnds::lock_all(log.root()));
+    let found = OrphanedEnds::lock_all(log.root()).map_err(|why| unread(log.root(), &why))?;
+    let mut done = Ok(());
     // The lock of this process' own folder may have been deleted.
     for orphan in found.into_iter().filter(|orphan| orphan.run() != log.run()) {
-        let Ok(of_store) = orphan.store_id().inspect_err(|why| log_error(orphan.path(), why))
-        else {
-            continue;
+        let read = orphan.store_id().and_then(|of_store| Ok((of_store, orphan.read()?)));
+        let (of_store, (left, torn)) = match read {
+            Ok(read) => read,
+            Err(why) => {
+                done = Err(unread(orphan.path(), &why));
+                continue;
+            }
         };
         if of_store.is_some_and(|id| id != store.store_id()) {
             log::error!(
@@ -39,8 +44,6 @@ pub(super) async fn adopt(
             kept.push(orphan);
             continue;
         }
-        let left = orphan.read().inspect_err(|why| log_error(orphan.path(), why));
-        let Ok((left, torn)) = left else { continue };
         let is_whole = tell_ends(store, left, torn).await?;
         end_allotments(store, orphan.run()).await?;
         store.sync().await?;
@@ -50,7 +53,7 @@ pub(super) async fn adopt(
             kept.push(orphan);
         }
     }
-    Ok(())
+    done
 }
 
 /// Tells the store ends. Returns whether it has accepted all of them.
@@ -126,16 +129,13 @@ async fn end_allotments(store: &impl AllotmentStore, run: &str) -> Result<(), Un
     Ok(())
 }
 
-fn or_log_error<T: Default>(place: &Path, read: io::Result<T>) -> T {
-    read.inspect_err(|why| log_error(place, why)).unwrap_or_default()
-}
-
-fn log_error(place: &Path, why: &io::Error) {
+fn unread(place: &Path, why: &io::Error) -> Unavailable {
     log::error!(
         event = "outbox_read_failed", place:?, error:% = why;
         "outbox read failed"
     );
     METRICS.outbox_errors.inc();
+    Unavailable(format!("{}: {why}", place.display()))
 }
 
 #[cfg(test)]

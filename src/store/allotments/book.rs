@@ -153,6 +153,11 @@ impl AllotmentBook {
         Some(busy)
     }
 
+    /// Whether the caller of a call still keeps its hold alive.
+    pub(super) fn has_lease(&self, account: &AccountName, call: &str) -> bool {
+        self.leases.contains(account, call)
+    }
+
     /// Returns the accounts that have allotments.
     pub(super) fn lenders(&self) -> Vec<Arc<BusyAccount>> {
         lock(&self.lenders).values().cloned().collect()
@@ -182,7 +187,7 @@ impl AllotmentBook {
         let open: Vec<String> =
             state.all().flat_map(LocalAllotment::open_calls).map(str::to_owned).collect();
         let known = std::mem::take(&mut state.abandoned);
-        for call in open.into_iter().filter(|call| !self.leases.contains(&busy.name, call)) {
+        for call in open.into_iter().filter(|call| !self.has_lease(&busy.name, call)) {
             let since = known.get(&call).copied().unwrap_or(now_ms);
             if now_ms.saturating_sub(since) < lease {
                 state.abandoned.insert(call, since);

@@ -150,8 +150,9 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         if local.must_reload() {
             self.reload_ends(&busy.name, local)?;
         }
-        let (known_seq, has_untold) = (local.known_seq(), local.has_untold());
-        if has_untold {
+        let known_seq = local.known_seq();
+        // What was kept while the money was called back goes back at once.
+        if local.has_untold() || (local.is_tight() && local.has_free()) {
             self.book.mark_due(busy, &mut state);
         }
         state.not_durable.insert(id.clone(), known_seq);
@@ -180,7 +181,7 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         loop {
             sleep(SCAN_INTERVAL).await;
             let now = boottime_ms();
-            let (lenders, mut borrowed) = (self.book.lenders(), 0);
+            let (lenders, mut borrowed, mut unused) = (self.book.lenders(), 0, Vec::new());
             let may_have_abandoned = ended.elapsed() >= abandoned_every;
             for busy in &lenders {
                 if may_have_abandoned {
@@ -188,10 +189,11 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
                 }
                 let (is_out, is_unused) = self.scan_account(busy, now);
                 borrowed += i64::from(is_out);
-                if is_unused {
-                    self.retire(busy, |state| self::is_unused(state, now)).await;
+                if is_unused && unused.len() < UPDATES_MAX {
+                    unused.push(busy.clone());
                 }
             }
+            self.retire(unused, |state| is_unused(state, now)).await;
             METRICS.allotments.set(borrowed);
             if may_have_abandoned {
                 ended = Instant::now();
@@ -227,24 +229,34 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         }
     }
 
-    /// Ends the allotments of an account at the store, if nothing uses them any more.
+    /// Ends the allotments of accounts at the store, if nothing uses them any more.
     async fn retire(
         &self,
-        busy: &BusyAccount,
-        is_unused: impl Fn(&AccountAllotments) -> bool + Send,
+        accounts: Vec<Arc<BusyAccount>>,
+        is_unused: impl Fn(&AccountAllotments) -> bool,
     ) {
-        let _round = self.round.lock().await;
-        for local in self.book.take_allotments(busy, is_unused) {
-            self.book.ends.forget(&busy.name, local.id());
-            if local.lent_at() == 0 || local.has_ended() {
-                continue;
-            }
-            let (id, next_seq) = (local.id().clone(), local.known_seq().saturating_add(1));
-            let last = AllotmentUpdate::replay(id, local.lent_at(), next_seq, Vec::new());
-            let last = AllotmentUpdate { retires: true, ..last };
-            // If this fails, it ends with its lease.
-            let _ = self.store.update_allotment(&busy.name, last).await;
+        if accounts.is_empty() {
+            return;
         }
+        let _round = self.round.lock().await;
+        let mut last_updates = Vec::new();
+        for busy in accounts {
+            for local in self.book.take_allotments(&busy, &is_unused) {
+                self.book.ends.forget(&busy.name, local.id());
+                if local.lent_at() == 0 || local.has_ended() {
+                    continue;
+                }
+                let (id, next_seq) = (local.id().clone(), local.known_seq().saturating_add(1));
+                let last = AllotmentUpdate::replay(id, local.lent_at(), next_seq, Vec::new());
+                let last = AllotmentUpdate { retires: true, ..last };
+                last_updates.push((busy.name.clone(), last));
+            }
+        }
+        let sent = last_updates.into_iter().map(async |(name, last)| {
+            // If this fails, the allotment ends with its lease.
+            let _ = self.store.update_allotment(&name, last).await;
+        });
+        join_all(sent).await;
     }
 
     fn is_update_needed(&self, state: &AccountAllotments, now: i64) -> bool {
@@ -283,18 +295,16 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
     async fn record_durable(&self) -> Result<(), Unavailable> {
         let mut told = Vec::new();
         for busy in self.book.lenders() {
-            let seqs = std::mem::take(&mut busy.lock().not_durable);
+            let seqs = busy.lock().not_durable.clone();
             told.extend(seqs.into_iter().map(|(id, seq)| (busy.clone(), id, seq)));
         }
-        if let Err(why) = self.store.sync().await {
-            for (busy, id, seq) in told {
-                busy.lock().not_durable.entry(id).or_insert(seq);
-            }
-            return Err(why);
-        }
+        self.store.sync().await?;
         for (busy, id, seq) in told {
             self.book.ends.record_durable(&busy.name, &id, seq);
-            let state = busy.lock();
+            let mut state = busy.lock();
+            if state.not_durable.get(&id) == Some(&seq) {
+                state.not_durable.remove(&id);
+            }
             // More may have been told meanwhile, which is not on disk yet.
             let is_open = state.all().any(|local| *local.id() == id);
             if !is_open && !state.not_durable.contains_key(&id) {
@@ -347,9 +357,7 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
                 sleep(ROUND_INTERVAL).await;
             }
             self.record_durable().await?;
-            for busy in self.book.lenders() {
-                self.retire(&busy, is_empty).await;
-            }
+            self.retire(self.book.lenders(), is_empty).await;
             Ok::<(), Unavailable>(())
         };
         // What is not told now, the next process tells.
