@@ -280,3 +280,6 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         self.outbox.ping().await
     }
 }
+
+#[cfg(test)]
+mod tests;
