@@ -85,7 +85,7 @@ pub fn open_for_serving(
         let log = Arc::new(SettlementLog::open_for_embedded(path)?);
         let outbox = || Outbox::new(store.clone(), log.clone());
         let book =
-            Arc::new(AllotmentBook::open(EndLog::open_for_embedded(path)?, leases.clone(), lease));
+            Arc::new(AllotmentBook::new(EndLog::open_for_embedded(path)?, leases.clone(), lease));
         let ledger = Arc::new(AllotmentLedger::new(outbox(), book.clone(), times.lent_wait()));
         let upkeep = AllotmentUpkeep::new(book, store.clone(), section.allotments);
         let opened = OpenStore { ledger, ..OpenStore::from_embedded(store.clone()) };

@@ -11,13 +11,13 @@ use async_trait::async_trait;
 use tokio::time::{Instant, sleep};
 
 use super::lent_money;
-use super::outbox::{EndLog, Outbox, OutboxTarget};
+use super::outbox::{Outbox, OutboxTarget};
 use crate::clock::boottime_ms;
 use crate::ledger::account::Balances;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalExtension, NumberedEnd};
 use crate::ledger::{
-    AccountName, JournalEntry, KeyHash, KeyRecord, Leases, Ledger, Operation, Outcome, Receipt,
+    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, Receipt,
     SweepReport, Unavailable,
 };
 use crate::money::{Money, MoneyError};
@@ -191,14 +191,6 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
     }
 }
 
-impl AllotmentBook {
-    /// Makes a book without allotments, whose ends go to the log `ends`. A running call has one of
-    /// the `leases`. No hold is made in memory before [`AllotmentUpkeep`] runs.
-    pub(super) fn open(ends: EndLog, leases: Leases, lease: Duration) -> AllotmentBook {
-        AllotmentBook::new(ends, leases, u64::try_from(lease.as_millis()).unwrap_or(u64::MAX))
-    }
-}
-
 #[async_trait]
 impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
     async fn open_account(&self, account: &AccountName) -> Result<bool, Unavailable> {
@@ -240,7 +232,8 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable> {
         let page = self.outbox.read_journal(account, seq, limit).await?;
-        if page.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+        let is_full = page.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+        if is_full || self.book.find(account).is_none() {
             return Ok(page);
         }
         self.tell_ends(account).await?;

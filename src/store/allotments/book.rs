@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -54,7 +55,11 @@ pub(in crate::store) struct AllotmentBook {
 }
 
 impl AllotmentBook {
-    pub(super) fn new(ends: EndLog, leases: Leases, lease_ms: u64) -> AllotmentBook {
+    /// Makes a book without allotments, whose ends go to the log `ends`. A running call has one of
+    /// the `leases`, each for the time `lease`. No hold is made in memory before
+    /// [`AllotmentUpkeep`](super::AllotmentUpkeep) runs.
+    pub(in crate::store) fn new(ends: EndLog, leases: Leases, lease: Duration) -> AllotmentBook {
+        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
         AllotmentBook {
             ends,
             leases,

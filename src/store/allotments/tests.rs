@@ -3,8 +3,8 @@
 use super::*;
 use crate::clock::unix_ms;
 use crate::ledger::lease::{LeaseEntry, LeasedItem};
-use crate::ledger::{HoldRequest, Lease};
-use crate::store::outbox::SettlementLog;
+use crate::ledger::{HoldRequest, Lease, Leases};
+use crate::store::outbox::{EndLog, SettlementLog};
 use crate::store::sqlite::SqliteStore;
 
 const CALL: &str = "call";
@@ -36,7 +36,7 @@ impl BusyWorld {
         let log = Arc::new(SettlementLog::open_for_embedded(&path).expect("an outbox"));
         let (leases, ends) = (Leases::default(), EndLog::open_for_embedded(&path));
         let ends = ends.expect("a log of ends");
-        let book = Arc::new(AllotmentBook::open(ends, leases.clone(), lease));
+        let book = Arc::new(AllotmentBook::new(ends, leases.clone(), lease));
         let ledger = AllotmentLedger::new(Outbox::new(store.clone(), log), book.clone(), WAIT);
         let upkeep = AllotmentUpkeep::new(book, store, true);
         upkeep.start_lending();

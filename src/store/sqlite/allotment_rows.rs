@@ -61,7 +61,7 @@ pub(super) fn read_open(
                 "allotment ended by another version; what is not posted yet is posted late"
             );
             delete_calls(c, key)?;
-            update_row(c, key, &allotment, ENDED)?;
+            write_row(c, key, &allotment, ENDED)?;
             continue;
         };
         allotment.drawn = paid_lot(held)?;
@@ -149,10 +149,7 @@ pub(super) fn write(
         AllotmentState::Fenced => FENCED,
         AllotmentState::Ended { .. } => ENDED,
     };
-    match before {
-        None => insert_row(c, key, after, state)?,
-        Some(_) => update_row(c, key, after, state)?,
-    }
+    write_row(c, key, after, state)?;
     write_hold(c, key, before, after)?;
     match &after.state {
         AllotmentState::Ended { charged } if before.is_none_or(Allotment::is_out) => {
@@ -167,7 +164,7 @@ pub(super) fn write(
     Ok(())
 }
 
-fn insert_row(
+fn write_row(
     c: &Connection,
     key: AllotmentKey<'_>,
     allotment: &Allotment,
@@ -175,7 +172,11 @@ fn insert_row(
 ) -> rusqlite::Result<()> {
     let mut insert = c.prepare_cached(
         "INSERT INTO allotment (account, id, lent_at, last_seq, last_step, needed, open_calls,
-         may_be_free, tight, state, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         may_be_free, tight, state, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+         ON CONFLICT DO UPDATE SET last_seq = excluded.last_seq, last_step = excluded.last_step,
+         needed = excluded.needed, open_calls = excluded.open_calls,
+         may_be_free = excluded.may_be_free, tight = excluded.tight, state = excluded.state,
+         ended_at = coalesce(ended_at, excluded.ended_at)",
     )?;
     insert
         .execute(params![
@@ -190,33 +191,6 @@ fn insert_row(
             allotment.tight,
             state,
             ended_at(state),
-        ])
-        .map(drop)
-}
-
-fn update_row(
-    c: &Connection,
-    key: AllotmentKey<'_>,
-    allotment: &Allotment,
-    state: i64,
-) -> rusqlite::Result<()> {
-    let mut update = c.prepare_cached(
-        "UPDATE allotment SET last_seq = ?, last_step = ?, needed = ?, open_calls = ?,
-         may_be_free = ?, tight = ?, state = ?, ended_at = coalesce(ended_at, ?)
-         WHERE account = ? AND id = ?",
-    )?;
-    update
-        .execute(params![
-            allotment.last_seq.cast_signed(),
-            allotment.last_step.cast_signed(),
-            allotment.needed.nano(),
-            allotment.open_calls,
-            allotment.may_be_free,
-            allotment.tight,
-            state,
-            ended_at(state),
-            key.account,
-            key.id.0,
         ])
         .map(drop)
 }

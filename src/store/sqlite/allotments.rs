@@ -16,7 +16,8 @@ use crate::ledger::prepaid::allotment;
 use crate::ledger::prepaid::answer::{AccountStep, LedgerAnswer};
 use crate::ledger::prepaid::lot::LotAmounts;
 use crate::ledger::prepaid::records::{
-    AccountChanges, AccountHead, AllotmentId, DirectHold, DirectHoldState, PrepaidAccount,
+    AccountChanges, AccountHead, Allotment, AllotmentId, DirectHold, DirectHoldState,
+    PrepaidAccount,
 };
 use crate::ledger::prepaid::refusal::RECALL_MS;
 use crate::ledger::prepaid::update::AllotmentUpdate;
@@ -33,17 +34,7 @@ pub(super) fn update(
     update: &AllotmentUpdate,
 ) -> rusqlite::Result<Option<LedgerAnswer>> {
     let now = unix_ms();
-    // With the last message of a successor, the checkpoints are charged.
-    let noted: Vec<String> = match txn.lending(name)? {
-        Some(lending) if update.retires => lending
-            .allotments
-            .get(&update.allotment)
-            .map(|known| known.checkpoints.keys().cloned().collect())
-            .unwrap_or_default(),
-        _ => Vec::new(),
-    };
     let calls = update.ends.iter().chain(&update.checkpoints).map(|end| end.call.as_str());
-    let calls = calls.chain(noted.iter().map(String::as_str));
     let Some(account) = load(txn, name, &update.allotment, calls, now)? else {
         return Ok(None);
     };
@@ -68,12 +59,10 @@ pub(super) fn expire(
     id: &AllotmentId,
 ) -> rusqlite::Result<bool> {
     let now = unix_ms();
-    let Some(known) = txn.lending(name)?.and_then(|lending| lending.allotments.get(id)) else {
+    let Some(account) = load(txn, name, id, std::iter::empty(), now)? else { return Ok(false) };
+    if !account.allotments.get(id).is_some_and(Allotment::is_out) {
         return Ok(false);
-    };
-    let calls: Vec<String> = known.checkpoints.keys().cloned().collect();
-    let calls = calls.iter().map(String::as_str);
-    let Some(account) = load(txn, name, id, calls, now)? else { return Ok(false) };
+    }
     let step = allotment::expire_allotment(&account, id, now);
     let answer = save(txn, name, &account, step)?;
     Ok(matches!(answer, LedgerAnswer::AllotmentEnded { .. }))
@@ -133,7 +122,8 @@ pub(super) fn list_of_run(
     rows.filter_map(|row| row.map(known).transpose()).collect()
 }
 
-/// Loads what an operation on an allotment needs; `None` if there is no such account.
+/// Loads what an operation on an allotment needs: with it, which of `calls` and of the calls that
+/// have checkpoints were voided. `None` if there is no such account.
 fn load<'a>(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
@@ -155,15 +145,16 @@ fn load<'a>(
         Some(known) => Some(known.clone()),
         None => allotment_rows::read_ended(conn, AllotmentKey { account: row, id })?,
     };
-    account.allotments.extend(known.map(|known| (id.clone(), known)));
     if lending.voided_until > now {
-        for call in calls {
-            let voided = holds::find_hold(conn, row, call)?;
+        let noted = known.iter().flat_map(|known| known.checkpoints.keys().cloned());
+        for call in calls.map(str::to_owned).chain(noted) {
+            let voided = holds::find_hold(conn, row, &call)?;
             let voided = voided
                 .filter(|hold| matches!(hold.state, HoldState::Voided | HoldState::Tombstone));
-            account.holds.extend(voided.map(|_| (call.to_owned(), tombstone())));
+            account.holds.extend(voided.map(|_| (call, tombstone())));
         }
     }
+    account.allotments.extend(known.map(|known| (id.clone(), known)));
     Ok(Some(account))
 }
 
