@@ -103,6 +103,7 @@ pub struct Hold {
     id: String,
     held: Money,
     origin: HoldRequest,
+    is_in_memory: bool,
 }
 
 /// Why no hold was placed.
@@ -140,7 +141,10 @@ pub fn hold_in_memory(
     at: i64,
 ) -> Option<Hold> {
     let origin = HoldRequest { wanted, least, at };
-    let hold = || Hold { account: account.clone(), id: id.to_owned(), held: wanted, origin };
+    let hold = || {
+        let (account, id) = (account.clone(), id.to_owned());
+        Hold { account, id, held: wanted, origin, is_in_memory: true }
+    };
     ledger.hold_in_memory(account, id, wanted).then(hold)
 }
 
@@ -162,7 +166,8 @@ pub async fn place_hold(
     match ledger.submit(account, op).await? {
         Outcome::Held(held) | Outcome::HoldExists { held, open: true } => {
             let origin = HoldRequest { wanted, least, at };
-            Ok(Hold { account: account.clone(), id: id.to_owned(), held, origin })
+            let (account, id) = (account.clone(), id.to_owned());
+            Ok(Hold { account, id, held, origin, is_in_memory: false })
         }
         Outcome::Insufficient(available) => Err(HoldRefused::Insufficient { least, available }),
         Outcome::NoAccount => Err(HoldRefused::NoAccount),
@@ -187,7 +192,13 @@ impl Hold {
     /// job's worker needs it to end the hold.
     pub(crate) fn resume(account: AccountName, id: String, held: Money, placed_at: i64) -> Hold {
         let origin = HoldRequest { wanted: held, least: held, at: placed_at };
-        Hold { account, id, held, origin }
+        Hold { account, id, held, origin, is_in_memory: false }
+    }
+
+    /// Whether the hold is in the memory of this process, out of an allotment.
+    #[must_use]
+    pub fn is_in_memory(&self) -> bool {
+        self.is_in_memory
     }
 
     /// The account whose money is held.

@@ -27,7 +27,7 @@ pub use section::StoreSection;
 pub(crate) use section::{URL_SCHEMES, kind_label};
 pub use tls::{StoreTls, StoreTlsFiles, TlsFault};
 
-use allotments::{AllotmentBook, AllotmentLedger, AllotmentUpkeep};
+use allotments::{AllotmentBook, AllotmentLedger, AllotmentUpkeep, SharedLender};
 use maintenance::{EmbeddedFleet, Maintenance};
 use outbox::{EndLog, Outbox, OutboxQueue, OutboxReplies, SettlementLog, SupersededCheck};
 use redis::{RedisFleet, RedisStore, RunGate};
@@ -98,14 +98,31 @@ pub fn open_for_serving(
         requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));
         return Ok(ServingStore { requests, background, worker, fleet, maintenance });
     }
+    open_shared(section, leases, attempts, times)
+}
+
+/// Opens a server for a process that serves requests.
+fn open_shared(
+    section: &StoreSection,
+    leases: Leases,
+    attempts: FirstAttempts,
+    times: HoldTimes,
+) -> Result<ServingStore, Unavailable> {
+    let (lease, lent_wait) = (times.lease, times.lent_wait());
     let outbox_writable = Arc::new(AtomicBool::new(true));
     let log = Arc::new(SettlementLog::open_for_shared(section, outbox_writable.clone())?);
+    let book =
+        Arc::new(AllotmentBook::new(EndLog::open_for_shared(section)?, leases.clone(), lease));
     let run_gate = Arc::new(RunGate::new(outbox_writable));
-    let gated_store = || Arc::new(RedisStore::with_run_gate(section.clone(), run_gate.clone()));
+    let gated_store = || {
+        let store = RedisStore::with_run_gate(section.clone(), run_gate.clone());
+        Arc::new(store.with_lent_wait(lent_wait))
+    };
     let outbox = || Outbox::new(gated_store(), log.clone());
     let opened = || {
         let money = gated_store();
-        let ledger = Arc::new(Outbox::new(money.clone(), log.clone()));
+        let outbox = Outbox::new(money.clone(), log.clone());
+        let ledger = Arc::new(AllotmentLedger::new(outbox, book.clone(), lent_wait));
         let queue = gated_store();
         let server = OpenStore::from_server(ledger, money, queue.clone(), gated_store());
         OpenStore { queue: Arc::new(OutboxQueue::new(queue, log.clone())), ..server }
@@ -113,12 +130,16 @@ pub fn open_for_serving(
     let [mut requests, background, worker] = [opened(), opened(), opened()];
     let (reply_store, renewed) = (background.reply_store.clone(), leases.clone());
     let fleet =
-        Arc::new(RedisFleet::new(gated_store(), attempts, renewed, reply_store.clone(), lease));
+        RedisFleet::new(gated_store(), attempts, renewed, reply_store.clone(), lease, book.clone());
+    let fleet = Arc::new(fleet);
     let superseded = SupersededCheck { reply_store, fleet: fleet.clone() };
     // The log is new, so nobody has set this.
-    let _ = log.superseded.set(superseded);
+    let _ = log.superseded.set(superseded.clone());
+    let told = outbox();
+    let lender = SharedLender::new(told.store.clone(), run_gate.clone(), superseded);
+    let upkeep = AllotmentUpkeep::new(book, lender, section.allotments);
     let maintenance =
-        Maintenance::shared(outbox(), run_gate, &background, leases, lease, fleet.clone());
+        Maintenance::shared((told, upkeep), run_gate, &background, leases, lease, fleet.clone());
     requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));
     Ok(ServingStore { requests, background, worker, fleet, maintenance })
 }

@@ -1,11 +1,12 @@
-//! Busy accounts on SQLite: their holds are in the memory of a gateway, and the file is told of
-//! many ends at once. Nobody can tell, whatever dies or comes beside it.
+//! Busy accounts: their holds are in the memory of a gateway, and the store is told of many ends at
+//! once. Nobody can tell, whatever dies or comes beside it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
+use rstest::rstest;
 use serde_json::json;
 
 use crate::world::{Answer, CHAT, Charge, Process, SPEECH, Store, World, usd, with};
@@ -19,12 +20,30 @@ const PATIENT: &str = "[timeouts]\nledger_ms = 10_000";
 
 /// Makes calls, many at once. `None` stands for one whose connection broke.
 async fn burst(world: &World, gateway: &Process, calls: usize) -> Vec<Option<Answer>> {
+    burst_until(world, gateway, calls, usize::MAX, || ()).await
+}
+
+/// The same. `then` is done after so many answers.
+async fn burst_until(
+    world: &World,
+    gateway: &Process,
+    calls: usize,
+    answers: usize,
+    then: impl Fn(),
+) -> Vec<Option<Answer>> {
     let call = with(CHAT.call(), &json!({ "max_tokens": 10 })).to_string();
     let calls = (0..calls).map(|_| {
         let request = world.url_of(gateway, CHAT.path).body(call.clone());
         async { Answer::try_read(request).await.ok() }
     });
-    stream::iter(calls).buffer_unordered(AT_ONCE).collect().await
+    let mut count = 0;
+    let each = stream::iter(calls).buffer_unordered(AT_ONCE).inspect(|_| {
+        count += 1;
+        if count == answers {
+            then();
+        }
+    });
+    each.collect().await
 }
 
 /// Every answered call was charged once, and none twice.
@@ -45,9 +64,12 @@ fn all_served(answers: &[Option<Answer>]) -> bool {
     answers.iter().all(|answer| answer.as_ref().is_some_and(|answer| answer.status == 200))
 }
 
+#[rstest]
 #[tokio::test]
-async fn a_busy_account_is_told_to_the_file_many_calls_at_once() {
-    let world = World::start(Store::Sqlite).vendor("vendor_b", &[TOKENS]).conf(PATIENT).run().await;
+async fn a_busy_account_is_told_to_the_store_many_calls_at_once(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = World::start(store).vendor("vendor_b", &[TOKENS]).conf(PATIENT).run().await;
     let answers = burst(&world, &world.gateway, 400).await;
     assert!(all_served(&answers), "{answers:?}");
     let charges = world.settled(400).await;
@@ -59,9 +81,12 @@ async fn a_busy_account_is_told_to_the_file_many_calls_at_once() {
     world.metric_becomes("tollgate_allotments", &[], 0).await;
 }
 
+#[rstest]
 #[tokio::test]
-async fn an_operator_may_have_every_hold_in_the_file() {
-    let builder = World::start(Store::Sqlite).vendor("vendor_b", &[TOKENS]).conf(PATIENT);
+async fn an_operator_may_have_every_hold_in_the_store(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let builder = World::start(store).vendor("vendor_b", &[TOKENS]).conf(PATIENT);
     let world = builder.env("TOLLGATE__STORE__ALLOTMENTS", "false").run().await;
     let answers = burst(&world, &world.gateway, 100).await;
     assert!(all_served(&answers), "{answers:?}");
@@ -69,21 +94,22 @@ async fn an_operator_may_have_every_hold_in_the_file() {
     assert_eq!(world.metric("tollgate_allotment_updates_total", &[]).await, 0);
 }
 
+#[rstest]
 #[tokio::test]
-async fn what_a_gateway_that_was_killed_had_borrowed_comes_back_and_each_end_counts_once() {
+async fn what_a_gateway_that_was_killed_had_borrowed_comes_back_and_each_end_counts_once(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
     let conf = format!("{PATIENT}\nlease_ms = 2_000");
-    let builder = World::start(Store::Sqlite).vendor("vendor_b", &[TOKENS]).conf(&conf);
+    let builder = World::start(store).vendor("vendor_b", &[TOKENS]).conf(&conf);
     let mut world = builder.run().await;
     let mut answers = Vec::new();
     for round in 0..4 {
-        let kill = tokio::time::sleep(Duration::from_millis(150 + 37 * round));
         let pid = world.gateway.id().to_string();
-        let killed = async {
-            kill.await;
+        let kill = || {
             let killed = std::process::Command::new("kill").args(["-s", "KILL", &pid]).status();
             assert!(killed.is_ok_and(|status| status.success()), "it ended by itself");
         };
-        let (served, ()) = tokio::join!(burst(&world, &world.gateway, 2_000), killed);
+        let served = burst_until(&world, &world.gateway, 2_000, 50 + 37 * round, kill).await;
         let count = served.iter().flatten().count();
         assert!(count < 2_000, "all was over before the kill");
         answers.extend(served);
@@ -94,14 +120,17 @@ async fn what_a_gateway_that_was_killed_had_borrowed_comes_back_and_each_end_cou
     assert!(charges.len() > 100, "{} charges", charges.len());
 }
 
+#[rstest]
 #[tokio::test]
-async fn a_gateway_that_is_stopped_leaves_nothing_to_its_successor() {
-    let builder = World::start(Store::Sqlite).vendor("vendor_b", &[TOKENS]).conf(PATIENT);
+async fn a_gateway_that_is_stopped_leaves_nothing_to_its_successor(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let builder = World::start(store).vendor("vendor_b", &[TOKENS]).conf(PATIENT);
     let mut world = builder.run().await;
     let answers = burst(&world, &world.gateway, 200).await;
     world.gateway.signal("TERM");
     world.gateway.ended(Duration::from_secs(30)).await;
-    // No gateway runs any more: what the command line reads is the file.
+    // No gateway runs any more: what the command line reads is the store.
     let (balances, charges) = (world.balances().await, world.charges().await);
     assert_eq!((balances.held, balances.posted), (0, 200 * COST), "{balances:?}");
     prove_each(&answers, &charges);
@@ -110,9 +139,12 @@ async fn a_gateway_that_is_stopped_leaves_nothing_to_its_successor() {
 
 /// A call that needs nearly all of the balance comes to another process while the first one has
 /// borrowed a part of it.
+#[rstest]
 #[tokio::test]
-async fn what_one_process_has_borrowed_is_there_for_a_call_at_another() {
-    let builder = World::start(Store::Sqlite).vendor("vendor_b", &[TOKENS]).conf(PATIENT);
+async fn what_one_process_has_borrowed_is_there_for_a_call_at_another(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let builder = World::start(store).vendor("vendor_b", &[TOKENS]).conf(PATIENT);
     let speech = 4_000 * 15_000;
     // Less than eight calls hold is left beside the speech, and that is the least that is borrowed.
     let credit = usd(40 * COST + speech + 1_000_000);

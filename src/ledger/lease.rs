@@ -22,6 +22,8 @@ pub enum LeasedItem {
         origin: HoldRequest,
         /// The amount that is held now.
         held: Money,
+        /// Whether it is held in the memory of this process, out of an allotment.
+        is_in_memory: bool,
     },
     /// The idempotency key of a call.
     Name {
@@ -47,12 +49,13 @@ pub struct LeaseEntry {
 
 impl LeaseEntry {
     /// Returns the operations that restore a hold, in its present size, after a store has lost it;
-    /// empty for an idempotency key.
+    /// empty for an idempotency key, and for a hold that is not in the store.
     #[must_use]
     pub fn restore_operations(&self, lease_ms: u64) -> Vec<Operation> {
-        let LeasedItem::Hold { origin: HoldRequest { wanted, least, .. }, held } = self.item else {
+        let LeasedItem::Hold { origin, held, is_in_memory: false } = self.item else {
             return Vec::new();
         };
+        let HoldRequest { wanted, least, .. } = origin;
         let hold = Operation::Hold { id: self.id.clone(), wanted, least, lease_ms };
         vec![hold, Operation::Extend { id: self.id.clone(), wanted: held }]
     }
@@ -171,7 +174,7 @@ mod tests {
         let account = AccountName::parse("a").expect("a name");
         let nano = |n| Money::from_nano(n).expect("money");
         let origin = HoldRequest { wanted: nano(9), least: nano(1), at: 0 };
-        let kept = LeasedItem::Hold { origin, held: nano(4) };
+        let kept = LeasedItem::Hold { origin, held: nano(4), is_in_memory: false };
         let lease = leases.keep_alive(LeaseEntry {
             account: account.clone(),
             id: "h".to_owned(),
@@ -193,6 +196,9 @@ mod tests {
         );
         drop(lease);
         assert!(leases.entries().is_empty());
+        let kept = LeasedItem::Hold { origin, held: nano(4), is_in_memory: true };
+        let entry = LeaseEntry { account, id: "h".to_owned(), item: kept };
+        assert_eq!(entry.restore_operations(5), [], "the store never had it");
     }
 
     #[test]
@@ -215,7 +221,7 @@ mod tests {
             leases.keep_alive(LeaseEntry {
                 account,
                 id,
-                item: LeasedItem::Hold { origin, held: nano(0) },
+                item: LeasedItem::Hold { origin, held: nano(0), is_in_memory: false },
             })
         };
         let (mut ada, bob) = ((0..50).map(|n| keep("ada", format!("h{n:03}"))), "bob");

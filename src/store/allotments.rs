@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::lent_money;
 use super::outbox::{Outbox, OutboxTarget};
+use super::redis::PendingEnds as _;
 use crate::clock::boottime_ms;
 use crate::ledger::account::Balances;
 use crate::ledger::prepaid::local::LocalAllotment;
@@ -22,24 +23,22 @@ use crate::ledger::{
 };
 use crate::money::{Money, MoneyError};
 
-mod adoption;
 mod book;
 mod busy_account;
+mod end_replay;
+mod shared_lender;
 mod store;
 mod upkeep;
 
 pub(super) use book::AllotmentBook;
-use book::BusyAccount;
+use book::{ANSWER_POLL, BusyAccount};
 
+pub(super) use shared_lender::SharedLender;
 pub(super) use upkeep::AllotmentUpkeep;
 
-/// An extension that has to ask the store looks for the answer this often.
-const ANSWER_POLL: Duration = Duration::from_millis(2);
 /// An extension that got less than it asked for is tried again for this long: other gateways give
 /// back what they have free.
 const EXTEND_FOR: Duration = Duration::from_millis(200);
-/// Who reads the journal waits at most this long until the store has what this process knows.
-const TELL_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A ledger that makes the holds of busy accounts in memory.
 pub(super) struct AllotmentLedger<B> {
@@ -171,24 +170,6 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
         )
         .await
     }
-
-    /// Waits until the store has all ends of an account that this process knows now.
-    ///
-    /// # Errors
-    /// The store does not take them in time.
-    async fn tell_ends(&self, account: &AccountName) -> Result<(), Unavailable> {
-        let Some(busy) = self.book.find(account) else { return Ok(()) };
-        let wanted = busy.lock().last_seqs();
-        let end = Instant::now() + TELL_WAIT_MAX;
-        while !busy.lock().has_told(&wanted) {
-            if Instant::now() >= end {
-                return Err(Unavailable("the store did not take all ends in time".to_owned()));
-            }
-            self.book.mark_due(&busy, &mut busy.lock());
-            sleep(ANSWER_POLL).await;
-        }
-        Ok(())
-    }
 }
 
 #[async_trait]
@@ -214,7 +195,8 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
     }
 
     fn hold_in_memory(&self, account: &AccountName, id: &str, amount: Money) -> bool {
-        self.outbox.log.is_writable() && self.book.hold(account, id, amount)
+        let may_hold = self.outbox.log.is_writable() && self.outbox.store.may_hold();
+        may_hold && self.book.hold(account, id, amount)
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
@@ -236,12 +218,12 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         if is_full || self.book.find(account).is_none() {
             return Ok(page);
         }
-        self.tell_ends(account).await?;
+        self.book.tell_ends(account).await?;
         self.outbox.read_journal(account, seq, limit).await
     }
 
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
-        self.tell_ends(account).await?;
+        self.book.tell_ends(account).await?;
         self.outbox.journal_length(account).await
     }
 

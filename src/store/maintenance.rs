@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
-use super::allotments::AllotmentUpkeep;
+use super::allotments::{AllotmentUpkeep, SharedLender};
 use super::open_store::OpenStore;
 use super::outbox::Outbox;
 use super::redis::{RedisFleet, RedisStore, RunGate};
@@ -72,7 +72,7 @@ impl Maintenance {
     }
 
     pub(super) fn shared(
-        outbox: Outbox<RedisStore>,
+        (outbox, allotments): (Outbox<RedisStore>, AllotmentUpkeep<SharedLender>),
         run_gate: Arc<RunGate>,
         store: &OpenStore,
         leases: Leases,
@@ -80,8 +80,14 @@ impl Maintenance {
         fleet: Arc<RedisFleet>,
     ) -> Maintenance {
         let (reply_store, attempts) = (store.reply_store.clone(), fleet.attempts.clone());
-        let shared =
-            SharedMaintenance::new(outbox, run_gate, leases.clone(), reply_store, lease, fleet);
+        let shared = SharedMaintenance::new(
+            (outbox, allotments),
+            run_gate,
+            leases.clone(),
+            reply_store,
+            lease,
+            fleet,
+        );
         Maintenance::new(MaintenanceKind::Shared(shared), store, (leases, attempts), lease)
     }
 
@@ -108,6 +114,7 @@ impl Maintenance {
                     shared.watch_server(&self.uptime),
                     shared.maintain_outbox(),
                     shared.poll_fleet(),
+                    shared.run_allotments(),
                     self.renew_leases(),
                     self.purge_attempts()
                 );
@@ -168,7 +175,7 @@ impl Maintenance {
     pub(crate) async fn finish(&self) {
         match &self.kind {
             MaintenanceKind::Embedded(embedded) => embedded.finish().await,
-            MaintenanceKind::Shared(_) => {}
+            MaintenanceKind::Shared(shared) => shared.finish().await,
         }
     }
 

@@ -33,6 +33,7 @@ use crate::metrics::METRICS;
 use crate::permissions;
 
 mod attempt_marker;
+mod end_files;
 mod end_log;
 mod end_record;
 mod fsync_thread;
@@ -52,8 +53,8 @@ mod superseded;
 mod target;
 
 pub(super) use attempt_marker::{AttemptMarker, OtherMarkers};
+pub(super) use end_files::{AllotmentKey, EndFiles, LastEnd, WantedEnds};
 pub(super) use end_log::EndLog;
-pub(super) use end_record::AllotmentEnds;
 use job_orders::OrderRecord;
 pub(super) use job_queue::OutboxQueue;
 pub(super) use orphaned_ends::OrphanedEnds;
@@ -70,6 +71,9 @@ pub(super) use target::{OutboxTarget, ServerRun};
 /// `REDELIVERY_BATCH_MAX` entries are sent again at a time.
 const REDELIVERY_INTERVAL: Duration = Duration::from_secs(5);
 const REDELIVERY_BATCH_MAX: usize = 256;
+/// The end of the name of a folder with logs of ends. A version of the program that does not know
+/// allotments finds nothing of its own there.
+const ENDS_SUFFIX: &str = "-allotments";
 
 /// A store with an outbox: settlements and voids are written to the outbox first, and then sent to
 /// the store.
@@ -147,11 +151,18 @@ impl SettlementLog {
 
 impl EndLog {
     /// Opens the log of ends of an embedded store, in the folder `<path>-allotments` beside its
-    /// file. A version of the program that does not know allotments does not look there.
+    /// file.
     pub(super) fn open_for_embedded(path: &Path) -> Result<EndLog, Unavailable> {
         let mut root = path.as_os_str().to_owned();
-        root.push("-allotments");
+        root.push(ENDS_SUFFIX);
         EndLog::open(root.as_ref(), Retention::FOR_ENDS, Arc::new(AtomicBool::new(true)))
+    }
+
+    /// Opens the log of ends of a shared store, beside the folder of its outbox.
+    pub(super) fn open_for_shared(section: &StoreSection) -> Result<EndLog, Unavailable> {
+        let name = folder_name_for(&section.url) + ENDS_SUFFIX;
+        let root = Path::new(&section.outbox).join(name);
+        EndLog::open(&root, Retention::FOR_SERVER, Arc::new(AtomicBool::new(true)))
     }
 }
 
@@ -182,14 +193,20 @@ fn with_default_port(host: &str, port: u16) -> String {
 /// has to rename the folder.
 fn warn_foreign_segments(all: &Path, own: &Path) {
     let Ok(places) = std::fs::read_dir(all) else { return };
-    for place in places.flatten().map(|place| place.path()).filter(|place| place != own) {
+    let mut own_ends = own.as_os_str().to_owned();
+    own_ends.push(ENDS_SUFFIX);
+    let is_own = |place: &std::path::PathBuf| place == own || *place.as_os_str() == own_ends;
+    for place in places.flatten().map(|place| place.path()).filter(|place| !is_own(place)) {
         let orphans = SegmentDir::lock_orphans(&place).unwrap_or_default();
-        let files = orphans
-            .iter()
-            .flat_map(|dir| dir.list_segments(SegmentKind::HoldEnds).unwrap_or_default());
+        let kinds = [SegmentKind::HoldEnds, SegmentKind::AllotmentEnds];
+        let files = orphans.iter().flat_map(|dir| {
+            kinds.into_iter().flat_map(|kind| dir.list_segments(kind).unwrap_or_default())
+        });
         let written =
             |file| std::fs::File::open(file).and_then(|file| segment_files::written_length(&file));
         if files.into_iter().any(|file| written(file).is_ok_and(|bytes| bytes > 0)) {
+            let is_of_ends = place.to_string_lossy().ends_with(ENDS_SUFFIX);
+            let own = if is_of_ends { Path::new(&own_ends) } else { own };
             let name = own.file_name().unwrap_or_default();
             ::log::error!(
                 event = "outbox_address_mismatch", place:?, name:?;
@@ -212,6 +229,10 @@ impl AsRef<str> for RedisRunId {
 
 impl OutboxTarget for RedisStore {
     type RunId = RedisRunId;
+
+    fn may_hold(&self) -> bool {
+        self.may_place_holds()
+    }
 
     async fn deliver(
         &self,
@@ -274,6 +295,10 @@ impl OutboxTarget for SqliteStore {
     /// The identity of the database file takes the place of a run: a file never loses what it has
     /// committed, but another file may be at its path by now.
     type RunId = Arc<str>;
+
+    fn may_hold(&self) -> bool {
+        true
+    }
 
     async fn deliver(
         &self,

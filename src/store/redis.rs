@@ -14,8 +14,8 @@ use crate::ledger::{
     AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, Receipt,
     SweepReport, Unavailable,
 };
-use crate::money::Money;
 
+mod allotments;
 mod aof_tail;
 mod client;
 mod cluster;
@@ -41,11 +41,11 @@ mod store_id;
 mod sweep;
 mod topology;
 
-pub(super) use fleet::RedisFleet;
+pub(super) use fleet::{PendingEnds, RedisFleet};
 pub(super) use run_fencing::ServerInfo;
 pub(super) use run_gate::RunGate;
 pub(super) use scripts::RunScripts;
-pub(crate) use shared_store::RedisStore;
+pub use shared_store::RedisStore;
 pub(super) use store_id::{StoredIds, derive_next_id};
 
 use keys::{ACCOUNTS_KEY, AccountKeys};
@@ -63,24 +63,6 @@ impl RedisStore {
         let script = self.scripts.money.for_operation(op);
         let reply = self.connection().await?.invoke_script(&call.invocation(script)).await?;
         parse_outcome(&reply_strings(&reply)?)
-    }
-
-    async fn read_balances(&self, keys: &AccountKeys) -> Result<Option<Balances>, Unavailable> {
-        let mut read = redis::cmd("HMGET");
-        read.arg(keys.account()).arg(&["credit", "available", "held", "posted", "written_off"]);
-        let fields: Vec<Option<i64>> = self.connection().await?.query(&read).await?;
-        let all: Option<Vec<i64>> = fields.into_iter().collect();
-        let Some([credit, available, held, posted, written_off]) = all.as_deref() else {
-            return Ok(None);
-        };
-        let money = |nano: &i64| Money::from_nano(*nano).map_err(|e| Unavailable(e.to_string()));
-        Ok(Some(Balances {
-            credit: money(credit)?,
-            available: money(available)?,
-            held: money(held)?,
-            posted: money(posted)?,
-            written_off: money(written_off)?,
-        }))
     }
 
     /// Returns about `about` accounts, beginning at the SSCAN cursor `cursor`, and the next cursor,
@@ -122,7 +104,8 @@ impl Ledger for RedisStore {
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
-        self.read_balances(&AccountKeys::of(account)).await
+        let shown = self.read_shown_balances(&AccountKeys::of(account)).await?;
+        Ok(shown.map(|shown| shown.balances))
     }
 
     async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {

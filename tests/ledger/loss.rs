@@ -272,7 +272,7 @@ impl World {
         let account = AccountName::parse("a").expect("a name");
         let running = self.calls.iter().filter(|(call, _)| *call % 2 == process);
         let again = running.flat_map(|(_, Call { id, origin, held, .. })| {
-            let kept = LeasedItem::Hold { origin: *origin, held: *held };
+            let kept = LeasedItem::Hold { origin: *origin, held: *held, is_in_memory: false };
             let again = LeaseEntry { account: account.clone(), id: id.clone(), item: kept }
                 .restore_operations(LEASE_MS);
             again.into_iter().take(match self.habit {

@@ -26,6 +26,7 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
     let kept = LeasedItem::Hold {
         origin: HoldRequest { wanted: nano(10), least: nano(10), at: now() },
         held: nano(10),
+        is_in_memory: false,
     };
     let entry = LeaseEntry { account: account.clone(), id: "open".to_owned(), item: kept };
     let _lease = node.leases.keep_alive(entry);

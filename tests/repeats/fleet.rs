@@ -295,10 +295,16 @@ fn folders(within: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.is_dir()).collect()
 }
 
+/// The folders of addresses in an outbox, without those for the calls of busy accounts.
+fn addresses(outbox: &Path) -> Vec<PathBuf> {
+    let is_address = |folder: &PathBuf| !folder.to_string_lossy().ends_with("-allotments");
+    folders(outbox).into_iter().filter(is_address).collect()
+}
+
 /// A first try at a gateway with this outbox, which is killed when it has written down what the
 /// call costs, and before Redis hears of it. Gives the gateway that is left.
 async fn written_down(world: &mut World, outbox: &Path, sent: &Sent) -> Process {
-    let [own] = &folders(&world.path("var/outbox"))[..] else { panic!("one address") };
+    let [own] = &addresses(&world.path("var/outbox"))[..] else { panic!("one address") };
     let address = own.file_name().expect("its name").to_owned();
     let (url, place) = (world.gate().url.clone(), outbox.display().to_string());
     let settings = [("TOLLGATE__STORE__URL", &*url), ("TOLLGATE__STORE__OUTBOX", &*place)];
@@ -315,7 +321,7 @@ async fn written_down(world: &mut World, outbox: &Path, sent: &Sent) -> Process 
     // The gate is another address of the same store, so an operator would rename its folder.
     let to = outbox.join(&address);
     std::fs::create_dir_all(&to).expect("a folder");
-    let gated = folders(outbox).into_iter().filter(|folder| *folder != to);
+    let gated = addresses(outbox).into_iter().filter(|folder| *folder != to);
     for process in gated.flat_map(|folder| folders(&folder)) {
         let name = process.file_name().expect("its name");
         std::fs::rename(&process, to.join(name)).expect("it is moved");

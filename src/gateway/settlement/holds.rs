@@ -309,7 +309,11 @@ impl Gateway {
         let lease = self.leases.keep_alive(lease::LeaseEntry {
             account: hold.account().clone(),
             id: hold.id().to_owned(),
-            item: lease::LeasedItem::Hold { origin: hold.origin(), held: hold.held() },
+            item: lease::LeasedItem::Hold {
+                origin: hold.origin(),
+                held: hold.held(),
+                is_in_memory: hold.is_in_memory(),
+            },
         });
         Funding::Held { hold, key: key.clone(), lease }
     }

@@ -176,6 +176,12 @@ impl LocalAllotment {
         !self.ends.is_empty()
     }
 
+    /// The number of the first end that has not been told yet.
+    #[must_use]
+    pub fn first_untold(&self) -> Option<u64> {
+        self.ends.keys().next().copied()
+    }
+
     /// Whether no holds are made out of it until the store lends again.
     #[must_use]
     pub fn is_tight(&self) -> bool {

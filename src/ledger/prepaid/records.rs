@@ -111,6 +111,11 @@ pub enum DirectHoldState {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllotmentId(pub String);
 
+impl AllotmentId {
+    /// The prefix of the ids, by which stores tell allotments apart from holds of calls.
+    pub const PREFIX: &str = "allotment_";
+}
+
 /// One long hold of a gateway, out of which it makes the holds of its calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allotment {

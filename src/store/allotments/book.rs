@@ -1,25 +1,32 @@
 //! The accounts of which this process makes holds in memory, and those that have something to tell.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 
 use super::busy_account::AccountAllotments;
 use crate::clock::boottime_ms;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalAnswer, NumberedEnd};
 use crate::ledger::prepaid::records::AllotmentId;
-use crate::ledger::{AccountName, Leases};
+use crate::ledger::{AccountName, Leases, Unavailable};
 use crate::money::Money;
 use crate::store::outbox::EndLog;
+use crate::store::redis::PendingEnds;
 
 /// At most this many accounts are watched. The holds of all others are placed in the store.
 const ACCOUNTS_MAX: usize = 100_000;
 /// A busy account of which nothing is lent asks again after this time, in ms.
 const TIGHT_REFRESH_MS: i64 = 100;
+/// Who waits for the store to answer looks this often.
+pub(super) const ANSWER_POLL: Duration = Duration::from_millis(2);
+/// Who needs all ends in the store waits at most this long for it.
+const TELL_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The number of shards of the table of accounts.
 const SHARDS: usize = 16;
 
@@ -116,7 +123,7 @@ impl AllotmentBook {
 
     pub(super) fn new_allotment(&self, now_ms: i64) -> LocalAllotment {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        let id = AllotmentId(format!("allotment_{}-{number:08}", self.ends.run()));
+        let id = AllotmentId(format!("{}{}-{number:08}", AllotmentId::PREFIX, self.ends.run()));
         LocalAllotment::new(id, self.lease_ms, now_ms)
     }
 
@@ -166,6 +173,14 @@ impl AllotmentBook {
     /// Returns the accounts that have allotments.
     pub(super) fn lenders(&self) -> Vec<Arc<BusyAccount>> {
         lock(&self.lenders).values().cloned().collect()
+    }
+
+    /// Returns the ids of all allotments of this process that are not over.
+    pub(super) fn live_ids(&self) -> HashSet<AllotmentId> {
+        let ids_of = |busy: Arc<BusyAccount>| {
+            busy.lock().all().map(|local| local.id().clone()).collect::<Vec<_>>()
+        };
+        self.lenders().into_iter().flat_map(ids_of).collect()
     }
 
     /// Takes the allotments of an account if `is_unused`, and forgets that it has any.
@@ -237,6 +252,27 @@ impl AllotmentBook {
         let bytes = account.as_str().bytes();
         let sum = bytes.fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         &self.shards[sum % SHARDS]
+    }
+}
+
+#[async_trait]
+impl PendingEnds for AllotmentBook {
+    async fn tell_ends(&self, account: &AccountName) -> Result<(), Unavailable> {
+        let Some(busy) = self.find(account) else { return Ok(()) };
+        let wanted = busy.lock().last_seqs();
+        let end = Instant::now() + TELL_WAIT_MAX;
+        let is_told = || {
+            let state = busy.lock();
+            state.is_refused || state.has_told(&wanted)
+        };
+        while !is_told() {
+            if Instant::now() >= end {
+                return Err(Unavailable("the store did not take all ends in time".to_owned()));
+            }
+            self.mark_due(&busy, &mut busy.lock());
+            sleep(ANSWER_POLL).await;
+        }
+        Ok(())
     }
 }
 

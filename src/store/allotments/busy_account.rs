@@ -88,6 +88,8 @@ pub(super) struct AccountAllotments {
     pub(super) is_due: bool,
     /// When the last update was sent.
     pub(super) updated_at: i64,
+    /// Whether the store has refused the last update for good.
+    pub(super) is_refused: bool,
     /// Open calls that no lease keeps alive any more, and since when.
     pub(super) abandoned: BTreeMap<String, i64>,
     /// The numbers up to which the store has the ends of each allotment, as far as the log of ends
@@ -121,12 +123,25 @@ impl AccountAllotments {
         self.all().map(|local| (local.id().clone(), local.last_seq())).collect()
     }
 
-    /// Whether the store has the ends of allotments up to these numbers.
+    /// Whether the store has the ends of allotments up to these numbers, except those that are lost
+    /// for good.
     pub(super) fn has_told(&self, seqs: &[(AllotmentId, u64)]) -> bool {
         let lacks = |local: &LocalAllotment| {
-            seqs.iter().any(|(id, seq)| id == local.id() && *seq > local.known_seq())
+            let is_wanted =
+                |first: u64| seqs.iter().any(|(id, seq)| id == local.id() && *seq >= first);
+            local.must_reload() || local.first_untold().is_some_and(is_wanted)
         };
         !self.all().any(lacks)
+    }
+
+    /// Whether an update waits for its answer.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.all().any(LocalAllotment::is_waiting)
+    }
+
+    /// Whether the store has lost ends that have to be read back.
+    pub(super) fn must_reload(&self) -> bool {
+        self.all().any(LocalAllotment::must_reload)
     }
 
     /// Whether the store has all ends of calls that have ended.

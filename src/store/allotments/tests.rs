@@ -53,7 +53,7 @@ impl BusyWorld {
         while !self.ledger.hold_in_memory(&self.account, CALL, nano(100)) {
             sleep(Duration::from_millis(5)).await;
         }
-        let item = LeasedItem::Hold { origin: origin(), held: nano(100) };
+        let item = LeasedItem::Hold { origin: origin(), held: nano(100), is_in_memory: true };
         let (account, id) = (self.account.clone(), CALL.to_owned());
         self.leases.keep_alive(LeaseEntry { account, id, item })
     }

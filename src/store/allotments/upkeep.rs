@@ -9,19 +9,19 @@ use futures_util::future::join_all;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::adoption;
 use super::book::{AllotmentBook, BusyAccount};
 use super::busy_account::AccountAllotments;
+use super::end_replay::{self, EndReplay, ReplayError, read_blocking, unread};
 use super::store::AllotmentStore;
 use crate::clock::boottime_ms;
+use crate::ledger::Unavailable;
 use crate::ledger::prepaid::answer::LedgerAnswer;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::messages::AllotmentLoad;
 use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::prepaid::update::AllotmentUpdate;
-use crate::ledger::{AccountName, Unavailable};
 use crate::metrics::METRICS;
-use crate::store::outbox::OrphanedEnds;
+use crate::store::outbox::WantedEnds;
 
 /// Two rounds of updates begin at least this long after one another.
 const ROUND_INTERVAL: Duration = Duration::from_millis(20);
@@ -38,6 +38,8 @@ const UPDATES_MAX: usize = 256;
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// Accounts without allotments are looked at this often.
 const FORGET_INTERVAL: Duration = Duration::from_secs(10);
+/// The store is told at most so many times what it may have lost before its recovery is tried anew.
+const RECOVERY_ROUNDS_MAX: u32 = 200;
 /// A process that ends waits at most this long until the store has all ends.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -47,8 +49,7 @@ pub(in crate::store) struct AllotmentUpkeep<S> {
     store: S,
     /// Held while a round of updates is on its way.
     round: Mutex<()>,
-    /// The folders of ended processes, until the store has their ends.
-    orphans: Mutex<Vec<OrphanedEnds>>,
+    replay: Mutex<EndReplay>,
     /// Whether no holds are made in memory any more.
     has_stopped: AtomicBool,
 }
@@ -61,8 +62,8 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         store: S,
         is_enabled: bool,
     ) -> AllotmentUpkeep<S> {
-        let (round, orphans) = Default::default();
-        AllotmentUpkeep { book, store, round, orphans, has_stopped: AtomicBool::new(!is_enabled) }
+        let (round, replay) = Default::default();
+        AllotmentUpkeep { book, store, round, replay, has_stopped: AtomicBool::new(!is_enabled) }
     }
 
     /// Sends updates and maintains the log of ends. It never returns.
@@ -74,25 +75,30 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         loop {
             self.book.wakeup.notified().await;
             let began = Instant::now();
-            self.send_due().await;
+            // What has failed is sent again by the scan.
+            let _ = self.send_due().await;
             sleep(ROUND_INTERVAL.saturating_sub(began.elapsed())).await;
         }
     }
 
-    async fn send_due(&self) {
+    /// Sends what accounts have to tell. A failure of one account does not stop the others.
+    async fn send_due(&self) -> Result<(), Unavailable> {
         let _round = self.round.lock().await;
-        let due = self.book.take_due();
+        let (due, mut done) = (self.book.take_due(), Ok(()));
         for few in due.chunks(UPDATES_MAX) {
             let sent = join_all(few.iter().map(|busy| self.update_account(busy))).await;
             let failures = sent.iter().filter(|sent| sent.is_err()).count();
             if let Some(why) = sent.into_iter().find_map(Result::err) {
-                // The scan sends them once more.
                 log::warn!(
                     event = "allotment_update_failed", accounts = failures, error:% = why;
                     "allotment update failed"
                 );
+                done = Err(why);
             }
         }
+        let must_reload = |busy: &&Arc<BusyAccount>| busy.lock().must_reload();
+        let behind: Vec<_> = due.iter().filter(must_reload).collect();
+        if behind.is_empty() { done } else { self.reload_ends(&behind).await.and(done) }
     }
 
     /// Sends what an account has to tell.
@@ -119,7 +125,8 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         let update = {
             let mut state = busy.lock();
             let load = state.load.load(boottime_ms());
-            let load = if self.book.is_lending() { load } else { AllotmentLoad::default() };
+            let may_lend = self.book.is_lending() && self.store.may_lend();
+            let load = if may_lend { load } else { AllotmentLoad::default() };
             let Some(local) = state.all_mut().find(|local| local.id() == id) else { return Ok(()) };
             if local.has_ended() && local.is_settled() {
                 return Ok(());
@@ -131,24 +138,31 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         let answer = self.store.update_allotment(&busy.name, update).await?;
         METRICS.allotment_updates.inc();
         METRICS.allotment_ends.inc_by(told);
-        let Some(answer) = answer else {
-            return Err(Unavailable("there is no such account".to_owned()));
-        };
         let mut state = busy.lock();
+        state.is_refused = false;
         let Some(local) = state.all_mut().find(|local| local.id() == id) else { return Ok(()) };
-        if answer == LedgerAnswer::UnknownAllotment && local.has_untold() {
+        let is_lost = matches!(answer, None | Some(LedgerAnswer::UnknownAllotment));
+        if is_lost && local.has_untold() {
             log::error!(
                 event = "allotment_ends_lost", account = busy.name.as_str(), allotment = id.0,
-                ends = told, answer:? = answer;
+                ends = told, answer:?;
                 "ends of an allotment cannot be charged"
             );
         }
+        // An account that is gone takes nothing any more.
+        let gone = LedgerAnswer::AllotmentEnded { last_seq: local.last_seq() };
+        let answer = answer.unwrap_or(gone);
         local.receive(&answer).map_err(|why| Unavailable(why.to_string()))?;
         if local.is_waiting() {
-            return Err(Unavailable(format!("unexpected answer: {answer:?}")));
-        }
-        if local.must_reload() {
-            self.reload_ends(&busy.name, local)?;
+            log::error!(
+                event = "allotment_update_refused", account = busy.name.as_str(),
+                allotment = id.0, answer:? = answer;
+                "allotment update refused; its ends are told without it"
+            );
+            let ended = LedgerAnswer::AllotmentEnded { last_seq: local.known_seq() };
+            local.receive(&ended).map_err(|why| Unavailable(why.to_string()))?;
+            state.is_refused = true;
+            return Ok(());
         }
         let known_seq = local.known_seq();
         // What was kept while the money was called back goes back at once.
@@ -159,19 +173,36 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         Ok(())
     }
 
-    /// Takes ends that the store has lost from the log.
-    fn reload_ends(
-        &self,
-        account: &AccountName,
-        local: &mut LocalAllotment,
-    ) -> Result<(), Unavailable> {
-        let to_unavailable = |why: std::io::Error| Unavailable(format!("the log of ends: {why}"));
-        let ends = self.book.ends.read_ends(account, local.id()).map_err(to_unavailable)?;
+    /// Takes the ends that the store has lost from the log.
+    async fn reload_ends(&self, accounts: &[&Arc<BusyAccount>]) -> Result<(), Unavailable> {
+        let root = self.book.ends.root();
+        let mut wanted = WantedEnds::default();
+        for busy in accounts {
+            for local in busy.lock().all().filter(|local| local.must_reload()) {
+                let key = (busy.name.clone(), local.id().clone());
+                wanted.add(key, local.known_seq(), local.last_seq());
+            }
+        }
+        let files = self.book.ends.files().map_err(|why| unread(root, &why));
+        let read = match files {
+            Ok(files) => read_blocking(root, move || files.read_wanted(&wanted)).await,
+            Err(why) => Err(why),
+        };
+        let read = read.map_err(|why| Unavailable(why.to_string()))?;
         log::warn!(
-            event = "allotment_ends_reloaded", account = account.as_str(), allotment = local.id().0;
-            "store has lost ends of an allotment; they are told again"
+            event = "allotment_ends_reloaded", accounts = accounts.len(), allotments = read.len();
+            "store has lost ends of allotments; they are told again"
         );
-        local.reload(&ends).map_err(|why| Unavailable(why.to_string()))
+        for busy in accounts {
+            let mut state = busy.lock();
+            for local in state.all_mut().filter(|local| local.must_reload()) {
+                let key = (busy.name.clone(), local.id().clone());
+                let ends = read.get(&key).map(|read| read.ends.clone()).unwrap_or_default();
+                local.reload(&ends).map_err(|why| Unavailable(why.to_string()))?;
+            }
+            self.book.mark_due(busy, &mut state);
+        }
+        Ok(())
     }
 
     /// Looks at all accounts that have allotments, and forgets accounts that are not used any more.
@@ -275,15 +306,19 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
 
     /// Maintains the log of ends.
     async fn maintain_log(&self) {
+        let mut has_failed = false;
         loop {
             sleep(MAINTENANCE_INTERVAL).await;
             let synced = self.record_durable().await;
-            if let Err(why) = &synced {
+            if let Err(why) = &synced
+                && !std::mem::replace(&mut has_failed, true)
+            {
                 log::warn!(
                     event = "allotment_sync_failed", error:% = why;
                     "store not synced; the log of ends is kept"
                 );
             }
+            has_failed &= synced.is_err();
             let book = self.book.clone();
             let last_answer = synced.is_ok().then(std::time::Instant::now);
             // This fails only if `maintain` panics; the next round does the same work.
@@ -319,8 +354,41 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
     /// # Errors
     /// The store or the disk does not answer. Another call does the rest.
     pub(in crate::store) async fn adopt_orphans(&self) -> Result<(), Unavailable> {
-        let mut orphans = self.orphans.lock().await;
-        adoption::adopt(&self.store, &self.book.ends, &mut orphans).await
+        if self.replay.lock().await.tell_adopted(&self.store, &self.book).await? {
+            return Ok(());
+        }
+        Err(Unavailable(ReplayError::Unread.to_string()))
+    }
+
+    /// Tells a run of the store that has just begun what it may lack: the ends of this process and
+    /// of those that have ended, and what running calls need. What cannot be read is logged, and
+    /// does not keep the others waiting.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(in crate::store) async fn recover(&self) -> Result<(), Unavailable> {
+        let lenders = self.book.lenders();
+        let wanted: Vec<_> = lenders.iter().map(|busy| busy.lock().last_seqs()).collect();
+        let is_behind = |(busy, wanted): (&Arc<BusyAccount>, &Vec<_>)| {
+            let state = busy.lock();
+            !state.is_refused && (state.is_waiting() || !state.has_told(wanted))
+        };
+        let mut rounds = 0;
+        // The updates of a round that was under way may have reached the last run.
+        while rounds < 2 || lenders.iter().zip(&wanted).any(is_behind) {
+            if rounds >= RECOVERY_ROUNDS_MAX {
+                return Err(Unavailable("the store did not take all ends".to_owned()));
+            }
+            lenders.iter().for_each(|busy| self.book.mark_due(busy, &mut busy.lock()));
+            self.send_due().await?;
+            rounds += 1;
+        }
+        let mut replay = self.replay.lock().await;
+        match end_replay::tell_own(&self.store, &self.book).await {
+            Err(ReplayError::Unavailable(why)) => return Err(why),
+            Err(ReplayError::Unread) | Ok(()) => {}
+        }
+        replay.tell_adopted(&self.store, &self.book).await.map(drop)
     }
 
     /// Makes holds in memory from now on. The store must have all ends of earlier processes.
@@ -353,7 +421,8 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
                 for busy in left {
                     self.book.mark_due(busy, &mut busy.lock());
                 }
-                self.send_due().await;
+                // What has failed is sent again.
+                let _ = self.send_due().await;
                 sleep(ROUND_INTERVAL).await;
             }
             self.record_durable().await?;
@@ -379,7 +448,7 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
 
     /// Binds the log of ends to the store.
     pub(in crate::store) fn bind_to_store(&self) -> Result<(), Unavailable> {
-        self.book.ends.bind_to_store(self.store.store_id())
+        self.store.store_id().map_or(Ok(()), |id| self.book.ends.bind_to_store(&id))
     }
 
     /// Writes what the log of ends still has in memory.

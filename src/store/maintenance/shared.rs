@@ -1,7 +1,6 @@
 //! Maintenance of a shared store: finds out which run of the server answers, and restores what that
 //! run may lack.
 
-use std::future::ready;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use super::uptime::{PROBE_TIMEOUT, Uptime};
 use crate::idempotency::{ClaimMode, IdempotencyKey, ReplyStore};
 use crate::ledger::lease::LeaseEntry;
 use crate::ledger::{Leases, Unavailable};
+use crate::store::allotments::{AllotmentUpkeep, SharedLender};
 use crate::store::outbox::{Outbox, RedisRun, SegmentReplay};
 use crate::store::redis::{RedisFleet, RedisStore, RunGate, RunScripts, ServerInfo};
 
@@ -33,6 +33,7 @@ const STORE_REPLACED: &str = "the store is not the one that is known: it was emp
 /// The maintenance of a shared store and of its outbox.
 pub(super) struct SharedMaintenance {
     outbox: Outbox<RedisStore>,
+    allotments: AllotmentUpkeep<SharedLender>,
     gate: Arc<RunGate>,
     leases: Leases,
     reply_store: Arc<dyn ReplyStore>,
@@ -68,7 +69,7 @@ struct SettingsCheck {
 
 impl SharedMaintenance {
     pub(super) fn new(
-        outbox: Outbox<RedisStore>,
+        (outbox, allotments): (Outbox<RedisStore>, AllotmentUpkeep<SharedLender>),
         gate: Arc<RunGate>,
         leases: Leases,
         reply_store: Arc<dyn ReplyStore>,
@@ -79,6 +80,7 @@ impl SharedMaintenance {
             tokio::sync::Mutex::new(SegmentReplay::new(outbox.log.clone(), reply_store.clone()));
         SharedMaintenance {
             outbox,
+            allotments,
             gate,
             leases,
             reply_store,
@@ -93,6 +95,7 @@ impl SharedMaintenance {
         self.run_uptime().is_some_and(|(uptime, at)| uptime + at.elapsed() >= span)
             && self.gate.recovered_run().is_some()
             && self.outbox.log.is_quiescent(span)
+            && self.allotments.is_renewed()
     }
 
     fn run_uptime(&self) -> Option<(Duration, Instant)> {
@@ -104,11 +107,20 @@ impl SharedMaintenance {
     }
 
     pub(super) fn is_outbox_writable(&self) -> bool {
-        self.gate.is_outbox_writable()
+        self.gate.is_outbox_writable() && self.allotments.is_writable()
     }
 
     pub(super) fn flush(&self) {
         self.outbox.log.flush();
+        self.allotments.flush();
+    }
+
+    pub(super) async fn finish(&self) {
+        self.allotments.finish().await;
+    }
+
+    pub(super) async fn run_allotments(&self) {
+        self.allotments.run().await;
     }
 
     /// Asks the server for its run, at every `PROBE_INTERVAL` and whenever the server refuses the
@@ -145,6 +157,7 @@ impl SharedMaintenance {
     }
 
     pub(super) async fn leave(&self) -> Result<(), Unavailable> {
+        self.allotments.stop_lending();
         self.fleet.leave().await
     }
 
@@ -171,6 +184,7 @@ impl SharedMaintenance {
         let id = progress.identity.check(store, &seen.run_id).await?;
         self.outbox.log.bind_to_store(&id)?;
         self.gate.set_store_id(&id);
+        self.allotments.bind_to_store()?;
         let fault = progress.settings.check(store, &seen).await?;
         if self.gate.set_fault(fault) {
             match fault {
@@ -252,6 +266,7 @@ impl SharedMaintenance {
         let run = self.outbox.store.load_run_scripts(&seen.run_id).await?;
         gate.set_unrecovered_run(&run);
         self.restore_holds(&run).await?;
+        self.allotments.recover().await?;
         self.replay.lock().await.replay_recent(&self.in_run(&run)).await?;
         // No other gateway can know of anything that a store without accounts lacks.
         let must_wait_for_peers =
@@ -261,6 +276,7 @@ impl SharedMaintenance {
         }
         progress.recovered_run = Some(seen.run_id.clone());
         gate.set_recovered_run(&run);
+        self.allotments.start_lending();
         log::info!(
             event = "store_recovery_finished", run = seen.run_id,
             after_ms = duration_ms(noticed.elapsed());
@@ -298,7 +314,8 @@ impl SharedMaintenance {
             let run = self.gate.recovered_run().map(|run| self.in_run(&run))?;
             self.run_uptime().map(|(_, at)| (run, at))
         };
-        maintain_outbox(&self.outbox, &self.replay, opened, || ready(Ok(()))).await;
+        let adopt_ends = || self.allotments.adopt_orphans();
+        maintain_outbox(&self.outbox, &self.replay, opened, adopt_ends).await;
     }
 
     fn in_run(&self, run: &Arc<RunScripts>) -> RedisRun {

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::end_record::{self, AllotmentEnds};
+use super::end_files::EndFiles;
+use super::end_record;
 use super::fsync_thread::FsyncThread;
 use super::retention::Retention;
 use super::segment_dir::{SegmentDir, SegmentKind};
@@ -122,6 +123,11 @@ impl EndLog {
         Ok(EndLog { root: root.to_owned(), run, retention, state, syncer, writable })
     }
 
+    /// Whether records that the store had at `told` may be deleted. See [`Retention`].
+    pub(in crate::store) fn is_retention_over(&self, told: Instant) -> bool {
+        self.retention.is_over(told, Some(Instant::now()))
+    }
+
     /// Returns the folder that has the folders of all processes.
     pub(in crate::store) fn root(&self) -> &Path {
         &self.root
@@ -220,43 +226,24 @@ impl EndLog {
         state.release(lines.by_seq);
     }
 
-    /// Reads the ends of one allotment back, after the store has lost some: those in the segments
-    /// that are still there, and those that could not be written. The retention of the segments
-    /// begins anew, since the store lacks what is in them.
+    /// Returns the segments and the lines in memory, to read ends back that the store has lost. The
+    /// retention of the segments begins anew, since the store may lack what is in them.
     ///
     /// # Errors
-    /// A file cannot be read.
-    pub(in crate::store) fn read_ends(
-        &self,
-        account: &AccountName,
-        allotment: &AllotmentId,
-    ) -> io::Result<BTreeMap<u64, CallEnd>> {
+    /// The folder cannot be read.
+    pub(in crate::store) fn files(&self) -> io::Result<EndFiles> {
         let mut state = self.lock_state();
         state.writer.restart_retention();
         let dir = state.dir.clone();
-        let in_memory = state.lines_in_memory(account, allotment);
+        let in_memory = state.lines_in_memory();
         let unused = state.writer.unused();
         drop(state);
         let unused: Vec<PathBuf> =
             unused.map(|number| dir.segment_path(SegmentKind::AllotmentEnds, number)).collect();
         // Ends that are written into these files from now on are known to their caller.
-        let mut files = dir.list_segments(SegmentKind::AllotmentEnds)?;
-        files.retain(|file| !unused.contains(file));
-        let mut read = AllotmentEnds::default();
-        let mut add_all = |text: &[u8]| {
-            let ends = end_record::parse_ends(text).0.into_iter();
-            ends.filter(|end| end.account == *account && end.allotment == *allotment)
-                .for_each(|end| read.add(end));
-        };
-        for file in files {
-            match segment_files::read_written(&file) {
-                // It was removed meanwhile, since nothing in it is needed.
-                Err(why) if why.kind() == io::ErrorKind::NotFound => {}
-                text => add_all(&text?),
-            }
-        }
-        add_all(&in_memory);
-        Ok(read.ends)
+        let mut segments = dir.list_segments(SegmentKind::AllotmentEnds)?;
+        segments.retain(|file| !unused.contains(file));
+        Ok(EndFiles { segments, in_memory })
     }
 
     /// Does the periodic work: ends a segment that is old enough, removes segments that are no
@@ -416,12 +403,12 @@ impl EndLogState {
         }
     }
 
-    /// Returns the lines in memory that may be about an allotment.
-    fn lines_in_memory(&self, account: &AccountName, allotment: &AllotmentId) -> Vec<u8> {
-        let lines = self.allotments.get(account).and_then(|lines| lines.get(allotment));
-        let lines = lines.into_iter().flat_map(|lines| lines.by_seq.values());
+    /// Returns all lines in memory.
+    fn lines_in_memory(&self) -> Vec<u8> {
+        let lines = self.allotments.values().flat_map(HashMap::values);
+        let lines = lines.flat_map(|lines| lines.by_seq.values()).map(|line| &line.bytes);
         let unwritten = self.durable_unwritten.iter().map(|(_, bytes)| bytes);
-        lines.map(|line| &line.bytes).chain(unwritten).flatten().copied().collect()
+        lines.chain(unwritten).flatten().copied().collect()
     }
 
     /// Writes the id of the store into a folder that was made anew.

@@ -124,6 +124,32 @@ impl LoggedEnd {
     }
 }
 
+/// Which end a line has. The rest of the line is not looked at.
+#[derive(Deserialize)]
+pub(super) struct EndHead<'a> {
+    is: &'a str,
+    #[serde(borrow)]
+    pub(super) account: Cow<'a, str>,
+    #[serde(borrow)]
+    pub(super) allotment: Cow<'a, str>,
+    pub(super) lent_at: i64,
+    pub(super) seq: u64,
+}
+
+/// Does something for each intact line of a file. Returns the number of the other lines.
+pub(super) fn for_each_head(file: &[u8], mut then: impl FnMut(EndHead<'_>)) -> usize {
+    let mut torn = 0;
+    for content in record::checked_lines(file) {
+        let json = content.and_then(record::split_content).map(|(json, _)| json);
+        let head: Option<EndHead<'_>> = json.and_then(|json| serde_json::from_slice(json).ok());
+        match head.filter(|head| head.is == "end") {
+            Some(head) => then(head),
+            None => torn += 1,
+        }
+    }
+    torn
+}
+
 /// Parses a file. Returns the ends of the intact lines, and the number of the other lines.
 pub(super) fn parse_ends(file: &[u8]) -> (Vec<LoggedEnd>, usize) {
     let mut torn = 0;

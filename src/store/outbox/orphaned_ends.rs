@@ -1,20 +1,12 @@
 //! The logs of ends that ended processes left. The process that adopts such a folder tells the
 //! store the ends in it, and then removes it.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::end_record::{self, AllotmentEnds};
+use super::end_files::EndFiles;
 use super::segment_dir::{SegmentDir, SegmentKind};
-use super::segment_files;
-use crate::ledger::AccountName;
-use crate::ledger::prepaid::records::AllotmentId;
-
-/// Ends by account and allotment, and the number of the torn lines beside them.
-pub(in crate::store) type EndsByAllotment =
-    (BTreeMap<(AccountName, AllotmentId), AllotmentEnds>, usize);
 
 /// The folder of a process that has ended, with the ends that it left. As long as this value lives,
 /// no other process adopts the folder.
@@ -57,22 +49,13 @@ impl OrphanedEnds {
         self.dir.store_id()
     }
 
-    /// Reads all ends, and counts the lines that are torn. A torn last line is normal: its call's
-    /// caller has no answer. The store may have some of the ends already.
+    /// Returns the segments. The store may have some of the ends in them already.
     ///
     /// # Errors
-    /// A file cannot be read.
-    pub(in crate::store) fn read(&self) -> io::Result<EndsByAllotment> {
-        let (mut allotments, mut torn) = (BTreeMap::<_, AllotmentEnds>::new(), 0);
-        for file in self.dir.list_segments(SegmentKind::AllotmentEnds)? {
-            let (ends, torn_here) = end_record::parse_ends(&segment_files::read_written(&file)?);
-            torn += torn_here;
-            for end in ends {
-                let key = (end.account.clone(), end.allotment.clone());
-                allotments.entry(key).or_default().add(end);
-            }
-        }
-        Ok((allotments, torn))
+    /// The folder cannot be read.
+    pub(in crate::store) fn files(&self) -> io::Result<EndFiles> {
+        let segments = self.dir.list_segments(SegmentKind::AllotmentEnds)?;
+        Ok(EndFiles { segments, in_memory: Vec::new() })
     }
 
     /// Removes the segments and the folder, once the store has all ends durably. What cannot be

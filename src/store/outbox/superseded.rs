@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::idempotency::{ClaimMode, ClaimResult, RaceSide, ReplyStore, attempt_of_line};
+use crate::ledger::prepaid::records::CallEnd;
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::store::redis::RedisFleet;
 
@@ -11,6 +12,7 @@ use crate::store::redis::RedisFleet;
 const DIGEST_FIELD: &str = "\"retry_digest\"";
 
 /// Looks for superseded charges before they are sent to a shared store.
+#[derive(Clone)]
 pub(in crate::store) struct SupersededCheck {
     pub(in crate::store) reply_store: Arc<dyn ReplyStore>,
     pub(in crate::store) fleet: Arc<RedisFleet>,
@@ -46,20 +48,74 @@ impl SupersededCheck {
         op: &Operation,
     ) -> Result<Option<Operation>, Unavailable> {
         let Operation::Settle { id, line, .. } = op else { return Ok(None) };
+        let is_lost = self.loses_race(account, id, line).await?;
+        Ok(is_lost.then(|| Operation::Void { id: id.clone() }))
+    }
+
+    /// Whether a retry was made as a call of its own instead of a call whose hold was in memory. If
+    /// not, no retry will be from now on. An own call is looked up only if a retry may have been.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(in crate::store) async fn is_superseded(
+        &self,
+        account: &AccountName,
+        end: &CallEnd,
+        is_own: bool,
+    ) -> Result<bool, Unavailable> {
+        let may_be = !is_own || self.fleet.may_be_superseded(begun_at(&end.call));
+        if !may_be || end.charge.is_none() {
+            return Ok(false);
+        }
+        self.loses_race(account, &end.call, &end.line).await
+    }
+
+    /// Enters a charge into the race with the retries of its call. Returns whether one of them has
+    /// won.
+    async fn loses_race(
+        &self,
+        account: &AccountName,
+        id: &str,
+        line: &str,
+    ) -> Result<bool, Unavailable> {
         if !line.contains(DIGEST_FIELD) {
-            return Ok(None);
+            return Ok(false);
         }
         let attempt = serde_json::from_str(line).ok().as_ref().and_then(attempt_of_line);
-        let Some(attempt) = attempt else { return Ok(None) };
-        let key = attempt.race_key(RaceSide::LateCharge, id.clone());
+        let Some(attempt) = attempt else { return Ok(false) };
+        let key = attempt.race_key(RaceSide::LateCharge, id.to_owned());
         let claimed = self.reply_store.claim_key(account, &key, &ClaimMode::IfFree, 0).await?;
         if claimed != ClaimResult::ContentMismatch {
-            return Ok(None);
+            return Ok(false);
         }
         log::warn!(
-            event = "attempt_superseded", request_id = id.as_str();
+            event = "attempt_superseded", request_id = id;
             "call not charged; a retry was made while its process was away"
         );
-        Ok(Some(Operation::Void { id: id.clone() }))
+        Ok(true)
+    }
+}
+
+/// Returns when a call began, in unix ms, as its id says: a UUID of version 7.
+fn begun_at(call: &str) -> i64 {
+    let timestamp = uuid::Uuid::try_parse(call).ok().and_then(|id| id.get_timestamp());
+    let begun_ms = timestamp.map(|at| {
+        let (seconds, nanos) = at.to_unix();
+        seconds.saturating_mul(1_000).saturating_add(u64::from(nanos / 1_000_000))
+    });
+    begun_ms.and_then(|ms| i64::try_from(ms).ok()).unwrap_or(i64::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::begun_at;
+    use crate::clock::unix_ms;
+
+    #[test]
+    fn the_id_of_a_call_says_when_it_began() {
+        let before = unix_ms();
+        let begun = begun_at(&uuid::Uuid::now_v7().to_string());
+        assert!((before..=unix_ms()).contains(&begun), "{begun} is not now");
+        assert_eq!((begun_at("video_x"), begun_at("")), (i64::MIN, i64::MIN));
     }
 }

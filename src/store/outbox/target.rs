@@ -9,6 +9,9 @@ pub(in crate::store) trait OutboxTarget: Ledger {
     /// The id of a run of the store.
     type RunId: AsRef<str> + Send;
 
+    /// Whether holds may be made now out of what the store has lent.
+    fn may_hold(&self) -> bool;
+
     /// Applies a settlement or void. Returns its outcome, and the run of the store that has it
     /// durably; `None` for the run if that run may have ended.
     fn deliver(

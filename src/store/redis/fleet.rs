@@ -43,6 +43,16 @@ const ASK_WINDOW_MS: u64 = 10_000;
 /// At most this many questions are answered at the same time.
 const ANSWERS_BATCH: usize = 64;
 
+/// The ends of calls that this process knows, and the store perhaps not yet.
+#[async_trait]
+pub(in crate::store) trait PendingEnds: Send + Sync {
+    /// Waits until the store has all ends of an account that this process knows now.
+    ///
+    /// # Errors
+    /// The store does not take them in time.
+    async fn tell_ends(&self, account: &AccountName) -> Result<(), Unavailable>;
+}
+
 /// This process as a member of the fleet.
 pub(in crate::store) struct RedisFleet {
     store: Arc<RedisStore>,
@@ -51,6 +61,7 @@ pub(in crate::store) struct RedisFleet {
     leases: Leases,
     reply_store: Arc<dyn ReplyStore>,
     lease_ms: u64,
+    pending: Arc<dyn PendingEnds>,
     state: Mutex<MemberState>,
     /// Until then nobody takes this process for dead.
     trusted_until_ms: AtomicU64,
@@ -90,6 +101,7 @@ impl RedisFleet {
         leases: Leases,
         reply_store: Arc<dyn ReplyStore>,
         lease: Duration,
+        pending: Arc<dyn PendingEnds>,
     ) -> RedisFleet {
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
         let (member, state) = (uuid::Uuid::now_v7().to_string(), Mutex::default());
@@ -100,6 +112,7 @@ impl RedisFleet {
             leases,
             reply_store,
             lease_ms,
+            pending,
             state,
             trusted_until_ms: AtomicU64::new(0),
             removed_at: AtomicI64::new(i64::MIN),
@@ -140,6 +153,8 @@ impl RedisFleet {
         let Some((account, id)) = parse_question(question) else { return Ok(()) };
         let found = self.attempts.find(&account, &id, monotonic_ms());
         if found == (AttemptLookup::Unknown { forgotten: true }) {
+            // Whoever asks looks for the charge in the journal.
+            self.pending.tell_ends(&account).await?;
             return self.set_forgotten(&account).await;
         }
         self.store_attempt(&account, &id).await

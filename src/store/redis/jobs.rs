@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use super::super::job_records::{
     check_same_order, id_already_used, parse_claimed_job, parse_job, serialize_job,
 };
+use super::super::lent_money;
 use super::keys::AccountKeys;
 use super::operations::{parse_outcome, reply_strings};
 use super::run_gate::Requirement;
@@ -51,8 +52,8 @@ impl JobQueue for RedisStore {
         let member = index_member(&order.job.account, &order.job.id);
         for _ in 0..PLACE_ATTEMPTS_MAX {
             let scheduled = self.index_add(&member).await?;
-            let reply =
-                self.place_once(&order, &job, &scheduled, Requirement::WritableOutbox).await?;
+            let place = || self.place_once(&order, &job, &scheduled, Requirement::WritableOutbox);
+            let reply = lent_money::retry(place, |reply| is_lent(reply), self.lent_wait).await?;
             match reply.first().map(String::as_str) {
                 Some("placed") => {
                     self.update_index(&member, &reply).await;
@@ -292,7 +293,8 @@ impl RedisStore {
         }
         let (job, member) = (serialize_job(&order.job)?, index_member(account, id));
         let scheduled = self.index_add(&member).await?;
-        let reply = self.place_once(order, &job, &scheduled, Requirement::KnownRun).await?;
+        let place = || self.place_once(order, &job, &scheduled, Requirement::KnownRun);
+        let reply = lent_money::retry(place, |reply| is_lent(reply), self.lent_wait).await?;
         let result = reply.first().map(String::as_str);
         if let Some("placed" | "known") = result {
             self.update_index(&member, &reply).await;
@@ -304,7 +306,7 @@ impl RedisStore {
         }
         // With any other reply nothing is missing: the hold has ended, or the client has ordered
         // the job again.
-        if let Some("insufficient" | "no_account") = result {
+        if let Some("insufficient" | "wait" | "no_account") = result {
             log::error!(
                 event = "video_job_lost", job = id, error:? = result;
                 "video job lost by the store, not restored"
@@ -329,6 +331,9 @@ impl RedisStore {
                         PlaceResult::AlreadyPlaced(Box::new(job))
                     }
                 }));
+            }
+            Some("wait") => {
+                return Err(Unavailable("the money is lent to another gateway".to_owned()));
             }
             Some("crowded") => return Ok(Some(PlaceResult::TooManyOpen)),
             Some("late") => return Err(deadline_error()),
@@ -409,6 +414,11 @@ fn text_at(reply: &[String], at: usize) -> Result<&str, Unavailable> {
 
 fn number_at(reply: &[String], at: usize) -> Result<u64, Unavailable> {
     text_at(reply, at)?.parse().map_err(|_| unexpected_reply(reply))
+}
+
+/// Whether a job was not placed since its money is lent.
+fn is_lent(reply: &[String]) -> bool {
+    reply.first().is_some_and(|word| word == "wait")
 }
 
 fn deadline_error() -> Unavailable {

@@ -56,6 +56,16 @@ impl AccountKeys {
         self.key_with_id("hold", id)
     }
 
+    /// Returns the key of the set of the ids of allotments that hold something, or may.
+    pub(super) fn allotments(&self) -> String {
+        self.key_for("allotments")
+    }
+
+    /// Returns the key of the hash of an allotment's calls that have checkpoints.
+    pub(super) fn allotment_calls(&self, id: &str) -> String {
+        self.key_with_id("calls", id)
+    }
+
     /// Returns the key of a video job's record.
     pub(super) fn video(&self, id: &str) -> String {
         self.key_with_id("video", id)

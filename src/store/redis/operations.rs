@@ -63,6 +63,8 @@ pub(super) fn parse_outcome(reply: &[String]) -> Result<Outcome, Unavailable> {
             let open = reply.get(2).is_some_and(|state| state == "open");
             Outcome::HoldExists { held: amount(1)?, open }
         }
+        Some("held_in_part") => Outcome::HeldInPart(amount(1)?),
+        Some("wait") => Outcome::Wait,
         Some("insufficient") => Outcome::Insufficient(amount(1)?),
         Some("tombstoned") => Outcome::Tombstoned,
         Some("posted") => Outcome::Posted { amount: amount(1)?, written_off: amount(2)? },

@@ -113,6 +113,11 @@ impl RedisStore {
         Ok((answer, Some(run).filter(|run| gate.is_current_run(run))))
     }
 
+    /// Whether new holds may be placed, as far as the run gate knows.
+    pub(in crate::store) fn may_place_holds(&self) -> bool {
+        self.run_gate.as_ref().is_none_or(|gate| gate.check_open().is_ok())
+    }
+
     /// Applies an operation in the given run, without asking the run gate.
     pub(in crate::store) async fn apply_in_run(
         &self,
@@ -239,6 +244,6 @@ impl RedisStore {
     }
 }
 
-fn is_noscript(why: &RedisError) -> bool {
+pub(super) fn is_noscript(why: &RedisError) -> bool {
     why.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }

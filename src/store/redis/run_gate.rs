@@ -118,6 +118,11 @@ impl RunGate {
         state.run.clone().filter(|_| state.is_open)
     }
 
+    /// Returns the id of the run; `None` while none is known.
+    pub(in crate::store) fn run_id(&self) -> Option<Arc<str>> {
+        self.state.borrow().run.as_ref().map(|run| (&*run.run_id).into())
+    }
+
     /// Whether `run` is the run that is known now.
     pub(super) fn is_current_run(&self, run: &RunScripts) -> bool {
         self.state.borrow().run.as_ref().is_some_and(|now| now.run_id == run.run_id)

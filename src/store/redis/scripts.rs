@@ -21,6 +21,7 @@ pub(in crate::store) struct Scripts {
     pub(super) idempotency: IdempotencyScripts,
     pub(super) storage: StorageScripts,
     pub(super) fleet: FleetScripts,
+    pub(super) allotments: AllotmentScripts,
 }
 
 impl Default for Scripts {
@@ -47,6 +48,7 @@ impl Scripts {
             idempotency: IdempotencyScripts::build(make),
             storage: StorageScripts::build(make),
             fleet: FleetScripts::build(make),
+            allotments: AllotmentScripts::build(make),
         }
     }
 
@@ -64,8 +66,10 @@ impl Scripts {
         let storage = [put, measure, evict, report_usage, recount];
         let FleetScripts { poll, ask, leave } = &self.fleet;
         let fleet = [poll, ask, leave];
+        let AllotmentScripts { lend, update, expire, balances } = &self.allotments;
+        let allotments = [lend, update, expire, balances];
         let all = money.into_iter().chain(videos).chain(index).chain(idempotency);
-        all.chain(storage).chain(fleet).collect()
+        all.chain(storage).chain(fleet).chain(allotments).collect()
     }
 }
 
@@ -146,6 +150,17 @@ pub(super) struct FleetScripts {
     pub(super) leave: Script,
 }
 
+/// The scripts on allotments.
+pub(super) struct AllotmentScripts {
+    /// Does an update that may lend.
+    pub(super) lend: Script,
+    /// Does an update that lends nothing. It may run when the server's memory is full.
+    pub(super) update: Script,
+    pub(super) expire: Script,
+    /// Returns the balances of an account with what is lent of it, and changes nothing.
+    pub(super) balances: Script,
+}
+
 /// All scripts, stamped with the run of the server that they are for. No other run of the server
 /// has them loaded.
 pub(in crate::store) struct RunScripts {
@@ -215,6 +230,9 @@ fn cmd_args(cmd: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
 }
 
 const STORAGE_LUA: &str = include_str!("scripts/storage/prelude.lua");
+const AMOUNTS_LUA: &str = include_str!("scripts/allotments/amounts.lua");
+const RECALL_LUA: &str = include_str!("scripts/allotments/recall.lua");
+const ALLOTMENT_LUA: &str = include_str!("scripts/allotments/allotment.lua");
 const HOLDING_LUA: &str = include_str!("scripts/holding.lua");
 const RECORD_LUA: &str = include_str!("scripts/videos/record.lua");
 
@@ -227,8 +245,11 @@ impl MoneyScripts {
     fn build(make: ScriptBuilder<'_>) -> MoneyScripts {
         MoneyScripts {
             credit: make("", &[include_str!("scripts/credit.lua")]),
-            hold: make("", &[HOLDING_LUA, include_str!("scripts/hold.lua")]),
-            extend: make(ALLOW_OOM, &[include_str!("scripts/extend.lua")]),
+            hold: make(
+                "",
+                &[AMOUNTS_LUA, RECALL_LUA, HOLDING_LUA, include_str!("scripts/hold.lua")],
+            ),
+            extend: make(ALLOW_OOM, &[AMOUNTS_LUA, RECALL_LUA, include_str!("scripts/extend.lua")]),
             renew: make(ALLOW_OOM, &[include_str!("scripts/renew.lua")]),
             settle: make(ALLOW_OOM, &[include_str!("scripts/settle.lua")]),
             void: make(ALLOW_OOM, &[include_str!("scripts/void.lua")]),
@@ -243,7 +264,14 @@ impl VideoScripts {
         VideoScripts {
             place: make(
                 "",
-                &[HOLDING_LUA, RECORD_LUA, STORAGE_LUA, include_str!("scripts/videos/place.lua")],
+                &[
+                    AMOUNTS_LUA,
+                    RECALL_LUA,
+                    HOLDING_LUA,
+                    RECORD_LUA,
+                    STORAGE_LUA,
+                    include_str!("scripts/videos/place.lua"),
+                ],
             ),
             claim: make(ALLOW_OOM, &[RECORD_LUA, include_str!("scripts/videos/claim.lua")]),
             renew: make(ALLOW_OOM, &[RECORD_LUA, include_str!("scripts/videos/renew.lua")]),
@@ -308,6 +336,20 @@ impl StorageScripts {
                 &[STORAGE_LUA, include_str!("scripts/storage/report_usage.lua")],
             ),
             recount: make(ALLOW_OOM, &[STORAGE_LUA, include_str!("scripts/storage/recount.lua")]),
+        }
+    }
+}
+
+impl AllotmentScripts {
+    fn build(make: ScriptBuilder<'_>) -> AllotmentScripts {
+        let build = |flags, last| make(flags, &[AMOUNTS_LUA, RECALL_LUA, ALLOTMENT_LUA, last]);
+        let update = include_str!("scripts/allotments/update.lua");
+        let balances = include_str!("scripts/allotments/balances.lua");
+        AllotmentScripts {
+            lend: build("", update),
+            update: build(ALLOW_OOM, update),
+            expire: build(ALLOW_OOM, include_str!("scripts/allotments/expire.lua")),
+            balances: make(NO_WRITES, &[AMOUNTS_LUA, RECALL_LUA, balances]),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
@@ -20,7 +21,7 @@ type ConnectFuture<'a> =
 
 /// The shared store. It connects when it is first used, so that its connection lives on the
 /// runtime that uses it.
-pub(crate) struct RedisStore {
+pub struct RedisStore {
     pub(super) section: StoreSection,
     pub(super) connected: Arc<OnceCell<RedisConnection>>,
     pub(super) scripts: Arc<Scripts>,
@@ -30,6 +31,8 @@ pub(crate) struct RedisStore {
     pub(in crate::store) topology: Arc<Topology>,
     /// If set, money is moved only as the gate allows.
     pub(super) run_gate: Option<Arc<RunGate>>,
+    /// How long an operation is repeated whose money is lent.
+    pub(super) lent_wait: Duration,
 }
 
 impl RedisStore {
@@ -45,7 +48,15 @@ impl RedisStore {
             kept_bytes,
             topology: Arc::default(),
             run_gate: None,
+            lent_wait: Duration::ZERO,
         }
+    }
+
+    /// Sets how long an operation is repeated whose money is lent.
+    #[must_use]
+    pub(in crate::store) fn with_lent_wait(mut self, lent_wait: Duration) -> RedisStore {
+        self.lent_wait = lent_wait;
+        self
     }
 
     /// Returns another handle on the same connection, for background tasks.
@@ -58,6 +69,7 @@ impl RedisStore {
             kept_bytes: self.kept_bytes.clone(),
             topology: self.topology.clone(),
             run_gate: self.run_gate.clone(),
+            lent_wait: self.lent_wait,
         }
     }
 
@@ -77,7 +89,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// [`Unavailable`] if the server cannot be reached or is refused. The text contains the reason.
-    pub(crate) async fn open(section: &StoreSection) -> Result<RedisStore, Unavailable> {
+    pub async fn open(section: &StoreSection) -> Result<RedisStore, Unavailable> {
         let redis = RedisStore::new(section.clone());
         redis.connection().await?;
         Ok(redis)

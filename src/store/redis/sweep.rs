@@ -7,11 +7,12 @@ use super::keys::AccountKeys;
 use super::operations::parse_outcome;
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
+use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::{AccountName, Outcome, SweepReport, Unavailable};
 use crate::metrics::record_write_off;
 
 /// About how many accounts are read at a time (SSCAN's COUNT), and then asked for their holds.
-const ACCOUNTS_PER_SCAN: u32 = 500;
+pub(super) const ACCOUNTS_PER_SCAN: u32 = 500;
 /// One sweep ends at most this many holds of an account; the next sweep ends the rest.
 const SWEEP_MAX: isize = 1_000;
 
@@ -64,6 +65,10 @@ impl RedisStore {
         let due: Vec<String> = self.connection().await?.query(&due).await?;
         let mut swept = SweepReport::default();
         for id in due {
+            if id.starts_with(AllotmentId::PREFIX) {
+                swept.expired += u64::from(self.expire_allotment(name, &id).await?);
+                continue;
+            }
             let mut call = ScriptCall::default();
             call.key(keys.account())
                 .key(keys.hold(&id))
@@ -77,9 +82,11 @@ impl RedisStore {
                 record_write_off(name.as_str(), &id, lost);
             }
         }
-        swept.open =
+        let open: u64 =
             self.connection().await?.query(redis::cmd("ZCARD").arg(keys.open_holds())).await?;
-        swept.held = self.read_balances(&keys).await?.unwrap_or_default().held;
+        let shown = self.read_shown_balances(&keys).await?.unwrap_or_default();
+        swept.open = open.saturating_sub(shown.allotments) + shown.open_calls;
+        swept.held = shown.balances.held;
         Ok(swept)
     }
 }

@@ -10,8 +10,6 @@ use crate::ledger::prepaid::lot::{LotAmounts, LotId};
 use crate::ledger::prepaid::records::{Allotment, AllotmentId, AllotmentState, CallEnd};
 use crate::money::Money;
 
-/// The prefix of the ids of allotments, by which their rows among the open holds are told apart.
-pub(super) const ID_PREFIX: &str = "allotment_";
 /// An allotment that has ended is remembered for this long, in ms, so that no end is posted twice.
 const ENDED_TTL_MS: i64 = 24 * 60 * 60 * 1_000;
 /// One step deletes at most this many ended allotments.
@@ -24,7 +22,7 @@ const ENDED: i64 = 2;
 
 /// The key of an allotment in the tables.
 #[derive(Clone, Copy)]
-pub(super) struct AllotmentKey<'a> {
+pub(super) struct AllotmentRowKey<'a> {
     /// The row id of the account.
     pub(super) account: i64,
     pub(super) id: &'a AllotmentId,
@@ -48,7 +46,7 @@ pub(super) fn read_open(
     let rows: Vec<(AllotmentId, Allotment)> = rows.collect::<rusqlite::Result<_>>()?;
     let mut open = BTreeMap::new();
     for (id, mut allotment) in rows {
-        let key = AllotmentKey { account, id: &id };
+        let key = AllotmentRowKey { account, id: &id };
         let mut held = c.prepare_cached(
             "SELECT held, lease_until FROM open_hold WHERE account = ? AND id = ?",
         )?;
@@ -75,7 +73,7 @@ pub(super) fn read_open(
 /// Reads an allotment that has ended; `None` if there is none.
 pub(super) fn read_ended(
     c: &Connection,
-    key: AllotmentKey<'_>,
+    key: AllotmentRowKey<'_>,
 ) -> rusqlite::Result<Option<Allotment>> {
     let sql = format!("SELECT {COLUMNS} FROM allotment WHERE account = ? AND id = ?");
     let mut select = c.prepare_cached(&sql)?;
@@ -120,7 +118,7 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<(AllotmentId, Allotment)> {
 
 fn read_checkpoints(
     c: &Connection,
-    key: AllotmentKey<'_>,
+    key: AllotmentRowKey<'_>,
 ) -> rusqlite::Result<BTreeMap<String, CallEnd>> {
     let mut select = c.prepare_cached(
         "SELECT call, charge, held, line FROM allotment_call WHERE account = ? AND allotment = ?",
@@ -137,7 +135,7 @@ fn read_checkpoints(
 /// Writes what has changed of an allotment.
 pub(super) fn write(
     c: &Connection,
-    key: AllotmentKey<'_>,
+    key: AllotmentRowKey<'_>,
     before: Option<&Allotment>,
     after: &Allotment,
 ) -> rusqlite::Result<()> {
@@ -166,7 +164,7 @@ pub(super) fn write(
 
 fn write_row(
     c: &Connection,
-    key: AllotmentKey<'_>,
+    key: AllotmentRowKey<'_>,
     allotment: &Allotment,
     state: i64,
 ) -> rusqlite::Result<()> {
@@ -202,7 +200,7 @@ fn ended_at(state: i64) -> Option<i64> {
 /// Writes what an allotment holds, as the row of a hold.
 fn write_hold(
     c: &Connection,
-    key: AllotmentKey<'_>,
+    key: AllotmentRowKey<'_>,
     before: Option<&Allotment>,
     after: &Allotment,
 ) -> rusqlite::Result<()> {
@@ -236,7 +234,7 @@ fn write_hold(
 
 fn write_checkpoints(
     c: &Connection,
-    key: AllotmentKey<'_>,
+    key: AllotmentRowKey<'_>,
     before: Option<&Allotment>,
     after: &Allotment,
 ) -> rusqlite::Result<()> {
@@ -256,7 +254,7 @@ fn write_checkpoints(
 
 fn write_call(
     c: &Connection,
-    key: AllotmentKey<'_>,
+    key: AllotmentRowKey<'_>,
     call: &str,
     charge: Money,
     held: Money,
@@ -270,7 +268,7 @@ fn write_call(
     insert.execute(params![key.account, key.id.0, call, charge, held, line]).map(drop)
 }
 
-fn delete_calls(c: &Connection, key: AllotmentKey<'_>) -> rusqlite::Result<()> {
+fn delete_calls(c: &Connection, key: AllotmentRowKey<'_>) -> rusqlite::Result<()> {
     let sql = "DELETE FROM allotment_call WHERE account = ? AND allotment = ?";
     c.prepare_cached(sql)?.execute(params![key.account, key.id.0]).map(drop)
 }
@@ -300,7 +298,7 @@ pub(super) fn purge_ended(c: &Connection) -> rusqlite::Result<usize> {
     })?;
     let due: Vec<_> = due.collect::<rusqlite::Result<_>>()?;
     for (account, id) in &due {
-        delete_calls(c, AllotmentKey { account: *account, id })?;
+        delete_calls(c, AllotmentRowKey { account: *account, id })?;
         let sql = "DELETE FROM allotment WHERE account = ? AND id = ?";
         c.prepare_cached(sql)?.execute(params![account, id.0])?;
     }

@@ -6,7 +6,7 @@
 
 use rusqlite::Connection;
 
-use super::allotment_rows::{self, AllotmentKey};
+use super::allotment_rows::{self, AllotmentRowKey};
 use super::holds;
 use super::write_txn::WriteTxn;
 use crate::clock::unix_ms;
@@ -143,7 +143,7 @@ fn load<'a>(
     let mut account = PrepaidAccount { head, ..PrepaidAccount::default() };
     let known = match lending.allotments.get(id) {
         Some(known) => Some(known.clone()),
-        None => allotment_rows::read_ended(conn, AllotmentKey { account: row, id })?,
+        None => allotment_rows::read_ended(conn, AllotmentRowKey { account: row, id })?,
     };
     if lending.voided_until > now {
         let noted = known.iter().flat_map(|known| known.checkpoints.keys().cloned());
@@ -188,7 +188,7 @@ fn save(
         txn.append_posting(name, &Posting { amount, written_off, line })?;
     }
     for (id, allotment) in allotments {
-        let key = AllotmentKey { account, id: &id };
+        let key = AllotmentRowKey { account, id: &id };
         allotment_rows::write(conn, key, before.allotments.get(&id), &allotment)?;
         let Some(lending) = txn.lending(name)? else { continue };
         if allotment.is_out() {

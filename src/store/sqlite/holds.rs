@@ -130,7 +130,7 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
     let mut swept = SweepReport::default();
     for (name, id, record) in due {
         let Some(name) = AccountName::parse(&name) else { continue };
-        if id.starts_with(allotment_rows::ID_PREFIX)
+        if id.starts_with(AllotmentId::PREFIX)
             && allotments::expire(txn, &name, &AllotmentId(id.clone()))?
         {
             swept.expired += 1;
@@ -155,7 +155,7 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
          FROM (SELECT held FROM open_hold WHERE substr(id, 1, 10) <> ?
                UNION ALL SELECT held FROM hold WHERE state = 0)",
     )?;
-    let totals = totals.query_row([allotment_rows::ID_PREFIX], |row| {
+    let totals = totals.query_row([AllotmentId::PREFIX], |row| {
         Ok((row.get::<_, i64>(0)?.unsigned_abs(), read_money(row, 1)?))
     })?;
     let in_memory = allotment_rows::totals(c)?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::super::end_record::AllotmentEnds;
 use super::super::orphaned_ends::OrphanedEnds;
 use super::super::record;
 use super::super::settlement_log::SettlementLog;
@@ -50,15 +51,15 @@ fn record_durable(log: &EndLog, name: &str, count: u64, last_seq: u64) {
 
 /// The numbers of the ends that the log reads back.
 fn read_back(log: &EndLog, name: &str, count: u64) -> Vec<u64> {
-    let ends = log.read_ends(&account(name), &allotment(log, count)).expect("ends");
+    let mut all = log.files().expect("files").read_all().0;
+    let ends = all.remove(&(account(name), allotment(log, count))).unwrap_or_default().ends;
     assert!(ends.iter().all(|(seq, read)| *read == end(*seq)), "{ends:?}");
     ends.into_keys().collect()
 }
 
 /// The numbers of the ends in a folder, by account and the count of the allotment.
 fn read_orphan(orphan: &OrphanedEnds) -> BTreeMap<(String, u64), Vec<u64>> {
-    let (allotments, torn) = orphan.read().expect("ends");
-    assert_eq!(torn, 0);
+    let (allotments, 0) = orphan.files().expect("files").read_all() else { panic!("torn lines") };
     let counted = |((name, id), read): ((AccountName, AllotmentId), AllotmentEnds)| {
         assert_eq!(read.lent_at, LENT_AT);
         assert!(read.ends.iter().all(|(seq, read)| *read == end(*seq)));
@@ -140,14 +141,14 @@ fn the_last_line_may_be_torn_and_a_folder_with_other_files_stays() {
     let text = fs::read(&file).expect("a file");
     fs::write(&file, &text[..text.len() - 9]).expect("a write");
     let orphan = adopt(root.path());
-    let (allotments, torn) = orphan.read().expect("ends");
+    let (allotments, torn) = orphan.files().expect("files").read_all();
     assert_eq!((allotments.into_values().next().expect("one").ends.len(), torn), (1, 1));
     let other = root.path().join(&run).join("a file of somebody else");
     fs::write(&other, "x").expect("a write");
     orphan.remove();
     assert!(other.exists());
     let orphan = adopt(root.path());
-    assert_eq!(orphan.read().expect("nothing"), (BTreeMap::new(), 0));
+    assert_eq!(orphan.files().expect("files").read_all(), (BTreeMap::new(), 0));
     fs::remove_file(other).expect("ours");
     orphan.remove();
     assert!(!root.path().join(run).exists());
@@ -372,12 +373,15 @@ fn a_segment_that_is_full_is_followed_by_another_without_a_pause() {
         log.append(&account("a"), &allotment(&log, 1), LENT_AT, seq, &large);
     }
     assert_eq!(segments(&log).len(), 3);
-    let read = log.read_ends(&account("a"), &allotment(&log, 1)).expect("ends");
-    assert_eq!(read.len(), 40);
+    let numbers = |log: &EndLog| {
+        let ends =
+            log.files().expect("files").read_all().0.into_values().next().expect("ends").ends;
+        ends.into_keys().collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(&log), (1..=40).collect::<Vec<_>>());
     record_durable(&log, "a", 1, 20);
     log.maintain(Some(Instant::now()));
-    let left = log.read_ends(&account("a"), &allotment(&log, 1)).expect("ends");
-    assert_eq!(left.into_keys().collect::<Vec<_>>(), (16..=40).collect::<Vec<_>>());
+    assert_eq!(numbers(&log), (16..=40).collect::<Vec<_>>());
     log.flush();
     let bytes: u64 = segments(&log).iter().map(|f| fs::metadata(f).expect("a file").len()).sum();
     assert!(bytes < 60 << 20, "{bytes} bytes");
@@ -392,7 +396,7 @@ fn the_other_log_and_this_one_pass_over_each_others_files() {
     other.append(&account("a"), &Arc::new(void));
     drop(other);
     let orphan = adopt(root.path());
-    assert_eq!(orphan.read().expect("nothing"), (BTreeMap::new(), 0));
+    assert_eq!(orphan.files().expect("files").read_all(), (BTreeMap::new(), 0));
     let run = orphan.run().to_owned();
     orphan.remove();
     assert!(root.path().join(&run).join("00000001.log").exists(), "it is not its to remove");

@@ -1,5 +1,6 @@
 -- Ends a hold without a charge. The void of an unknown hold leaves a tombstone, so that a hold that
--- arrives later is refused.
+-- arrives later is refused. If the hold was made out of an allotment, its end is not charged any
+-- more.
 -- KEYS: the account, the hold, the account's open holds.
 -- ARGV: the id of the hold.
 -- Reply: 'voided'; 'already_posted' and the amount, if the hold was charged before; or

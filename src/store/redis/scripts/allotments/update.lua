@@ -1,0 +1,185 @@
+-- Does what a message of a gateway about its allotment asks: posts the ends of calls whose numbers
+-- are new, notes checkpoints, gives back or lends, and renews the lease.
+-- KEYS: see allotment.lua.
+-- ARGV: the id of the allotment; the number of the message, 0 for that of a successor; when the
+--   allotment was lent first, in unix ms, as far as the sender knows; the number of the first end;
+--   '1' if the ends before it are lost; '1' if the allotment ends with this message; the lease in
+--   ms; '1' if anything may be lent; the numbers of ends and of checkpoints; then, if the gateway
+--   tells what it needs, '1', what is needed and kept, what should be free, the largest quote, and
+--   the number of open calls, else '0' and five times '0'; then for each end and checkpoint the id
+--   of the call, what was held, the charge or '', and the journal line.
+-- Reply: 'status', the numbers of the last message and end, when the allotment was lent first, what
+--   it holds, and '1' if it is tight; or 'missing_ends' or 'ended' and the number of the last end;
+--   'unknown'; 'too_many'; 'out_of_range'; or 'no_account'. After that three texts for each note:
+--   'written_off' or 'voided', the id of the call, and the amount.
+
+-- One message has at most this many ends, and an allotment at most this many checkpoints.
+local CALLS_MAX = 256
+-- Nothing is lent of an amount below this many quotes, and at most one part in so many of the rest.
+local QUOTES_MIN, PARTS = 64, 4
+-- No allotment is shared by more gateways than this.
+local SHARES_MAX = 100000
+
+local step, lent_at, first_seq = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local is_earlier_lost, is_retired = ARGV[5] == '1', ARGV[6] == '1'
+local lease, may_lend = tonumber(ARGV[7]), ARGV[8] == '1'
+local ends, checkpoints = tonumber(ARGV[9]), tonumber(ARGV[10])
+local FIRST_CALL = 17
+
+-- Returns the id of a call, what was held, the charge and the line.
+local function call_at(number)
+  local at = FIRST_CALL + 4 * number
+  return ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+end
+
+local function status(allotment)
+  return with_notes({
+    'status', string.format('%.0f', allotment.last_step), string.format('%.0f', allotment.last_seq),
+    string.format('%.0f', allotment.lent_at), to_digits(allotment.held),
+    allotment.tight and '1' or '0',
+  })
+end
+
+-- Looks for all holds of calls at once: there is nearly never one.
+local function find_holds()
+  local holds = {}
+  for number = 0, ends - 1 do holds[number + 1] = tag .. 'hold:' .. call_at(number) end
+  has_holds = ends > 0 and redis.call('EXISTS', unpack(holds)) > 0
+end
+
+local function post_ends(account, allotment)
+  find_holds()
+  for number = 0, ends - 1 do
+    local seq = first_seq + number
+    if seq > allotment.last_seq then
+      local call, held, charge, line = call_at(number)
+      if is_out(allotment) then
+        post_end(account, allotment, call, held, charge, line)
+      elseif charge ~= '' and has_holds and is_voided(call) then
+        table.insert(notes, {'voided', call, charge})
+      elseif charge ~= '' then
+        -- The number keeps an end from being posted twice, so what was charged stays as it is.
+        local before = parse_checkpoint(redis.call('HGET', calls_key, call) or '0 0 ')
+        local due = excess(to_amount(charge), to_amount(before))
+        post_charge(account, call, ZERO, due, line)
+      end
+      allotment.last_seq = seq
+    end
+  end
+end
+
+-- Returns the fields and values of the checkpoints that are higher than the last one of their call;
+-- nil if there would be too many in all.
+local function find_new_checkpoints()
+  local known = {}
+  if redis.call('EXISTS', calls_key) == 1 then
+    local all = redis.call('HGETALL', calls_key)
+    for at = 1, #all, 2 do known[all[at]] = all[at + 1] end
+  end
+  for _, call in ipairs(ended_calls) do known[call] = nil end
+  local new = {}
+  for number = ends, ends + checkpoints - 1 do
+    local call, held, charge, line = call_at(number)
+    local before = known[call] and to_amount(parse_checkpoint(known[call]))
+    if not before or is_below(before, to_amount(charge)) then
+      known[call] = charge .. ' ' .. held .. ' ' .. line
+      table.insert(new, call)
+      table.insert(new, known[call])
+    end
+  end
+  local count = 0
+  for _ in pairs(known) do count = count + 1 end
+  if count > CALLS_MAX then return nil end
+  return new
+end
+
+-- Returns what may be lent of what is left; nil if that is too little for lending.
+local function lendable(left, quote, others)
+  local floor = {quote[1] * QUOTES_MIN, quote[2] * QUOTES_MIN}
+  local carried = math.floor(floor[2] / BILLION)
+  floor = {floor[1] + carried, floor[2] - carried * BILLION}
+  if is_below(MAX_AMOUNT, floor) or is_below(left, floor) then return nil end
+  return divide(excess(left, floor), PARTS * math.min(math.max(others, 1), SHARES_MAX))
+end
+
+local function draw(account, allotment, amount)
+  account.available = minus(account.available, amount)
+  account.held = plus(account.held, amount)
+  allotment.held = plus(allotment.held, amount)
+end
+
+-- Takes back what the gateway does not keep, gives what it needs, and lends what it wants beside
+-- that. See src/ledger/prepaid/lend.rs.
+local function meet_demand(account, allotment)
+  local needed, kept = to_amount(ARGV[12]), to_amount(ARGV[13])
+  local wanted, quote = to_amount(ARGV[14]), to_amount(ARGV[15])
+  allotment.needed, allotment.open_calls = needed, ARGV[16]
+  local others = account.lent_out
+  if allotment.was_counted then others = math.max(others - 1, 0) end
+  local surplus = excess(allotment.held, larger(needed, kept))
+  allotment.held = minus(allotment.held, surplus)
+  account.held = minus(account.held, surplus)
+  account.available = plus(account.available, surplus)
+  local missing = excess(needed, allotment.held)
+  local more = smaller(missing, account.available)
+  draw(account, allotment, more)
+  if is_below(more, missing) and others > 0 then account.recall_until = now + RECALL_MS end
+  local own_free = excess(allotment.held, needed)
+  local limit = nil
+  if may_lend and account.recall_until <= now and is_below(ZERO, wanted) then
+    limit = lendable(plus(account.available, own_free), quote, others)
+  end
+  allotment.tight = limit == nil
+  if limit then
+    draw(account, allotment, excess(smaller(wanted, limit), own_free))
+    allotment.may_be_free = is_below(ZERO, allotment.held)
+  else
+    -- What the gateway keeps until it has the answer may still be free.
+    allotment.may_be_free = is_below(ZERO, own_free)
+  end
+end
+
+local function update(account, allotment)
+  if allotment.state == 'open' and step > 0 and step <= allotment.last_step then
+    return status(allotment)
+  end
+  if allotment.state == 'open' and step == 0 then allotment.state = 'fenced' end
+  if ends > 0 and first_seq > allotment.last_seq + 1 and not is_earlier_lost then
+    return {'missing_ends', string.format('%.0f', allotment.last_seq)}
+  end
+  post_ends(account, allotment)
+  local new_checkpoints = {}
+  if allotment.state ~= 'open' then
+    if is_retired and step == 0 and is_out(allotment) then end_allotment(account, allotment) end
+  else
+    if checkpoints > 0 then
+      new_checkpoints = find_new_checkpoints()
+      if not new_checkpoints then return {'too_many'} end
+    end
+    allotment.last_step = step
+    allotment.lease_until = math.max(allotment.lease_until, now + lease)
+    if ARGV[11] == '1' then meet_demand(account, allotment) end
+  end
+  if is_out_of_range then return {'out_of_range'} end
+  write_all(account, allotment)
+  if #new_checkpoints > 0 then
+    redis.call('HSET', calls_key, unpack(new_checkpoints))
+    -- No call is open for so long.
+    redis.call('PEXPIRE', calls_key, 2 * ENDED_HOLD_TTL_MS)
+  end
+  if allotment.state == 'open' then return status(allotment) end
+  return with_notes({'ended', string.format('%.0f', allotment.last_seq)})
+end
+
+if ends > CALLS_MAX or checkpoints > CALLS_MAX then return {'too_many'} end
+local account = read_account()
+if not account then return {'no_account'} end
+local allotment = read_allotment()
+if not allotment and step > 0 then
+  allotment = new_allotment('open')
+elseif not allotment then
+  -- An older one may have ended already, and its record may have expired since.
+  if math.abs(now - lent_at) >= ENDED_HOLD_TTL_MS / 2 then return {'unknown'} end
+  allotment = new_allotment('ended')
+end
+return update(account, allotment)

@@ -1,0 +1,405 @@
+//! A store, and the pure machine beside it.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use tollgate::ledger::account::Balances;
+use tollgate::ledger::prepaid::allotment::{expire_allotment, update_allotment};
+use tollgate::ledger::prepaid::answer::{AccountStep, LedgerAnswer};
+use tollgate::ledger::prepaid::direct::{self, DirectHoldRequest};
+use tollgate::ledger::prepaid::local::LocalAllotment;
+use tollgate::ledger::prepaid::local::holds::{LocalAnswer, NumberedEnd};
+use tollgate::ledger::prepaid::local::messages::AllotmentLoad;
+use tollgate::ledger::prepaid::records::{Allotment, AllotmentId, CallEnd, PrepaidAccount};
+use tollgate::ledger::prepaid::transfer;
+use tollgate::ledger::prepaid::update::AllotmentUpdate;
+use tollgate::ledger::{AccountName, Operation, Outcome};
+use tollgate::money::Money;
+
+use super::super::script::{LONG_MS, now as unix_ms};
+use super::events::{Event, GATEWAYS};
+use super::lending_stores::LendingStore;
+
+/// The clocks of the store and of the pure machine are read this close to each other, in ms.
+const APART_MAX_MS: i64 = 5_000;
+/// Nothing is done so shortly before the end of a recall, in ms.
+const RECALL_END_MS: i64 = 200;
+
+pub(super) fn nano(amount: i64) -> Money {
+    Money::from_nano(amount).expect("not negative")
+}
+
+/// Lets the pure machine do an operation of today's ledger.
+fn apply_purely(pure: &PrepaidAccount, op: &Operation, now: i64) -> AccountStep {
+    match op.clone() {
+        Operation::Credit { tx, amount } => transfer::add_payment(pure, &tx, amount, now),
+        Operation::Hold { id, wanted, least, lease_ms } => {
+            let (key, rates) = (None, Vec::new());
+            let request = DirectHoldRequest { id, key, wanted, least, rates, lease_ms };
+            direct::place_hold(pure, &request, now)
+        }
+        Operation::Extend { id, wanted } => direct::extend_hold(pure, &id, wanted, now),
+        Operation::Settle { id, charge, line, .. } => {
+            direct::settle_hold(pure, &id, charge, &line, None, &[], now)
+        }
+        Operation::Void { id } => direct::void_hold(pure, &id, now),
+        other => panic!("{other:?} is not tried here"),
+    }
+}
+
+/// What today's ledger calls an answer of the next one.
+fn outcome_of(answer: LedgerAnswer, available: Money) -> Outcome {
+    match answer {
+        LedgerAnswer::Done => Outcome::Done,
+        LedgerAnswer::AlreadyDone => Outcome::AlreadyDone,
+        LedgerAnswer::Conflict => Outcome::Conflict,
+        LedgerAnswer::Held { held, .. } => Outcome::Held(held),
+        LedgerAnswer::HeldInPart { held } => Outcome::HeldInPart(held),
+        LedgerAnswer::HoldExists { held, open, .. } => Outcome::HoldExists { held, open },
+        LedgerAnswer::Insufficient { available } => Outcome::Insufficient(available),
+        LedgerAnswer::HeldElsewhere => Outcome::Insufficient(available),
+        LedgerAnswer::Wait => Outcome::Wait,
+        LedgerAnswer::Tombstoned => Outcome::Tombstoned,
+        LedgerAnswer::Posted { amount, written_off, .. } => Outcome::Posted { amount, written_off },
+        LedgerAnswer::AlreadyPosted(amount) => Outcome::AlreadyPosted(amount),
+        LedgerAnswer::Voided => Outcome::Voided,
+        LedgerAnswer::HoldEnded => Outcome::HoldEnded,
+        LedgerAnswer::UnknownHold => Outcome::UnknownHold,
+        other => panic!("{other:?} has no outcome"),
+    }
+}
+
+/// A gateway, with what its log of ends has.
+pub(super) struct Gateway {
+    pub(super) local: LocalAllotment,
+    log: BTreeMap<u64, CallEnd>,
+    pub(super) open: Vec<String>,
+}
+
+/// An account of a store, and the pure machine beside it.
+pub(super) struct Pair<'s> {
+    store: &'s dyn LendingStore,
+    pub(super) account: AccountName,
+    factor: i64,
+    pure: PrepaidAccount,
+    pub(super) gateways: Vec<Gateway>,
+    made: u32,
+    /// The charges of calls, which must be posted in the end; `None` for one that was voided
+    /// elsewhere.
+    charges: BTreeMap<String, Option<Money>>,
+    /// What calls have cost so far, in units of the factor.
+    costs: BTreeMap<String, i64>,
+}
+
+impl<'s> Pair<'s> {
+    /// Opens an account, in which all amounts of events are multiplied by `factor`.
+    pub(super) async fn new(
+        store: &'s dyn LendingStore,
+        account: AccountName,
+        factor: i64,
+    ) -> Pair<'s> {
+        assert_eq!(store.ledger().open_account(&account).await, Ok(true));
+        let (pure, gateways, charges, costs) = Default::default();
+        let mut pair = Pair { store, account, factor, pure, gateways, made: 0, charges, costs };
+        pair.gateways = (0..GATEWAYS).map(|_| pair.gateway()).collect();
+        pair
+    }
+
+    fn gateway(&mut self) -> Gateway {
+        self.made += 1;
+        let id = AllotmentId(format!("allotment_run{}-1", self.made));
+        let local = LocalAllotment::new(id, LONG_MS, unix_ms());
+        Gateway { local, log: BTreeMap::new(), open: Vec::new() }
+    }
+
+    /// An amount of an event.
+    fn money(&self, amount: i64) -> Money {
+        nano(amount * self.factor)
+    }
+
+    /// Whether money is called back is a matter of the moment: no operation is done close to it.
+    async fn settle_recall(&self) {
+        let is_close = |left: i64| (0..RECALL_END_MS).contains(&left);
+        while is_close(self.pure.head.recall_until.saturating_sub(unix_ms())) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Takes the end of a recall over from the store, which looked at the clock a little later, and
+    /// may let a recall of a moment ago do.
+    fn adopt_recall(&mut self, before: i64) {
+        let until = &mut self.pure.head.recall_until;
+        if *until != before {
+            let stored = self.store.recall_until(&self.account);
+            assert!((stored - *until).abs() < APART_MAX_MS, "{stored} is not {until}");
+            *until = stored;
+        }
+    }
+
+    fn commit(&mut self, AccountStep { answer, changes }: AccountStep) -> LedgerAnswer {
+        self.pure.commit(changes);
+        answer
+    }
+
+    /// Does an operation of today's ledger on both.
+    pub(super) async fn submit(&mut self, op: Operation) -> Outcome {
+        self.settle_recall().await;
+        let head = &self.pure.head;
+        let (available, recall_until) = (head.balances.available, head.recall_until);
+        let step = apply_purely(&self.pure, &op, unix_ms());
+        let expected = outcome_of(self.commit(step), available);
+        let outcome = self.store.ledger().submit(&self.account, op.clone()).await;
+        assert_eq!(outcome.as_ref(), Ok(&expected), "{op:?}");
+        self.adopt_recall(recall_until);
+        expected
+    }
+
+    /// Sends an update to both.
+    pub(super) async fn send(&mut self, update: AllotmentUpdate) -> LedgerAnswer {
+        self.settle_recall().await;
+        let recall_until = self.pure.head.recall_until;
+        let step = update_allotment(&self.pure, &update, unix_ms());
+        let mut expected = self.commit(step);
+        let answer = self.store.update(&self.account, &update).await;
+        // The two look at the clock one after the other.
+        if let (LedgerAnswer::Status(pure), LedgerAnswer::Status(stored)) = (&mut expected, &answer)
+        {
+            assert!((stored.lent_at - pure.lent_at).abs() < APART_MAX_MS);
+            pure.lent_at = stored.lent_at;
+        }
+        assert_eq!(answer, expected, "{update:?}");
+        self.adopt_recall(recall_until);
+        answer
+    }
+
+    /// Makes the next update of a gateway, which would like to have so much free.
+    pub(super) fn next_update(&mut self, at: usize, free: i64) -> AllotmentUpdate {
+        let quote = if free == 0 { Money::ZERO } else { self.money(5) };
+        let load = AllotmentLoad { free: self.money(free), quote, ..AllotmentLoad::default() };
+        self.gateways[at].local.next_update(&load, unix_ms()).expect("an update")
+    }
+
+    /// Sends the next update of a gateway, or the one that was not answered again, and gives it the
+    /// answer.
+    pub(super) async fn update(&mut self, at: usize, free: i64) {
+        let update = self.next_update(at, free);
+        let answer = self.send(update).await;
+        let Gateway { local, log, .. } = &mut self.gateways[at];
+        local.receive(&answer).expect("a sum");
+        assert!(!local.is_waiting() && !local.must_reload(), "{answer:?}");
+        log.retain(|seq, _| *seq > local.known_seq());
+        if local.has_ended() && local.is_settled() {
+            self.gateways[at] = self.gateway();
+        }
+    }
+
+    fn log_end(&mut self, at: usize, ended: Option<NumberedEnd>) {
+        let Some(NumberedEnd { seq, end }) = ended else { return };
+        self.gateways[at].log.insert(seq, end);
+    }
+
+    /// Lets something happen at a gateway.
+    pub(super) async fn happen(&mut self, at: usize, event: Event) {
+        match event {
+            Event::Pay(amount) => {
+                self.made += 1;
+                let (tx, amount) = (format!("t{}", self.made), self.money(amount));
+                self.submit(Operation::Credit { tx, amount }).await;
+            }
+            Event::VoidElsewhere { which } => {
+                if let Some(call) = self.gateways[at].open.get(which).cloned() {
+                    self.charges.insert(call.clone(), None);
+                    self.submit(Operation::Void { id: call }).await;
+                }
+            }
+            Event::Update { free } => self.update(at, free).await,
+            Event::UpdateTwice { free } => {
+                let update = self.next_update(at, free);
+                self.send(update).await;
+                self.update(at, free).await;
+            }
+            Event::LoseAnswer { free } => {
+                let update = self.next_update(at, free);
+                self.send(update).await;
+            }
+            Event::Kill => self.kill(at).await,
+            Event::Expire => self.expire(at).await,
+            Event::DirectHold { .. }
+            | Event::DirectExtend { .. }
+            | Event::DirectSettle { .. }
+            | Event::DirectVoid { .. } => self.happen_directly(event).await,
+            local => self.happen_in_memory(at, local),
+        }
+    }
+
+    fn happen_in_memory(&mut self, at: usize, event: Event) {
+        let (now, factor) = (unix_ms(), self.factor);
+        let money = |amount: i64| nano(amount * factor);
+        let Gateway { local, open, .. } = &mut self.gateways[at];
+        match event {
+            Event::Hold(amount) => {
+                self.made += 1;
+                let call = format!("call{}", self.made);
+                let held = local.hold(&call, None, money(amount), &[], now).expect("a sum");
+                if held == LocalAnswer::Held {
+                    open.push(call);
+                }
+            }
+            Event::Extend { which, wanted } => {
+                if let Some(call) = open.get(which) {
+                    let _ = local.extend(call, money(wanted), now).expect("a sum");
+                }
+            }
+            Event::Checkpoint { which, charge } => {
+                if let Some(call) = open.get(which) {
+                    let so_far = self.costs.entry(call.clone()).or_default();
+                    *so_far = (*so_far).max(charge);
+                    local.checkpoint(call, money(charge), &format!("{call} so far"));
+                }
+            }
+            Event::End { which, charge } => {
+                if which < open.len() {
+                    let call = open.remove(which);
+                    // No call costs less in the end than it did before.
+                    let charge = money(charge.max(self.costs.get(&call).copied().unwrap_or(0)));
+                    let ended = local.end(&call, charge, &call, &[]).expect("a sum");
+                    self.charges.entry(call).or_insert(Some(charge));
+                    self.log_end(at, ended);
+                }
+            }
+            Event::Void { which } => {
+                if which < open.len() {
+                    let ended = local.void(&open.remove(which)).expect("a sum");
+                    self.log_end(at, ended);
+                }
+            }
+            other => panic!("{other:?} needs the store"),
+        }
+    }
+
+    async fn happen_directly(&mut self, event: Event) {
+        let name = |id: u8| format!("hold{id}");
+        let op = match event {
+            Event::DirectHold { id, wanted, least } => {
+                let (wanted, least) = (self.money(wanted.max(least)), self.money(least));
+                Operation::Hold { id: name(id), wanted, least, lease_ms: LONG_MS }
+            }
+            Event::DirectExtend { id, wanted } => {
+                Operation::Extend { id: name(id), wanted: self.money(wanted) }
+            }
+            Event::DirectSettle { id, charge } => {
+                let (id, charge, line) = (name(id), self.money(charge), name(id));
+                Operation::Settle { id, charge, line, origin: None }
+            }
+            Event::DirectVoid { id } => Operation::Void { id: name(id) },
+            other => panic!("{other:?} is not for the store"),
+        };
+        self.submit(op).await;
+    }
+
+    /// A gateway dies, and its successor tells what it has left.
+    async fn kill(&mut self, at: usize) {
+        let next = self.gateway();
+        let Gateway { local, log, open } = std::mem::replace(&mut self.gateways[at], next);
+        let (id, lent_at) = (local.id().clone(), local.lent_at());
+        let first = log.keys().next().copied().unwrap_or(1);
+        let ends = log.into_values().collect();
+        let replay = AllotmentUpdate::replay(id.clone(), lent_at, first, ends);
+        let is_out = self.pure.allotments.get(&id).is_some_and(Allotment::is_out);
+        if !replay.ends.is_empty() {
+            self.send(replay).await;
+        }
+        if is_out {
+            let last = AllotmentUpdate::replay(id, lent_at, 1, Vec::new());
+            self.send(AllotmentUpdate { retires: true, ..last }).await;
+        }
+        // What these have cost is charged as far as a checkpoint of it arrived.
+        for call in open {
+            self.charges.remove(&call);
+        }
+    }
+
+    /// The lease of a gateway runs out, and it finds out by its next update.
+    async fn expire(&mut self, at: usize) {
+        let id = self.gateways[at].local.id().clone();
+        if self.store.end_lease(&self.account, &id) {
+            self.expire_purely(&id);
+            self.store.ledger().expire_holds().await.expect("a sweep");
+        }
+    }
+
+    /// Lets the lease of an allotment run out on the pure machine alone, and sweeps there.
+    pub(super) fn expire_purely(&mut self, id: &AllotmentId) {
+        if let Some(known) = self.pure.allotments.get_mut(id) {
+            known.lease_until = 1;
+        }
+        let step = expire_allotment(&self.pure, id, unix_ms());
+        self.commit(step);
+    }
+
+    /// Compares what the two have: the journal, the balances, and what people are shown of them.
+    pub(super) async fn compare(&self, after: &dyn Debug) {
+        let ledger = self.store.ledger();
+        let journal = ledger.read_journal(&self.account, 0, 10_000).await.expect("a journal");
+        let line =
+            |seq, amount, written_off, line: &str| (seq, amount, written_off, line.to_owned());
+        let stored: Vec<_> =
+            journal.iter().map(|l| line(l.seq, l.amount, l.written_off, &l.line)).collect();
+        let pure = self.pure.journal.iter();
+        let pure: Vec<_> = pure.map(|l| line(l.seq, l.amount, l.written_off, &l.line)).collect();
+        assert_eq!(stored, pure, "{after:?}");
+        let b = self.pure.head.balances;
+        let pure = [b.credit, b.available, b.held, b.posted, b.written_off].map(Money::nano);
+        assert_eq!(self.store.raw_balances(&self.account), pure, "{after:?}");
+        let shown = ledger.balances(&self.account).await.expect("an answer").expect("balances");
+        assert_eq!(shown, self.shown(), "{after:?}");
+        assert!(shown.is_balanced(), "{after:?}");
+    }
+
+    /// The balances as people are shown them: what gateways have free counts as available.
+    fn shown(&self) -> Balances {
+        let balances = self.pure.head.balances;
+        let out = self.pure.allotments.values().filter(|allotment| allotment.is_out());
+        let free = |a: &Allotment| a.drawn.total().expect("a sum").saturating_sub(a.needed);
+        let free = nano(out.map(|allotment| free(allotment).nano()).sum());
+        Balances {
+            available: balances.available.checked_add(free).expect("a sum"),
+            held: balances.held.saturating_sub(free),
+            ..balances
+        }
+    }
+
+    /// In the end all calls end, all ends are told, and everything is given back.
+    pub(super) async fn finish(mut self) {
+        for at in 0..GATEWAYS {
+            while !self.gateways[at].open.is_empty() {
+                self.happen(at, Event::End { which: 0, charge: 3 }).await;
+            }
+            for _ in 0..4 {
+                self.update(at, 0).await;
+            }
+        }
+        self.compare(&"the end").await;
+        let posted: BTreeMap<String, i64> =
+            self.pure.journal.iter().fold(BTreeMap::new(), |mut sums, line| {
+                *sums.entry(line.request.clone()).or_default() += line.amount.nano();
+                sums
+            });
+        for (call, charge) in &self.charges {
+            let sum = posted.get(call).copied();
+            match charge {
+                Some(charge) => assert_eq!(sum.unwrap_or(0), charge.nano(), "{call}"),
+                // A checkpoint may have been charged before it was voided.
+                None => assert!(sum.is_none() || self.had_checkpoint(call), "{call} was voided"),
+            }
+        }
+        let lent = self.pure.allotments.values().map(|a| a.drawn.total().expect("a sum").nano());
+        assert_eq!(lent.sum::<i64>(), 0, "nothing stays lent");
+    }
+
+    fn had_checkpoint(&self, call: &str) -> bool {
+        let so_far = format!("{call} so far");
+        self.pure.journal.iter().any(|line| line.line == so_far)
+    }
+}
