@@ -11,6 +11,7 @@ use crate::ledger::{Leases, Unavailable};
 
 mod allotments;
 mod cache_lookup;
+mod data_version;
 mod job_records;
 mod lent_money;
 pub mod maintenance;

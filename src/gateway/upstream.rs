@@ -48,7 +48,21 @@ const ONE_PIECE_BYTES_MAX: usize = 64 << 10;
 const AUDIO_TYPE_PREFIXES: [&str; 4] =
     ["audio/", "application/octet-stream", "application/ogg", "binary/octet-stream"];
 /// The `user-agent` header of every request to a vendor.
-const USER_AGENT_VALUE: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
+const USER_AGENT_VALUE: HeaderValue =
+    HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const ANY_TYPE: HeaderValue = HeaderValue::from_static("*/*");
+/// A compressed response could not be metered while it is relayed.
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+/// The headers of a vendor's response that the gateway reads.
+const READ_HEADERS: [HeaderName; 5] = [
+    CONTENT_TYPE,
+    CONTENT_ENCODING,
+    RETRY_AFTER,
+    HeaderName::from_static("request-id"),
+    HeaderName::from_static("x-request-id"),
+];
 /// At most this many concurrent HTTP/2 streams share one connection to a vendor.
 const H2_STREAMS_MAX: u16 = 100;
 /// HTTP/2 flow-control window of a stream: at most this many bytes of a response are received
@@ -191,9 +205,9 @@ pub(super) fn fill_request_head(
     };
     let vendor = &priced.pricing.model.vendor;
     let accept = match &priced.call.kind {
-        RequestKind::Speech { .. } => "*/*",
-        _ if priced.call.stream => "text/event-stream",
-        _ => "application/json",
+        RequestKind::Speech { .. } => ANY_TYPE,
+        _ if priced.call.stream => EVENT_STREAM,
+        _ => JSON,
     };
     head.insert_header(HOST, attempt.route.authority.as_str())?;
     match (&priced.call.kind, vendor.image_edits) {
@@ -201,12 +215,11 @@ pub(super) fn fill_request_head(
             let form = format!("multipart/form-data; boundary={}", ctx.id);
             head.insert_header(CONTENT_TYPE, form)?;
         }
-        _ => head.insert_header(CONTENT_TYPE, "application/json")?,
+        _ => head.insert_header(CONTENT_TYPE, JSON)?,
     }
     head.insert_header(CONTENT_LENGTH, attempt.body.length())?;
     head.insert_header(ACCEPT, accept)?;
-    // A compressed response could not be metered while it is relayed.
-    head.insert_header(ACCEPT_ENCODING, "identity")?;
+    head.insert_header(ACCEPT_ENCODING, IDENTITY)?;
     head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
     authorize(head, vendor, &attempt.route)?;
     let vendor_routes = gateway.routes.for_vendor(&vendor.name);
@@ -222,8 +235,8 @@ pub(super) fn build_probe_head(
     let path = format!("{}/models", route.base.path);
     let mut head = RequestHeader::build_no_case(Method::GET, path.as_bytes(), Some(6))?;
     head.insert_header(HOST, route.authority.as_str())?;
-    head.insert_header(ACCEPT, "application/json")?;
-    head.insert_header(ACCEPT_ENCODING, "identity")?;
+    head.insert_header(ACCEPT, JSON)?;
+    head.insert_header(ACCEPT_ENCODING, IDENTITY)?;
     head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
     authorize(&mut head, vendor, route)?;
     write_version_header(&mut head, vendor, vendor_routes)?;
@@ -349,10 +362,8 @@ fn internal_error<E>(_: E) -> pingora::BError {
 
 /// Copies the headers of a vendor's response that the gateway reads. All others are dropped.
 pub(super) fn relevant_headers(theirs: &ResponseHeader) -> Option<Box<ResponseHeader>> {
-    let ids = ["request-id", "x-request-id"].map(HeaderName::from_static);
-    let read = [CONTENT_TYPE, CONTENT_ENCODING, RETRY_AFTER].into_iter().chain(ids);
-    let mut head = ResponseHeader::build_no_case(theirs.status, Some(5)).ok()?;
-    for name in read {
+    let mut head = ResponseHeader::build_no_case(theirs.status, Some(READ_HEADERS.len())).ok()?;
+    for name in READ_HEADERS {
         if let Some(value) = theirs.headers.get(&name) {
             head.insert_header(name, value.clone()).ok()?;
         }

@@ -3,7 +3,7 @@
 //!
 //! Each operation is a function of the records that it names and the store's time. It returns an
 //! answer and all changes that the store must write, in one transaction. `C + W = A + H + P` holds
-//! after each of them. No store uses it yet. docs/develop/allotments.md explains it.
+//! after each of them. The stores lend by it. docs/develop/allotments.md explains it.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 pub mod allotment;

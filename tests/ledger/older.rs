@@ -10,8 +10,9 @@ use tollgate::ledger::account::Balances;
 use tollgate::ledger::{AccountName, JournalEntry, Operation, Outcome};
 use tollgate::money::Money;
 
+use super::redis_server::RedisServer;
 use super::script::{LONG_MS, SHORT_MS, balances_text, journal_text, settle};
-use super::subject::{self, Stored, Subject, name};
+use super::subject::{self, Stored, Subject, at, name};
 use super::tables::tables;
 
 /// What that version would have written.
@@ -123,5 +124,20 @@ async fn what_an_older_version_charged_without_seeing_its_hold_is_charged_once()
         assert_eq!(store.apply(&account, &settle("a", nano(57))).await, charged);
         assert_eq!(journal_text(&store.journal(&account).await), "a=55/0");
         assert_eq!(store.expire().await, 0);
+    }
+}
+
+/// A store that a later version has changed so that this one would misread it.
+#[tokio::test]
+async fn a_redis_with_data_of_a_later_version_is_refused() {
+    let server = RedisServer::shared();
+    let section = at(server.fresh_url());
+    let client = redis::Client::open(section.url.as_str()).expect("an address");
+    let mut beside = client.get_connection().expect("a connection");
+    for (version, is_refused) in [("1", false), ("2", true)] {
+        redis::cmd("SET").arg("tollgate:data-version").arg(version).exec(&mut beside).expect("set");
+        let fault = tollgate::store::open(&section).await.err().map(|why| why.to_string());
+        let is_told = fault.as_ref().is_some_and(|why| why.contains("a later version"));
+        assert_eq!(is_told, is_refused, "{fault:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Builds the response head for the client, and selects how the body is relayed.
 
-use http::HeaderValue;
-use http::header::CONTENT_TYPE;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::{HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
@@ -15,6 +15,13 @@ use crate::gateway::settlement::funding::Funding;
 
 /// The content type of audio if the vendor sends none.
 const DEFAULT_AUDIO_TYPE: HeaderValue = HeaderValue::from_static("audio/mpeg");
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const FALLBACK_DEPTH: HeaderName = HeaderName::from_static("x-gateway-fallback-depth");
 
 /// Returns how the response of an admitted call is relayed.
 pub(crate) fn relay_mode(
@@ -72,22 +79,22 @@ pub(crate) fn build_head(
             }
             head.insert_header("x-service-characters", *characters)?;
         }
-        _ if stream => head.insert_header(CONTENT_TYPE, "text/event-stream; charset=utf-8")?,
-        _ => head.insert_header(CONTENT_TYPE, "application/json")?,
+        _ if stream => head.insert_header(CONTENT_TYPE, EVENT_STREAM)?,
+        _ => head.insert_header(CONTENT_TYPE, JSON)?,
     }
     if stream {
-        head.insert_header("cache-control", "no-cache")?;
+        head.insert_header(CACHE_CONTROL, NO_CACHE)?;
     }
     if session.req_header().version == http::Version::HTTP_10 {
         // An HTTP/1.0 client cannot read chunked encoding, so the end of the connection ends the
         // response.
         session.set_keepalive(None);
     } else {
-        head.insert_header("transfer-encoding", "chunked")?;
+        head.insert_header(TRANSFER_ENCODING, CHUNKED)?;
     }
     add_request_id(&mut head, ctx)?;
     ctx.cors.add_headers(&mut head)?;
-    head.insert_header("x-gateway-fallback-depth", ctx.access_log.fallback_depth)?;
+    head.insert_header(FALLBACK_DEPTH, ctx.access_log.fallback_depth)?;
     add_model_id(&mut head, ctx)?;
     if let Some(limit) = priced.output_limit {
         head.insert_header("x-gateway-output-limit", limit)?;
@@ -109,7 +116,7 @@ pub(crate) fn add_request_id(
     head: &mut ResponseHeader,
     ctx: &RequestContext,
 ) -> pingora::Result<()> {
-    head.insert_header("x-request-id", ctx.id.as_str())?;
+    head.insert_header(REQUEST_ID, ctx.id.as_str())?;
     if ctx.error_format == ErrorFormat::Messages {
         head.insert_header("request-id", ctx.id.as_str())?;
     }

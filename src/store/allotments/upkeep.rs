@@ -476,3 +476,6 @@ fn is_unused(state: &AccountAllotments, now_ms: i64) -> bool {
 fn is_empty(state: &AccountAllotments) -> bool {
     state.is_settled() && !state.all().any(LocalAllotment::is_out) && state.not_durable.is_empty()
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use redis::{FromRedisValue, InfoDict};
 
 use super::connection::RedisConnection;
 use crate::ledger::Unavailable;
+use crate::store::data_version::version_fault;
 
 /// The lowest supported major version of Redis. The first line of each script declares its flags,
 /// which older servers cannot read.
@@ -16,6 +17,9 @@ const REQUIRED_SETTINGS: [(&str, &str); 3] = [
     ("appendfsync", "'everysec' or 'always'"),
     ("maxmemory-policy", "'noeviction'"),
 ];
+
+/// The key of the version of the data. Without it they have the first version.
+const DATA_VERSION_KEY: &str = "tollgate:data-version";
 
 /// When Redis loads its append-only file (AOF), it runs the transactions in it as this user,
 /// whichever user had made them. It drops those that this user may not run, without an error:
@@ -32,9 +36,10 @@ const REPLAYED_COMMANDS: [&[&str]; 7] = [
     &["DEL", "tollgate:k"],
 ];
 
-/// Refuses a server that is too old. Unless the operator allows the loss of writes
-/// (`store.allow_volatile`), also refuses a server that may lose more than one second of writes, or
-/// that may drop keys when its memory is full. In a cluster every node is checked.
+/// Refuses a server that is too old, or whose data are those of a later version. Unless the operator
+/// allows the loss of writes (`store.allow_volatile`), also refuses a server that may lose more than
+/// one second of writes, or that may drop keys when its memory is full. In a cluster every node is
+/// checked.
 pub(super) async fn check_server(
     connection: &RedisConnection,
     allow_volatile: bool,
@@ -49,6 +54,11 @@ pub(super) async fn check_server(
                 "Redis {version} is too old; {REDIS_MAJOR_MIN} or newer"
             )));
         }
+    }
+    let version = redis::cmd("GET").arg(DATA_VERSION_KEY).to_owned();
+    let version: Option<u32> = connection.query(&version).await?;
+    if let Some(fault) = version.and_then(version_fault) {
+        return Err(Unavailable(fault));
     }
     if allow_volatile {
         return Ok(());

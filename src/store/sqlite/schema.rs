@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior};
 
+use super::super::data_version::{DATA_VERSION, version_fault};
 use super::kept_bytes;
 
 /// How long a connection waits for another process that writes.
@@ -274,7 +275,7 @@ fn has_tables(connection: &Connection) -> rusqlite::Result<Option<bool>> {
 /// returned switch is on, the connection does not wait for locks of other processes.
 ///
 /// # Errors
-/// The file is no store, or SQLite's own message.
+/// The file is no store, or one of a later version, or SQLite's own message.
 pub(super) fn open(
     path: &Path,
     busy_wait: Duration,
@@ -285,7 +286,16 @@ pub(super) fn open(
     if has_tables(&connection).map_err(to_message)? != Some(true) {
         return Err("it is no store of tollgate; `tollgate init` makes a new one".to_owned());
     }
+    let version = "user_version";
+    let found = connection.pragma_query_value(None, version, |row| row.get(0));
+    let found: u32 = found.map_err(to_message)?;
+    if let Some(fault) = version_fault(found) {
+        return Err(fault);
+    }
     configure(&connection, busy_wait).map_err(to_message)?;
+    if found < DATA_VERSION {
+        connection.pragma_update(None, version, DATA_VERSION).map_err(to_message)?;
+    }
     Ok((connection, skip_busy_wait))
 }
 
@@ -385,6 +395,23 @@ fn enable_wal(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_a_later_version_is_refused_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.db");
+        let wait = Duration::from_secs(5);
+        assert_eq!(create(&path, wait), Ok(true));
+        let (first, _) = open(&path, wait).expect("a store");
+        let version = |c: &Connection| {
+            c.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0)).expect("one")
+        };
+        assert_eq!(version(&first), DATA_VERSION);
+        first.pragma_update(None, "user_version", DATA_VERSION + 1).expect("written");
+        let fault = open(&path, wait).expect_err("refused");
+        assert!(fault.starts_with("a later version of tollgate has written it"), "{fault}");
+        assert_eq!(version(&first), DATA_VERSION + 1);
+    }
 
     #[test]
     fn what_was_deleted_stayed_in_the_file() {

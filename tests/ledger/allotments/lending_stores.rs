@@ -19,6 +19,9 @@ use super::super::subject::at;
 /// The sums of an account: its credit, and what is available, held, posted and written off.
 const BALANCES: [&str; 5] = ["credit", "available", "held", "posted", "written_off"];
 
+/// What has ended is kept so long on Redis, in ms.
+pub(super) const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
+
 /// A store that lends.
 #[async_trait(?Send)]
 pub(super) trait LendingStore {
@@ -101,6 +104,11 @@ fn hold_key(account: &AccountName, id: &AllotmentId) -> String {
     key(account, &format!("hold:{}", id.0))
 }
 
+/// The keys of what is left of an allotment that is over.
+fn kept_keys(account: &AccountName, id: &AllotmentId) -> [String; 2] {
+    [hold_key(account, id), key(account, &format!("calls:{}", id.0))]
+}
+
 impl LendingRedis {
     /// The database at an address.
     pub(super) async fn open(url: &str) -> LendingRedis {
@@ -130,10 +138,36 @@ impl LendingRedis {
         end.cmd("HINCRBY").arg(&balances).arg("available").arg(amount);
         end.cmd("HSET").arg(&hold).arg(&["state", "expired", "posted", "0"]);
         end.cmd("HDEL").arg(&hold).arg("line");
-        end.cmd("PEXPIRE").arg(&hold).arg(24 * 60 * 60 * 1_000);
+        end.cmd("PEXPIRE").arg(&hold).arg(DAY_MS);
         end.cmd("ZREM").arg(key(account, "open")).arg(&id.0);
         self.write(&end);
         amount
+    }
+
+    /// Voids a call whose hold the store does not have, as a version of the program does that does
+    /// not know allotments.
+    pub(super) fn void_as_before(&self, account: &AccountName, call: &str) {
+        let hold = key(account, &format!("hold:{call}"));
+        let mut void = redis::pipe();
+        void.atomic();
+        void.cmd("HSET").arg(&hold).arg(&["state", "tombstone"]);
+        void.cmd("PEXPIRE").arg(&hold).arg(DAY_MS);
+        self.write(&void);
+    }
+
+    /// For how long an allotment that is over is still kept, and what its calls were charged then,
+    /// in ms.
+    pub(super) fn kept_for(&self, account: &AccountName, id: &AllotmentId) -> [i64; 2] {
+        kept_keys(account, id).map(|key| self.read(&["PTTL", &key]))
+    }
+
+    /// Lets both go after `ms`.
+    pub(super) fn keep_for(&self, account: &AccountName, id: &AllotmentId, ms: i64) {
+        let mut expire = redis::pipe();
+        for key in kept_keys(account, id) {
+            expire.cmd("PEXPIRE").arg(key).arg(ms);
+        }
+        self.write(&expire);
     }
 }
 

@@ -12,11 +12,12 @@ use super::super::redis_server::RedisServer;
 use super::super::script::{LONG_MS, now};
 use super::super::subject::name;
 use super::events::Event;
-use super::lending_stores::{LendingRedis, LendingStore};
+use super::lending_stores::{DAY_MS, LendingRedis, LendingStore};
 use super::pair::{Pair, nano};
 
 /// An allotment that was lent so long ago, in ms, and that the store does not know is not charged.
 const OLD_MS: i64 = 13 * 60 * 60 * 1_000;
+const MINUTE_MS: i64 = 60 * 1_000;
 
 fn hold(id: &str, amount: i64) -> Operation {
     let (id, amount) = (id.to_owned(), nano(amount));
@@ -92,6 +93,100 @@ async fn nobody_waits_for_a_gateway_that_is_gone_and_whose_allotment_an_older_ve
     }
     assert_eq!(told, Outcome::Insufficient(Money::ZERO), "it waits for ever");
     pair.compare(&"all of it").await;
+}
+
+/// Its own late update took it out of the count once more, so that the other one was not called
+/// back.
+#[tokio::test]
+async fn an_allotment_that_an_older_version_swept_was_counted_out_twice() {
+    let server = RedisServer::shared();
+    let redis = LendingRedis::open(&server.fresh_url()).await;
+    let mut pair = Pair::new(&redis, name("counted"), 1).await;
+    pair.happen(0, Event::Pay(10_000)).await;
+    for at in [0, 1] {
+        pair.happen(at, Event::Update { free: 300 }).await;
+    }
+    let id = pair.gateways[0].local.id().clone();
+    assert_eq!(redis.expire_as_before(&pair.account, &id), 300);
+    pair.expire_purely(&id);
+
+    assert_eq!(pair.submit(hold("all", 10_000)).await, Outcome::Wait, "who counts anew");
+    pair.update(0, 300).await;
+    assert_eq!(pair.submit(hold("all", 10_000)).await, Outcome::Wait, "the other has 300 free");
+    pair.update(1, 0).await;
+    assert_eq!(pair.submit(hold("all", 10_000)).await, Outcome::Held(nano(10_000)));
+    pair.finish().await;
+}
+
+/// The older version leaves a tombstone, and nothing that says that there is one.
+#[tokio::test]
+async fn a_call_that_an_older_version_had_voided_was_charged() {
+    let server = RedisServer::shared();
+    let redis = LendingRedis::open(&server.fresh_url()).await;
+    let ended = Event::End { which: 0, charge: 7 };
+    let noted = vec![Event::Checkpoint { which: 0, charge: 7 }, Event::Update { free: 300 }];
+    for (how, before, after) in [
+        ("update", Vec::new(), vec![ended.clone(), Event::Update { free: 300 }]),
+        ("successor", Vec::new(), vec![ended, Event::Kill]),
+        ("expiry", noted, vec![Event::Expire]),
+    ] {
+        let account = name(how);
+        let mut pair = Pair::new(&redis, account.clone(), 1).await;
+        let begun = [Event::Pay(10_000), Event::Update { free: 300 }, Event::Hold(20)];
+        for event in begun.into_iter().chain(before) {
+            pair.happen(0, event).await;
+        }
+        let call = pair.gateways[0].open[0].clone();
+        redis.void_as_before(&account, &call);
+        pair.void_purely(&call);
+        for event in after {
+            pair.happen(0, event).await;
+        }
+        pair.compare(&how).await;
+        pair.finish().await;
+        let journal = redis.ledger().read_journal(&account, 0, 100).await.expect("a journal");
+        assert!(journal.is_empty(), "{how}: {journal:?}");
+        assert_eq!(redis.raw_balances(&account), [10_000, 10_000, 0, 0, 0], "{how}");
+    }
+}
+
+/// The charges of checkpoints were kept for a day after the expiry, and the allotment for a day
+/// after each late end.
+#[tokio::test]
+async fn a_late_end_was_charged_in_full_after_its_checkpoint() {
+    let server = RedisServer::shared();
+    let redis = LendingRedis::open(&server.fresh_url()).await;
+    let mut pair = Pair::new(&redis, name("late"), 1).await;
+    let (account, id) = (pair.account.clone(), pair.gateways[0].local.id().clone());
+    let expect_about_a_day = |after: &str| {
+        let kept = redis.kept_for(&account, &id);
+        let is_about_a_day = |ms: &i64| (DAY_MS - MINUTE_MS..=DAY_MS).contains(ms);
+        assert!(kept.iter().all(is_about_a_day), "{kept:?} after {after}");
+    };
+    for event in [
+        Event::Pay(10_000),
+        Event::Update { free: 300 },
+        Event::Hold(20),
+        Event::Hold(20),
+        Event::Checkpoint { which: 0, charge: 7 },
+        Event::Update { free: 300 },
+        Event::Expire,
+    ] {
+        pair.happen(0, event).await;
+    }
+    expect_about_a_day("the expiry");
+    redis.keep_for(&account, &id, MINUTE_MS);
+    for event in [Event::End { which: 1, charge: 5 }, Event::Update { free: 300 }] {
+        pair.happen(0, event).await;
+    }
+    expect_about_a_day("the late end of the other call");
+    for event in [Event::End { which: 0, charge: 10 }, Event::Update { free: 300 }] {
+        pair.happen(0, event).await;
+    }
+    let journal = redis.ledger().read_journal(&account, 0, 100).await.expect("a journal");
+    let amounts: Vec<i64> = journal.iter().map(|entry| entry.amount.nano()).collect();
+    assert_eq!(amounts, [7, 5, 3]);
+    pair.finish().await;
 }
 
 fn end(call: &str) -> CallEnd {
