@@ -15,7 +15,7 @@ use super::shared_store::RedisStore;
 use super::sweep::ACCOUNTS_PER_SCAN;
 use crate::ledger::account::Balances;
 use crate::ledger::prepaid::answer::{AllotmentStatus, LedgerAnswer};
-use crate::ledger::prepaid::records::AllotmentId;
+use crate::ledger::prepaid::records::{AllotmentId, CallEnd};
 use crate::ledger::prepaid::update::AllotmentUpdate;
 use crate::ledger::{AccountName, Unavailable};
 use crate::metrics::record_write_off;
@@ -226,6 +226,10 @@ fn update_call(keys: &AccountKeys, update: &AllotmentUpdate, may_lend: bool) -> 
         call.arg(amount.nano());
     }
     call.arg(demand.open_calls);
+    match covered_sum(&update.ends) {
+        Some(sum) => call.arg(sum.nano()),
+        None => call.arg(""),
+    };
     for end in update.ends.iter().chain(&update.checkpoints) {
         call.arg(&end.call).arg(end.held.nano());
         match end.charge {
@@ -235,6 +239,15 @@ fn update_call(keys: &AccountKeys, update: &AllotmentUpdate, may_lend: bool) -> 
         call.arg(&end.line);
     }
     call
+}
+
+/// Returns the sum of the charges of ends; `None` if one of them is not charged, or not covered by
+/// its hold.
+fn covered_sum(ends: &[CallEnd]) -> Option<Money> {
+    ends.iter().try_fold(Money::ZERO, |sum, end| {
+        let charge = end.charge.filter(|charge| *charge <= end.held)?;
+        sum.checked_add(charge).ok()
+    })
 }
 
 /// Parses the reply to an update; `None` if there is no such account.

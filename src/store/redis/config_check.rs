@@ -36,10 +36,10 @@ const REPLAYED_COMMANDS: [&[&str]; 7] = [
     &["DEL", "tollgate:k"],
 ];
 
-/// Refuses a server that is too old, or whose data are those of a later version. Unless the operator
-/// allows the loss of writes (`store.allow_volatile`), also refuses a server that may lose more than
-/// one second of writes, or that may drop keys when its memory is full. In a cluster every node is
-/// checked.
+/// Refuses a server that is too old, or whose data are those of a later version. Unless the
+/// operator allows the loss of writes (`store.allow_volatile`), also refuses a server that may lose
+/// more than one second of writes, or that may drop keys when its memory is full. In a cluster
+/// every node is checked.
 pub(super) async fn check_server(
     connection: &RedisConnection,
     allow_volatile: bool,

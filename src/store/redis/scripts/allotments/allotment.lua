@@ -15,6 +15,9 @@ local tag = tag_of(account_key)
 local id = ARGV[1]
 local now = now_ms()
 
+-- Whether there are any.
+local has_checkpoints = redis.call('EXISTS', calls_key) == 1
+
 -- What the store writes at the end: lines of the journal, and the calls whose checkpoints go.
 local lines, ended_calls = {}, {}
 -- Whether the store may have holds of the calls whose ends are posted. A call whose hold was in the
@@ -93,7 +96,7 @@ end
 
 -- Posts the end of a call out of an allotment that is out.
 local function post_end(account, allotment, call, held, charge, line)
-  table.insert(ended_calls, call)
+  if has_checkpoints then table.insert(ended_calls, call) end
   if charge == '' then return end
   -- Whoever was told that the call is void may have made it again.
   if has_holds and is_voided(call) then
