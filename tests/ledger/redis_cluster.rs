@@ -10,13 +10,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Slots that each of the masters begins with.
 const SLOTS: [(u16, u16); 3] = [(0, 5_460), (5_461, 10_922), (10_923, 16_383)];
 /// One that says nothing for two seconds is given up by the others.
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 8] = [
     "--cluster-enabled",
     "yes",
     "--cluster-node-timeout",
     "2000",
     "--repl-diskless-sync-delay",
     "0",
+    "--repl-ping-replica-period",
+    "1",
 ];
 
 /// The masters, then their replicas in the same order.
@@ -59,11 +61,15 @@ fn joined(nodes: Vec<RedisServer>, ports: &[u16]) -> Vec<RedisServer> {
             replica.try_command(&["CLUSTER", "REPLICATE", &id]).is_ok()
         });
     }
+    // A replica that is online gets nothing before its first acknowledgement, up to a second later.
+    let has_acknowledged =
+        |master: &RedisServer| !says(master, &["INFO", "replication"], "state=online,offset=0,");
     until("the cluster is whole", || {
         let replicas = &nodes[3..];
         nodes.iter().all(|node| says(node, &["CLUSTER", "INFO"], "cluster_state:ok"))
             && replicas.iter().all(|one| says(one, &["INFO"], "master_link_status:up"))
             && nodes[..3].iter().all(|one| says(one, &["INFO"], "state=online"))
+            && nodes[..3].iter().all(has_acknowledged)
     });
     nodes
 }

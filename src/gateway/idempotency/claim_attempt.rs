@@ -230,12 +230,16 @@ impl ClaimAttempt<'_> {
     /// process may have that is away, is not made later. `false` if that charge was made just now.
     async fn wins_race(&self) -> Result<bool, ApiError> {
         let ClaimAttempt { gateway, account, key, id, .. } = self;
-        let race = id.race_key(RaceSide::Retry, key.owner.clone());
-        let claim = gateway.reply_store.claim_key(account, &race, &ClaimMode::IfFree, 0);
-        match gateway.with_ledger_timeout("repeat", claim).await {
-            Ok(ClaimResult::ContentMismatch) => Ok(false),
-            Ok(_) => Ok(true),
-            Err(_) => Err(ServerError::LedgerUnavailable.into()),
+        let (race, mut mode) = (id.race_key(RaceSide::Retry, key.owner.clone()), ClaimMode::IfFree);
+        loop {
+            let claim = gateway.reply_store.claim_key(account, &race, &mode, 0);
+            match gateway.with_ledger_timeout("repeat", claim).await {
+                Ok(ClaimResult::ContentMismatch) => return Ok(false),
+                // An earlier retry came to nothing. The entry names the one whose charge counts.
+                Ok(ClaimResult::Expired { owner }) => mode = ClaimMode::TakeOver(owner),
+                Ok(_) => return Ok(true),
+                Err(_) => return Err(ServerError::LedgerUnavailable.into()),
+            }
         }
     }
 

@@ -88,6 +88,12 @@ impl SupersededCheck {
         if claimed != ClaimResult::ContentMismatch {
             return Ok(false);
         }
+        // The call itself may be the retry.
+        let key = attempt.race_key(RaceSide::Retry, id.to_owned());
+        let claimed = self.reply_store.claim_key(account, &key, &ClaimMode::IfFree, 0).await?;
+        if claimed == ClaimResult::Claimed {
+            return Ok(false);
+        }
         log::warn!(
             event = "attempt_superseded", request_id = id;
             "call not charged; a retry was made while its process was away"
