@@ -114,8 +114,75 @@ fn begun_at(call: &str) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::begun_at;
+    use std::time::Duration;
+
+    use async_trait::async_trait;
+
+    use super::*;
     use crate::clock::unix_ms;
+    use crate::idempotency::{AttemptId, FirstAttempts, encode_digest};
+    use crate::ledger::{Leases, Ledger};
+    use crate::money::Money;
+    use crate::store::StoreSection;
+    use crate::store::redis::{PendingEnds, RedisStore};
+    use crate::store::sqlite::SqliteStore;
+
+    /// Has told all ends.
+    struct Told;
+
+    #[async_trait]
+    impl PendingEnds for Told {
+        async fn tell_ends(&self, _: &AccountName) -> Result<(), Unavailable> {
+            Ok(())
+        }
+    }
+
+    /// A check at a gateway that has not polled the others yet.
+    fn young_gateway(reply_store: Arc<dyn ReplyStore>) -> SupersededCheck {
+        let fleet = RedisFleet::new(
+            Arc::new(RedisStore::new(StoreSection::default())),
+            FirstAttempts::default(),
+            Leases::default(),
+            reply_store.clone(),
+            Duration::from_secs(60),
+            Arc::new(Told),
+        );
+        SupersededCheck { reply_store, fleet: Arc::new(fleet) }
+    }
+
+    #[tokio::test]
+    async fn a_retry_that_was_made_anew_at_a_young_gateway_was_free() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ledger.db");
+        SqliteStore::create(&path).expect("a file");
+        let store = Arc::new(SqliteStore::open(&path).expect("a store"));
+        let account = AccountName::parse("ada").expect("a name");
+        store.open_account(&account).await.expect("an account");
+        let check = young_gateway(store.clone());
+        let attempt = AttemptId { endpoint: "chat".into(), content: [7; 32] };
+        let line = format!(
+            r#"{{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m","vendor":"v",
+            "route":"a","depth":0,"usage":{{"prompt_tokens":3,"completion_tokens":2}},
+            "basis":"reported","price_version":"p",
+            "retry_digest":"{}"}}"#,
+            encode_digest(&attempt.content)
+        );
+        let end = |call: &str| CallEnd {
+            call: call.to_owned(),
+            key: None,
+            held: Money::ZERO,
+            charge: Some(Money::ZERO),
+            windows: Vec::new(),
+            line: line.clone(),
+        };
+        let retry = attempt.race_key(RaceSide::Retry, "retry".to_owned());
+        let entered = store.claim_key(&account, &retry, &ClaimMode::IfFree, 0).await;
+        assert_eq!(entered, Ok(ClaimResult::Claimed));
+        for (call, is_superseded) in [("retry", false), ("first", true), ("retry", false)] {
+            let found = check.is_superseded(&account, &end(call), true).await;
+            assert_eq!(found, Ok(is_superseded), "{call}");
+        }
+    }
 
     #[test]
     fn the_id_of_a_call_says_when_it_began() {
