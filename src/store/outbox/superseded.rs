@@ -161,8 +161,8 @@ mod tests {
         let check = young_gateway(store.clone());
         let attempt = AttemptId { endpoint: "chat".into(), content: [7; 32] };
         let line = format!(
-            r#"{{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m","vendor":"v",
-            "route":"a","depth":0,"usage":{{"prompt_tokens":3,"completion_tokens":2}},
+            r#"{{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m",
+            "vendor":"v","route":"a","depth":0,"usage":{{"prompt_tokens":3,"completion_tokens":2}},
             "basis":"reported","price_version":"p",
             "retry_digest":"{}"}}"#,
             encode_digest(&attempt.content)
