@@ -135,7 +135,11 @@ async fn a_redis_with_data_of_a_later_version_is_refused() {
     let client = redis::Client::open(section.url.as_str()).expect("an address");
     let mut beside = client.get_connection().expect("a connection");
     for (version, is_refused) in [("1", false), ("2", true)] {
-        redis::cmd("SET").arg("tollgate:data-version").arg(version).exec(&mut beside).expect("set");
+        redis::cmd("SET")
+            .arg("tollgate:schema-version")
+            .arg(version)
+            .exec(&mut beside)
+            .expect("set");
         let fault = tollgate::store::open(&section).await.err().map(|why| why.to_string());
         let is_told = fault.as_ref().is_some_and(|why| why.contains("a later version"));
         assert_eq!(is_told, is_refused, "{fault:?}");
