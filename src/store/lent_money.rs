@@ -11,6 +11,12 @@ use crate::ledger::{Outcome, Unavailable};
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// See [`RETRY_PAUSE_MIN`].
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(40);
+
+/// Returns the error for a caller that has waited in vain.
+pub(super) fn still_lent() -> Unavailable {
+    Unavailable("the money is lent to another gateway".to_owned())
+}
+
 /// Whether an outcome says that money which is lent would help.
 pub(super) fn is_lent(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Wait | Outcome::HeldInPart(_))

@@ -180,6 +180,21 @@ pub struct CallEnd {
     pub line: String,
 }
 
+#[cfg(test)]
+impl CallEnd {
+    /// Makes the end of a call that held nothing and is not charged.
+    pub(crate) fn uncharged(call: &str) -> CallEnd {
+        CallEnd {
+            call: call.to_owned(),
+            key: None,
+            held: Money::ZERO,
+            charge: None,
+            windows: Vec::new(),
+            line: String::new(),
+        }
+    }
+}
+
 /// What a transfer was, beside its amount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TransferKind {

@@ -88,7 +88,7 @@ pub(super) struct AccountAllotments {
     pub(super) is_due: bool,
     /// When the last update was sent.
     pub(super) updated_at: i64,
-    /// Whether the store has refused the last update for good.
+    /// Whether the store has refused one of the last updates for good.
     pub(super) is_refused: bool,
     /// Open calls that no lease keeps alive any more, and since when.
     pub(super) abandoned: BTreeMap<String, i64>,

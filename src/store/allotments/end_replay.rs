@@ -261,18 +261,10 @@ fn log_unread(place: &Path, why: &io::Error) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::money::Money;
 
     #[test]
     fn ends_are_told_in_runs_without_a_gap() {
-        let end = |call: u64| CallEnd {
-            call: call.to_string(),
-            key: None,
-            held: Money::ZERO,
-            charge: None,
-            windows: Vec::new(),
-            line: String::new(),
-        };
+        let end = |call: u64| CallEnd::uncharged(&call.to_string());
         let numbers = (3..=300).chain([302, 303]);
         let runs = consecutive(numbers.map(|seq| (seq, end(seq))).collect());
         let shape: Vec<_> = runs.iter().map(|(first, run)| (*first, run.len())).collect();

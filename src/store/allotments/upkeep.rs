@@ -107,7 +107,7 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         let mut ids = Vec::new();
         {
             let mut state = busy.lock();
-            (state.is_due, state.updated_at) = (false, now);
+            (state.is_due, state.updated_at, state.is_refused) = (false, now, false);
             ids.extend(state.all().map(|local| local.id().clone()));
         }
         for id in ids {
@@ -139,7 +139,6 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         METRICS.allotment_updates.inc();
         METRICS.allotment_ends.inc_by(told);
         let mut state = busy.lock();
-        state.is_refused = false;
         let Some(local) = state.all_mut().find(|local| local.id() == id) else { return Ok(()) };
         let is_lost = matches!(answer, None | Some(LedgerAnswer::UnknownAllotment));
         if is_lost && local.has_untold() {

@@ -160,7 +160,6 @@ fn read_segment(segment: &Path) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::ledger::prepaid::records::CallEnd;
-    use crate::money::Money;
 
     fn key(allotment: &str) -> AllotmentKey {
         let account = AccountName::parse("ada").expect("a name");
@@ -168,14 +167,7 @@ mod tests {
     }
 
     fn lines(allotment: &str, seqs: impl IntoIterator<Item = u64>) -> Vec<u8> {
-        let end = |seq: u64| CallEnd {
-            call: seq.to_string(),
-            key: None,
-            held: Money::ZERO,
-            charge: None,
-            windows: Vec::new(),
-            line: String::new(),
-        };
+        let end = |seq: u64| CallEnd::uncharged(&seq.to_string());
         let (account, id) = key(allotment);
         let line = |seq| end_record::encode_end(&account, &id, 5, seq, &end(seq));
         seqs.into_iter().flat_map(line).collect()

@@ -422,14 +422,7 @@ mod tests {
                 &AllotmentId("b".to_owned()),
                 lent_at,
                 seq,
-                &CallEnd {
-                    call: seq.to_string(),
-                    key: None,
-                    held: Money::ZERO,
-                    charge: None,
-                    windows: Vec::new(),
-                    line: String::new(),
-                },
+                &CallEnd::uncharged(&seq.to_string()),
             );
             parse_ends(&file).0.remove(0)
         };

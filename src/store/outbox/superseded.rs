@@ -168,12 +168,9 @@ mod tests {
             encode_digest(&attempt.content)
         );
         let end = |call: &str| CallEnd {
-            call: call.to_owned(),
-            key: None,
-            held: Money::ZERO,
             charge: Some(Money::ZERO),
-            windows: Vec::new(),
             line: line.clone(),
+            ..CallEnd::uncharged(call)
         };
         let retry = attempt.race_key(RaceSide::Retry, "retry".to_owned());
         let entered = store.claim_key(&account, &retry, &ClaimMode::IfFree, 0).await;

@@ -332,9 +332,7 @@ impl RedisStore {
                     }
                 }));
             }
-            Some("wait") => {
-                return Err(Unavailable("the money is lent to another gateway".to_owned()));
-            }
+            Some("wait") => return Err(lent_money::still_lent()),
             Some("crowded") => return Ok(Some(PlaceResult::TooManyOpen)),
             Some("late") => return Err(deadline_error()),
             _ => {}

@@ -37,8 +37,8 @@ impl JobQueue for SqliteStore {
             })
         };
         let is_lent = |placed: &Placement| matches!(placed, Ok(None));
-        let lent = || Unavailable("the money is lent to another gateway".to_owned());
-        lent_money::retry(place, is_lent, self.lent_wait).await??.ok_or_else(lent)
+        let placed = lent_money::retry(place, is_lent, self.lent_wait).await??;
+        placed.ok_or_else(lent_money::still_lent)
     }
 
     async fn find_job(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
