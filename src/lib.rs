@@ -6,6 +6,7 @@ pub mod cli;
 pub(crate) mod clock;
 pub mod conf;
 pub mod dialect;
+mod failpoints;
 pub(crate) mod files;
 pub mod gateway;
 pub(crate) mod hex;

@@ -6,6 +6,8 @@ mod audit;
 mod billing;
 mod chat;
 mod cli;
+#[cfg(debug_assertions)]
+mod crash_points;
 mod edges;
 mod endpoints;
 mod errors;

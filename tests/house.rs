@@ -2,15 +2,17 @@
 
 use std::path::Path;
 
+mod failpoints;
 mod files;
 
 const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 19] = [
+const ARROWS: [(&str, &str); 20] = [
     ("backoff", ""),
     ("clock", ""),
+    ("failpoints", ""),
     ("hex", ""),
     ("money", ""),
     ("toml_reader", ""),
@@ -23,12 +25,15 @@ const ARROWS: [(&str, &str); 19] = [
     ("kv_cache", "ledger"),
     ("idempotency", "hex ledger"),
     ("catalogue", "hex money dialect toml_reader"),
-    ("store", "backoff clock hex jobs ledger money metrics kv_cache permissions idempotency"),
+    (
+        "store",
+        "backoff clock failpoints hex jobs ledger money metrics kv_cache permissions idempotency",
+    ),
     ("jobs", "backoff clock ledger settlement catalogue dialect money metrics files toml_reader"),
     (
         "gateway",
-        "backoff clock hex jobs ledger settlement kv_cache idempotency catalogue dialect money \
-         metrics files toml_reader",
+        "backoff clock failpoints hex jobs ledger settlement kv_cache idempotency catalogue \
+         dialect money metrics files toml_reader",
     ),
     ("conf", "gateway jobs store files catalogue toml_reader"),
     (

@@ -14,6 +14,7 @@ use super::lent_money;
 use super::outbox::{Outbox, OutboxTarget};
 use super::redis::PendingEnds as _;
 use crate::clock::boottime_ms;
+use crate::failpoints::failpoint;
 use crate::ledger::account::Balances;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalExtension, NumberedEnd};
@@ -91,6 +92,7 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
             }
             Operation::Settle { id, charge, line, .. } => {
                 let ended = local.end(id, *charge, line, &[]);
+                failpoint!("end_in_memory");
                 let posted = Outcome::Posted { amount: *charge, written_off: Money::ZERO };
                 self.log_end(busy, local, ended, posted)
             }
@@ -117,6 +119,7 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
         match ended {
             Ok(Some(NumberedEnd { seq, end })) => {
                 self.book.ends.append(&busy.name, local.id(), local.lent_at(), seq, &end);
+                failpoint!("end_written");
                 LocalStep::Done(outcome)
             }
             Ok(None) => LocalStep::Done(outcome),

@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use super::redis::{RedisStore, RunScripts};
 use super::section::StoreSection;
 use super::sqlite::SqliteStore;
+use crate::failpoints::failpoint;
 use crate::hex::to_hex;
 use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
@@ -112,9 +113,11 @@ impl<B: OutboxTarget> Outbox<B> {
         };
         let delivered = self.store.deliver(key.account(), void.as_ref().unwrap_or(op)).await;
         let (answer, run_id) = delivered.inspect_err(|_| self.log.record_refusal())?;
+        failpoint!("settlement_committed");
         if let Some(run_id) = run_id {
             self.log.record_ack(key, run_id.as_ref());
         }
+        failpoint!("settlement_noted");
         Ok(answer)
     }
 }
@@ -351,10 +354,13 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
             return Receipt::start(async move { self.deliver_entry(&key, &op).await });
         }
         Receipt::start(async move {
-            if matches!(op, Operation::Hold { .. }) {
+            let is_hold = matches!(op, Operation::Hold { .. });
+            if is_hold {
                 self.log.check_writable()?;
             }
-            self.store.submit(account, op).await.inspect_err(|_| self.log.record_refusal())
+            let answer = self.store.submit(account, op).await;
+            failpoint!("hold_placed", if is_hold && matches!(answer, Ok(Outcome::Held(_))));
+            answer.inspect_err(|_| self.log.record_refusal())
         })
     }
 

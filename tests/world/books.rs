@@ -1,5 +1,6 @@
 //! What the command line tells of an account.
 
+use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::time::Instant;
 
@@ -128,6 +129,15 @@ impl World {
     /// Waits until nothing is held, whatever was charged, and proves the books.
     pub(crate) async fn nothing_held(&self) -> Vec<Charge> {
         self.books(|balances, _| balances.held == 0).await
+    }
+
+    /// Waits until nothing is held and all of these calls are charged, and proves the books.
+    pub(crate) async fn at_rest_with(&self, calls: &BTreeSet<String>) -> Vec<Charge> {
+        self.books(|balances, charges| {
+            let charged: BTreeSet<&str> = charges.iter().map(|c| c.request_id.as_str()).collect();
+            balances.held == 0 && calls.iter().all(|call| charged.contains(call.as_str()))
+        })
+        .await
     }
 
     /// Waits until the books are as expected. They are read in two steps, so they are read again

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -48,16 +49,23 @@ impl Process {
         let log = folder.join(format!("{name}.log"));
         // Another process may take a port before the gateway does, so a few are tried.
         for _ in 0..3 {
-            let address = || format!("127.0.0.1:{}", free_port());
-            let mut started = command(folder);
-            started.envs(env.iter().copied()).arg("serve");
-            let addresses = Addresses { http: address(), admin: address() };
-            let mut process = Process::spawn(started, &log, addresses);
+            let mut process = Process::serve(command(folder), &log, env);
             if process.ready().await {
                 return process;
             }
         }
         panic!("the gateway does not start:\n{}", std::fs::read_to_string(log).unwrap_or_default());
+    }
+
+    /// Starts the gateway of a folder, and does not wait for it: it may end before it is ready.
+    pub(super) fn start_doomed(folder: &Path, name: &str, env: &[(&str, &str)]) -> Process {
+        Process::serve(command(folder), &folder.join(format!("{name}.log")), env)
+    }
+
+    fn serve(mut command: Command, log: &Path, env: &[(&str, &str)]) -> Process {
+        let address = || format!("127.0.0.1:{}", free_port());
+        command.envs(env.iter().copied()).arg("serve");
+        Process::spawn(command, log, Addresses { http: address(), admin: address() })
     }
 
     /// Starts another gateway of the folder in the place of one that runs, and waits until it is
@@ -142,6 +150,11 @@ impl Process {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Instant::now()
+    }
+
+    /// The number of the signal that has ended it, if one has.
+    pub(crate) fn ended_by(&mut self) -> Option<i32> {
+        self.child.try_wait().ok().flatten()?.signal()
     }
 
     /// Ends it at once.

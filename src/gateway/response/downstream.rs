@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
+use crate::failpoints::failpoint;
 use crate::gateway::budgets::answers::{AnswerBudget, AnswerPermit};
 
 /// Output that is ready is collected up to this many bytes and written at once. Longer output is
@@ -134,6 +135,8 @@ impl Downstream<'_> {
         };
         let now = Instant::now();
         self.write_time += now - began;
+        failpoint!("reply_begun", if self.is_stream && !end);
+        failpoint!("reply_sent", if end);
         if written.is_err() {
             session.set_keepalive(None);
             self.http10_buffer = None;

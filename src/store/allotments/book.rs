@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::busy_account::AccountAllotments;
 use crate::clock::boottime_ms;
+use crate::failpoints::failpoint;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalAnswer, NumberedEnd};
 use crate::ledger::prepaid::records::AllotmentId;
@@ -111,6 +112,7 @@ impl AllotmentBook {
         let (wanted, age) = (state.load.load(now).free, now.saturating_sub(state.updated_at));
         let Some(local) = state.current.as_mut() else { return false };
         let held = local.hold(call, None, amount, &[], now) == Ok(LocalAnswer::Held);
+        failpoint!("hold_made_in_memory", if held);
         let free = local.free(now);
         // More is asked for before there is nothing left. Where nothing is lent, that may be over.
         let is_short = wanted.saturating_sub(free) > free;

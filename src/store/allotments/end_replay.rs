@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::book::AllotmentBook;
 use super::store::AllotmentStore;
+use crate::failpoints::failpoint;
 use crate::ledger::Unavailable;
 use crate::ledger::prepaid::answer::LedgerAnswer;
 use crate::ledger::prepaid::records::{AllotmentId, CallEnd};
@@ -166,6 +167,7 @@ async fn tell_missing(
             for run in consecutive(ends.ends) {
                 told += run.1.len();
                 is_accepted &= tell_run(store, &key, ends.lent_at, run, &mut known).await?;
+                failpoint!("ends_replayed");
             }
         }
     }
@@ -232,6 +234,7 @@ async fn end_allotments(store: &impl AllotmentStore, run: &str) -> Result<(), Un
     for (account, id, lent_at) in store.list_allotments(run).await? {
         let replay = AllotmentUpdate::replay(id, lent_at, 1, Vec::new());
         store.update_allotment(&account, AllotmentUpdate { retires: true, ..replay }).await?;
+        failpoint!("dead_allotment_ended");
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use super::busy_account::AccountAllotments;
 use super::end_replay::{self, EndReplay, ReplayError, read_blocking, unread};
 use super::store::AllotmentStore;
 use crate::clock::boottime_ms;
+use crate::failpoints::failpoint;
 use crate::ledger::Unavailable;
 use crate::ledger::prepaid::answer::LedgerAnswer;
 use crate::ledger::prepaid::local::LocalAllotment;
@@ -135,11 +136,15 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         };
         let update = update.map_err(|why| Unavailable(why.to_string()))?;
         let told = update.ends.len() as u64;
+        failpoint!("update_made");
         let answer = self.store.update_allotment(&busy.name, update).await?;
+        failpoint!("update_committed");
         METRICS.allotment_updates.inc();
         METRICS.allotment_ends.inc_by(told);
         let mut state = busy.lock();
         let Some(local) = state.all_mut().find(|local| local.id() == id) else { return Ok(()) };
+        failpoint!("allotment_lent", if local.lent_at() == 0);
+        failpoint!("all_given_back", if local.lent_at() > 0 && !local.is_out());
         let is_lost = matches!(answer, None | Some(LedgerAnswer::UnknownAllotment));
         if is_lost && local.has_untold() {
             log::error!(
@@ -164,6 +169,8 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
             return Ok(());
         }
         let known_seq = local.known_seq();
+        failpoint!("update_noted");
+        failpoint!("recall_noted", if local.is_tight() && local.has_free());
         // What was kept while the money was called back goes back at once.
         if local.has_untold() || (local.is_tight() && local.has_free()) {
             self.book.mark_due(busy, &mut state);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::end_files::EndFiles;
 use super::segment_dir::{SegmentDir, SegmentKind};
+use crate::failpoints::failpoint;
 
 /// The folder of a process that has ended, with the ends that it left. As long as this value lives,
 /// no other process adopts the folder.
@@ -61,7 +62,11 @@ impl OrphanedEnds {
     /// Removes the segments and the folder, once the store has all ends durably. What cannot be
     /// removed is adopted again later.
     pub(in crate::store) fn remove(self) {
-        let is_gone = |file: &PathBuf| fs::remove_file(file).is_ok();
+        let is_gone = |file: &PathBuf| {
+            let removed = fs::remove_file(file);
+            failpoint!("dead_segment_removed");
+            removed.is_ok()
+        };
         let files = self.dir.list_segments(SegmentKind::AllotmentEnds);
         // The folder of a segment that stays keeps the id of its store.
         if files.is_ok_and(|files| files.iter().filter(|file| !is_gone(file)).count() == 0) {

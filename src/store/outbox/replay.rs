@@ -16,6 +16,7 @@ use super::segment_files;
 use super::settlement_log::{HoldEndKey, SettlementLog};
 use super::target::ServerRun;
 use super::{job_orders, started_calls};
+use crate::failpoints::failpoint;
 use crate::idempotency::{ClaimMode, ReplyStore};
 use crate::ledger::{AccountName, Outcome, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
@@ -425,6 +426,7 @@ impl SegmentReplay {
         answer: &Outcome,
         outcome: &mut ReplayOutcome,
     ) {
+        failpoint!("settlement_replayed");
         self.record_applied(run, entry, outcome);
         outcome.delivered += 1;
         METRICS.outbox_replayed.inc();

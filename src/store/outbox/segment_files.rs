@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::fsync_thread::FsyncThread;
 use super::segment_dir::{SegmentDir, SegmentKind};
+use crate::failpoints::failpoint;
 use crate::metrics::METRICS;
 
 /// The size of a segment in bytes. A segment ends when it is full, or when it is older than
@@ -211,6 +212,7 @@ pub(super) fn create_segment(
 ) -> io::Result<Arc<File>> {
     let path = dir.segment_path(kind, number);
     let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+    failpoint!("ends_segment_created", if kind == SegmentKind::AllotmentEnds);
     if let Err(why) = file.set_len(SEGMENT_BYTES_MAX) {
         // So that the next attempt can create it.
         let _ = std::fs::remove_file(path);

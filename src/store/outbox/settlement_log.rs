@@ -23,6 +23,7 @@ use super::segment_files::{self, SegmentFiles};
 use super::started_calls::StartedCalls;
 use super::superseded::SupersededCheck;
 use crate::clock::unix_ms;
+use crate::failpoints::failpoint;
 use crate::idempotency::IdempotencyKey;
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::metrics::METRICS;
@@ -214,6 +215,7 @@ impl SettlementLog {
             let (key, line) = (key.clone(), unwritten_line);
             state.unwritten.insert(seq, UnwrittenLine { key, line, acked_at: None });
         }
+        failpoint!("settlement_line_written");
         let segment = state.files.number();
         let now = Instant::now();
         let pending =

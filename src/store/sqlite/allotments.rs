@@ -10,6 +10,7 @@ use super::allotment_rows::{self, AllotmentRowKey};
 use super::holds;
 use super::write_txn::WriteTxn;
 use crate::clock::unix_ms;
+use crate::failpoints::failpoint;
 use crate::ledger::AccountName;
 use crate::ledger::account::{Balances, HoldState, Posting};
 use crate::ledger::prepaid::allotment;
@@ -206,6 +207,7 @@ fn save(
             lending.write_times(conn, account)?;
         }
     }
+    failpoint!("update_in_transaction");
     Ok(answer)
 }
 

@@ -7,6 +7,7 @@ use super::accounts::read_money;
 use super::write_txn::WriteTxn;
 use super::{allotment_rows, allotments};
 use crate::clock::unix_ms;
+use crate::failpoints::failpoint;
 use crate::ledger::account::{self, Balances, HoldRecord, HoldState, Transition};
 use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::{AccountName, Operation, Outcome, SweepReport};
@@ -67,6 +68,7 @@ pub(super) fn apply_operation(
         save_transition(txn, name, HoldKey { account, id }, known.as_ref(), &step)?;
     }
     txn.set_balances(name, after);
+    failpoint!("settlement_in_transaction", if matches!(op, Operation::Settle { .. }));
     match step.answer {
         Outcome::Insufficient(_) if recall_for(txn, name, &after, op)? => Ok(Outcome::Wait),
         Outcome::Held(held) if held < op.wanted() && recall_for(txn, name, &after, op)? => {

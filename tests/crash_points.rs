@@ -1,0 +1,217 @@
+//! Gateways that kill themselves at each point where a call, an update of an allotment or an
+//! adoption can be cut in two: what was answered is charged once, and nothing stays held.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::world::{Answer, CHAT, Charge, Offer, Process, SPEECH, Store, World, with};
+
+const AT_ONCE: usize = 16;
+/// A point that a call can reach is reached by one of so many.
+const BURST: usize = 1_000;
+/// So many calls are made of the gateway that is left.
+const CALLS_AFTER: usize = 16;
+/// Of the first calls, so many are all small.
+const SMALL_CALLS: usize = 60;
+const SPEECH_CHARACTERS: usize = 4_000;
+const SPEECH_COST: i64 = 4_000 * 15_000;
+/// What a chat costs: ten tokens in, ten out. A stream has begun before it ends.
+const CHAT_COST: i64 = 10 * 5_000 + 10 * 30_000;
+const VENDOR: &str = "prompt=10;completion=10;chunk-delay=1";
+/// The machine may have more to do than it can. What no successor knows of is held for a lease.
+const CONF: &str = "[timeouts]\nledger_ms = 10_000\nlease_ms = 1_000";
+/// Whoever lives as long after the burst does not reach the point.
+const DEATH_WAIT: Duration = Duration::from_secs(20);
+const KILLED: i32 = 9;
+/// The variable that arms a point.
+const FAILPOINT: &str = "TOLLGATE_FAILPOINT";
+const DIRECT: (&str, &str) = ("TOLLGATE__STORE__ALLOTMENTS", "false");
+
+/// Every other call is a stream.
+fn chat(number: usize) -> (Offer, Value) {
+    let members = json!({ "max_tokens": 10, "stream": !number.is_multiple_of(2) });
+    (CHAT, with(CHAT.call(), &members))
+}
+
+/// Some later calls are so large that nothing is lent of the account any more.
+fn chat_or_speech(number: usize) -> (Offer, Value) {
+    if number < SMALL_CALLS || !number.is_multiple_of(20) {
+        return chat(number);
+    }
+    (SPEECH, with(SPEECH.call(), &json!({ "input": "a".repeat(SPEECH_CHARACTERS) })))
+}
+
+/// Makes calls, many at once, until the gateway is gone. Returns the answers that came whole.
+async fn burst(world: &World, calls: usize, call: fn(usize) -> (Offer, Value)) -> Vec<Answer> {
+    let broken = AtomicUsize::new(0);
+    let each = (0..calls).map(|number| {
+        let (offer, body) = call(number);
+        let request = world.url_of(&world.gateway, offer.path).body(body.to_string());
+        let broken = &broken;
+        async move {
+            // More broke than were under way, so nobody is there any more.
+            if broken.load(Ordering::Relaxed) > AT_ONCE {
+                return None;
+            }
+            let answer = Answer::try_read(request).await.ok();
+            broken.fetch_add(usize::from(answer.is_none()), Ordering::Relaxed);
+            answer
+        }
+    });
+    let each = stream::iter(each).buffer_unordered(AT_ONCE);
+    let answers: Vec<Option<Answer>> = each.collect().await;
+    answers.into_iter().flatten().collect()
+}
+
+/// Waits until a gateway has died at the point with which it was armed, and of nothing else.
+async fn dies_at(gateway: &mut Process, point: &str) {
+    gateway.ended(DEATH_WAIT).await;
+    let (name, _) = point.split_once(':').expect("a point and a number");
+    let (signal, log) = (gateway.ended_by(), gateway.log());
+    assert_eq!(signal, Some(KILLED), "{log}");
+    assert!(log.lines().any(|line| line == format!("failpoint {name}")), "{log}");
+}
+
+/// The ids of the calls that were served.
+fn served(answers: &[Answer]) -> BTreeSet<String> {
+    let id = |answer: &Answer| answer.header("x-request-id").expect("an id").to_owned();
+    answers.iter().filter(|answer| answer.status == 200).map(id).collect()
+}
+
+/// Every charge is that of another call, and is what such a call costs.
+fn prove_each(charges: &[Charge]) {
+    let ids: BTreeSet<&str> = charges.iter().map(|charge| charge.request_id.as_str()).collect();
+    assert_eq!(ids.len(), charges.len(), "a call was charged twice: {charges:#?}");
+    for charge in charges {
+        let cost = if charge.endpoint == SPEECH.endpoint { SPEECH_COST } else { CHAT_COST };
+        assert_eq!((charge.amount_nano, charge.written_off_nano), (cost, 0), "{charge:?}");
+    }
+}
+
+/// What is left after deaths: all that was served is charged once, nothing is held, and the
+/// successor serves.
+async fn prove_recovery(mut world: World, mut known: BTreeSet<String>) {
+    world.kill_and_start_again().await;
+    prove_each(&world.at_rest_with(&known).await);
+    let answers = burst(&world, CALLS_AFTER, chat).await;
+    known.extend(served(&answers));
+    let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+    assert_eq!(statuses, [200; CALLS_AFTER], "{answers:?}");
+    prove_each(&world.at_rest_with(&known).await);
+}
+
+/// A world whose gateway is armed with a point. Where `is_direct`, every hold is in the store.
+async fn armed_world(store: Store, point: &'static str, is_direct: bool) -> World {
+    // Of this credit, nothing is lent while a speech is among the calls.
+    let builder = World::start(store).vendor("vendor_b", &[VENDOR]).conf(CONF).credit("1");
+    let builder = builder.env(FAILPOINT, point);
+    let builder = if is_direct { builder.env(DIRECT.0, DIRECT.1) } else { builder };
+    builder.run().await
+}
+
+/// Lets a gateway die at a point during a burst, and proves what is left.
+async fn die_at(
+    store: Store,
+    point: &'static str,
+    is_direct: bool,
+    call: fn(usize) -> (Offer, Value),
+) {
+    let mut world = armed_world(store, point, is_direct).await;
+    let answers = burst(&world, BURST, call).await;
+    dies_at(&mut world.gateway, point).await;
+    prove_recovery(world, served(&answers)).await;
+}
+
+/// The number is that of the pass at which the gateway dies.
+#[rstest]
+#[case::hold_made_in_memory("hold_made_in_memory:60")]
+#[case::reply_begun("reply_begun:60")]
+#[case::end_in_memory("end_in_memory:60")]
+#[case::first_segment_created("ends_segment_created:1")]
+#[case::spare_segment_created("ends_segment_created:2")]
+#[case::end_written("end_written:60")]
+#[case::reply_sent("reply_sent:60")]
+#[case::update_made("update_made:5")]
+#[case::allotment_lent("allotment_lent:1")]
+#[case::update_committed("update_committed:5")]
+#[case::update_noted("update_noted:5")]
+#[tokio::test]
+async fn a_busy_account_outlives_its_gateway(
+    #[case] point: &'static str,
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    die_at(store, point, false, chat).await;
+}
+
+/// A script of Redis has no inside where a gateway could die.
+#[rstest]
+#[case::update_in_transaction("update_in_transaction:5", false)]
+#[case::settlement_in_transaction("settlement_in_transaction:60", true)]
+#[tokio::test]
+async fn a_transaction_outlives_no_gateway(#[case] point: &'static str, #[case] is_direct: bool) {
+    die_at(Store::Sqlite, point, is_direct, chat).await;
+}
+
+#[rstest]
+#[case::hold_placed("hold_placed:60")]
+#[case::settlement_line_written("settlement_line_written:60")]
+#[case::reply_sent("reply_sent:60")]
+#[case::settlement_committed("settlement_committed:60")]
+#[case::settlement_noted("settlement_noted:60")]
+#[tokio::test]
+async fn direct_holds_outlive_their_gateway(
+    #[case] point: &'static str,
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    die_at(store, point, true, chat).await;
+}
+
+/// What is free is called back, and the gateway dies before it has given it.
+#[rstest]
+#[tokio::test]
+async fn what_is_called_back_comes_back_from_a_dead_gateway(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    die_at(store, "recall_noted:1", false, chat_or_speech).await;
+}
+
+/// After a burst everything is given back, which the gateway does not learn.
+#[rstest]
+#[tokio::test]
+async fn what_was_given_back_is_not_given_twice(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let point = "all_given_back:1";
+    let mut world = armed_world(store, point, false).await;
+    let answers = burst(&world, 2 * SMALL_CALLS, chat).await;
+    dies_at(&mut world.gateway, point).await;
+    prove_recovery(world, served(&answers)).await;
+}
+
+/// The successor dies in the middle of the adoption, and another one does it again. With Redis, the
+/// segments of a dead gateway stay for longer than a test lasts.
+#[rstest]
+#[case::ends_replayed_sqlite(Store::Sqlite, "ends_replayed:1")]
+#[case::ends_replayed_redis(Store::Redis, "ends_replayed:1")]
+#[case::dead_allotment_ended_sqlite(Store::Sqlite, "dead_allotment_ended:1")]
+#[case::dead_allotment_ended_redis(Store::Redis, "dead_allotment_ended:1")]
+#[case::dead_segment_removed_sqlite(Store::Sqlite, "dead_segment_removed:1")]
+#[case::settlement_replayed_sqlite(Store::Sqlite, "settlement_replayed:1")]
+#[case::settlement_replayed_redis(Store::Redis, "settlement_replayed:1")]
+#[tokio::test]
+async fn an_adoption_outlives_the_successor(#[case] store: Store, #[case] point: &'static str) {
+    let is_direct = point.starts_with("settlement");
+    let first = if is_direct { "settlement_line_written:60" } else { "end_written:60" };
+    let mut world = armed_world(store, first, is_direct).await;
+    let answers = burst(&world, BURST, chat).await;
+    dies_at(&mut world.gateway, first).await;
+    let mut successor = world.doomed_gateway("successor", &[(FAILPOINT, point)]);
+    dies_at(&mut successor, point).await;
+    prove_recovery(world, served(&answers)).await;
+}
