@@ -1,10 +1,9 @@
 //! The embedded store: SQLite on disk, with one writer at a time.
 //!
-//! Operations are queued. A caller that places a hold commits everything that is queued in one
-//! transaction; long operations are left to a thread. A commit does not wait for the disk, so a
-//! hold does not either. Payments and charges are acknowledged by a second thread when the
-//! write-ahead log that contains them is on disk. That is what `synchronous = FULL` promises,
-//! without making holds wait for the charges of other calls.
+//! Operations are queued, and one thread commits all that are queued in one transaction. A commit
+//! does not wait for the disk, so a hold does not either. Payments and charges are acknowledged by
+//! a second thread when the write-ahead log that contains them is on disk. That is what
+//! `synchronous = FULL` promises, without making holds wait for the charges of other calls.
 
 use async_trait::async_trait;
 
@@ -62,7 +61,7 @@ impl SqliteStore {
     ) -> Result<Option<LedgerAnswer>, Unavailable> {
         let account = account.clone();
         self.scheduler
-            .run(Priority::Thread, move |txn| allotments::update(txn, &account, &update))
+            .run(Priority::Now, move |txn| allotments::update(txn, &account, &update))
             .await
     }
 
@@ -71,7 +70,7 @@ impl SqliteStore {
     /// # Errors
     /// [`Unavailable`] if the disk does not take it.
     pub async fn sync(&self) -> Result<(), Unavailable> {
-        self.scheduler.run(Priority::ThreadDurable, |_| Ok(())).await
+        self.scheduler.run(Priority::NowDurable, |_| Ok(())).await
     }
 
     /// Returns the allotments of a gateway that hold something, or may, with their accounts and
@@ -84,9 +83,7 @@ impl SqliteStore {
         run: &str,
     ) -> Result<Vec<(AccountName, AllotmentId, i64)>, Unavailable> {
         let run = run.to_owned();
-        self.scheduler
-            .run(Priority::Thread, move |txn| allotments::list_of_run(txn.conn, &run))
-            .await
+        self.scheduler.run(Priority::Now, move |txn| allotments::list_of_run(txn.conn, &run)).await
     }
 }
 
@@ -95,19 +92,19 @@ impl Ledger for SqliteStore {
     async fn open_account(&self, account: &AccountName) -> Result<bool, Unavailable> {
         let account = account.clone();
         self.scheduler
-            .run(Priority::ThreadDurable, move |txn| accounts::open(txn.conn, &account))
+            .run(Priority::NowDurable, move |txn| accounts::open(txn.conn, &account))
             .await
     }
 
     fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a> {
         let account = account.clone();
         let when = match op {
-            Operation::Credit { .. } => Priority::ThreadDurable,
+            Operation::Credit { .. } => Priority::NowDurable,
             Operation::Settle { .. } | Operation::Checkpoint { .. } => Priority::DeferredDurable,
             Operation::Hold { .. }
             | Operation::Extend { .. }
             | Operation::Renew { .. }
-            | Operation::Void { .. } => Priority::Inline,
+            | Operation::Void { .. } => Priority::Now,
         };
         Receipt::start(self.scheduler.run(when, move |txn| match &op {
             Operation::Credit { tx, amount } => payments::credit(txn, &account, tx, *amount),
@@ -118,12 +115,12 @@ impl Ledger for SqliteStore {
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
         let account = account.clone();
         self.scheduler
-            .run(Priority::Inline, move |txn| allotments::shown_balances(txn, &account))
+            .run(Priority::Now, move |txn| allotments::shown_balances(txn, &account))
             .await
     }
 
     async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
-        self.scheduler.run(Priority::Thread, |txn| accounts::list(txn.conn)).await
+        self.scheduler.run(Priority::Now, |txn| accounts::list(txn.conn)).await
     }
 
     async fn read_journal(
@@ -134,38 +131,35 @@ impl Ledger for SqliteStore {
     ) -> Result<Vec<JournalEntry>, Unavailable> {
         let account = account.clone();
         self.scheduler
-            .run(Priority::Thread, move |txn| {
-                accounts::read_journal(txn.conn, &account, seq, limit)
-            })
+            .run(Priority::Now, move |txn| accounts::read_journal(txn.conn, &account, seq, limit))
             .await
     }
 
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
         let account = account.clone();
         self.scheduler
-            .run(Priority::Thread, move |txn| accounts::journal_length(txn.conn, &account))
+            .run(Priority::Now, move |txn| accounts::journal_length(txn.conn, &account))
             .await
     }
 
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
-        let swept = self.scheduler.run(Priority::ThreadDurable, holds::expire_due).await?;
+        let swept = self.scheduler.run(Priority::NowDurable, holds::expire_due).await?;
         // The steps are small, so that no call waits long for the writer.
         for _ in 0..HOLD_PURGE_STEPS_MAX {
-            if self.scheduler.run(Priority::Thread, |txn| holds::purge_ended(txn.conn)).await? == 0
-            {
+            if self.scheduler.run(Priority::Now, |txn| holds::purge_ended(txn.conn)).await? == 0 {
                 break;
             }
         }
         for _ in 0..HOLD_PURGE_STEPS_MAX {
             let purging = |txn: &mut WriteTxn<'_>| allotment_rows::purge_ended(txn.conn);
-            if self.scheduler.run(Priority::Thread, purging).await? == 0 {
+            if self.scheduler.run(Priority::Now, purging).await? == 0 {
                 break;
             }
         }
         for _ in 0..ENTRY_PURGE_STEPS_MAX {
             if self
                 .scheduler
-                .run(Priority::Thread, |txn| cache_entries::purge_expired(txn.conn))
+                .run(Priority::Now, |txn| cache_entries::purge_expired(txn.conn))
                 .await?
                 == 0
             {
@@ -173,10 +167,7 @@ impl Ledger for SqliteStore {
             }
         }
         for _ in 0..REPLY_PURGE_STEPS_MAX {
-            if self
-                .scheduler
-                .run(Priority::Thread, |txn| idempotency::purge_expired(txn.conn))
-                .await?
+            if self.scheduler.run(Priority::Now, |txn| idempotency::purge_expired(txn.conn)).await?
                 == 0
             {
                 break;
@@ -186,7 +177,7 @@ impl Ledger for SqliteStore {
         for _ in 0..REPLY_PURGE_STEPS_MAX {
             if self
                 .scheduler
-                .run(Priority::Thread, move |txn| kept_bytes::evict_excess(txn.conn, bytes_max))
+                .run(Priority::Now, move |txn| kept_bytes::evict_excess(txn.conn, bytes_max))
                 .await?
                 == 0
             {
@@ -198,27 +189,27 @@ impl Ledger for SqliteStore {
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
         self.scheduler
-            .run(Priority::ThreadDurable, move |txn| keys::add(txn.conn, hash, &record))
+            .run(Priority::NowDurable, move |txn| keys::add(txn.conn, hash, &record))
             .await?
     }
 
     async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
-        self.scheduler.run(Priority::Inline, move |txn| keys::find(txn.conn, hash)).await
+        self.scheduler.run(Priority::Now, move |txn| keys::find(txn.conn, hash)).await
     }
 
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         let account = account.clone();
-        self.scheduler.run(Priority::Thread, move |txn| keys::list(txn.conn, &account)).await
+        self.scheduler.run(Priority::Now, move |txn| keys::list(txn.conn, &account)).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         let prefix = prefix.to_owned();
         self.scheduler
-            .run(Priority::ThreadDurable, move |txn| keys::revoke(txn.conn, &prefix, at))
+            .run(Priority::NowDurable, move |txn| keys::revoke(txn.conn, &prefix, at))
             .await
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {
-        self.scheduler.run(Priority::Thread, |_| Ok(())).await
+        self.scheduler.run(Priority::Now, |_| Ok(())).await
     }
 }

@@ -126,6 +126,7 @@ mod tests {
 
     use bytes::Bytes;
 
+    use super::super::super::data_version::DATA_VERSION;
     use super::super::SqliteStore;
     use super::super::schema::{self, BUSY_TIMEOUT};
     use super::*;
@@ -159,5 +160,8 @@ mod tests {
         let found = store.get_many(&account, &["n0".to_owned(), "n99".to_owned()]).await;
         assert_eq!(found.expect("they are found"), [Some(entry.clone()), Some(entry)]);
         assert!(store.balances(&account).await.expect("an answer").is_some());
+        let version = "user_version";
+        let found = beside.pragma_query_value(None, version, |row| row.get::<_, u32>(0));
+        assert_eq!(found.expect("one"), DATA_VERSION, "the new log has forgotten it");
     }
 }

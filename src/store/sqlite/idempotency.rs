@@ -301,7 +301,7 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
-        let done = self.scheduler.run(Priority::Thread, move |txn| match job(txn.conn) {
+        let done = self.scheduler.run(Priority::Now, move |txn| match job(txn.conn) {
             Err(why) if !txn.conn.is_autocommit() => Ok(Err(Unavailable(why.to_string()))),
             done => done.map(Ok),
         });

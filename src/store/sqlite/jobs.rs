@@ -32,7 +32,7 @@ impl JobQueue for SqliteStore {
         let (order, bytes_max) = (Arc::new(order), self.kept_bytes_max);
         let place = || {
             let (order, job) = (order.clone(), job.clone());
-            self.scheduler.run(Priority::ThreadDurable, move |txn| {
+            self.scheduler.run(Priority::NowDurable, move |txn| {
                 place_atomically(txn, &order, &job, bytes_max)
             })
         };
@@ -69,21 +69,21 @@ impl JobQueue for SqliteStore {
         let (account, id) = (account.clone(), id.to_owned());
         let job = self
             .scheduler
-            .run(Priority::ThreadDurable, move |txn| mark_deleted(txn.conn, &account, &id))
+            .run(Priority::NowDurable, move |txn| mark_deleted(txn.conn, &account, &id))
             .await?;
         job.as_deref().map(parse_job).transpose()
     }
 
     async fn claim_due(&self, lease_ms: u64, limit: usize) -> Result<Vec<JobClaim>, Unavailable> {
         self.scheduler
-            .run(Priority::Thread, move |txn| claims::claim_due(txn.conn, lease_ms, limit))
+            .run(Priority::Now, move |txn| claims::claim_due(txn.conn, lease_ms, limit))
             .await
     }
 
     async fn renew_claim(&self, claim: &JobClaim, lease_ms: u64) -> Result<bool, Unavailable> {
         let claim = claims::ClaimRow::of(claim);
         self.scheduler
-            .run(Priority::Thread, move |txn| claims::renew(txn.conn, &claim, lease_ms))
+            .run(Priority::Now, move |txn| claims::renew(txn.conn, &claim, lease_ms))
             .await
     }
 
@@ -101,7 +101,7 @@ impl JobQueue for SqliteStore {
             (claims::ClaimRow::of(claim), serialize_job(&claim.job)?, claim.job.status());
         let save =
             move |txn: &mut WriteTxn<'_>| claims::save(txn.conn, &claim_row, &job, status, update);
-        let Some(deleted) = self.scheduler.run(Priority::ThreadDurable, save).await? else {
+        let Some(deleted) = self.scheduler.run(Priority::NowDurable, save).await? else {
             return Ok(false);
         };
         claim.deleted = deleted;
@@ -111,9 +111,7 @@ impl JobQueue for SqliteStore {
 
     async fn remove_job(&self, claim: &JobClaim) -> Result<bool, Unavailable> {
         let claim = claims::ClaimRow::of(claim);
-        self.scheduler
-            .run(Priority::ThreadDurable, move |txn| claims::remove(txn.conn, &claim))
-            .await
+        self.scheduler.run(Priority::NowDurable, move |txn| claims::remove(txn.conn, &claim)).await
     }
 
     async fn count_by_status(&self) -> Result<Vec<(JobStatus, u64)>, Unavailable> {
@@ -122,7 +120,7 @@ impl JobQueue for SqliteStore {
 
     async fn get_or_set_secret(&self, candidate: [u8; 32]) -> Result<[u8; 32], Unavailable> {
         self.scheduler
-            .run(Priority::ThreadDurable, move |txn| get_or_set_secret(txn.conn, candidate))
+            .run(Priority::NowDurable, move |txn| get_or_set_secret(txn.conn, candidate))
             .await
     }
 }

@@ -79,7 +79,7 @@ impl AccountCache for SqliteStore {
         kv_cache::check_size(names, &entry)?;
         let (account, names, bytes_max) = (account.clone(), names.to_vec(), self.kept_bytes_max);
         self.scheduler
-            .run(Priority::Thread, move |txn| {
+            .run(Priority::Now, move |txn| {
                 store_entry(txn, &account, &names, &entry, bytes_max, ttl_ms)
             })
             .await??;

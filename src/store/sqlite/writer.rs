@@ -1,29 +1,18 @@
-//! Group commit: the caller of a short job commits it together with the jobs that other callers
-//! have queued meanwhile. A thread commits long jobs, and short ones whose caller would have to
-//! wait for the connection or for another process.
-//!
-//! Waking a thread for each hold would cost a call more time than the rest of the gateway.
+//! Group commit: one thread commits the queued jobs of all callers in one transaction.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 
 use rusqlite::{Connection, ErrorCode};
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::task::yield_now;
 
-use super::queue::{Executor, LeadOutcome, WriteQueue};
+use super::queue::WriteQueue;
 use super::write_txn::{RowCache, WriteTxn};
 use crate::ledger::Unavailable;
 
 /// At most this many jobs are committed in one transaction.
 const BATCH_MAX: usize = 256;
-/// A batch waits for at most this many scheduler yields, as long as each of them brings more jobs:
-/// one transaction for many jobs costs little more than one for a single job.
-const BATCH_YIELDS_MAX: usize = 8;
-/// A batch of this many jobs does not wait for more.
-const BATCH_TARGET: usize = 32;
 
 /// Tells the caller of a job whether it was committed.
 pub(super) type OnCommit = Box<dyn FnOnce(bool) + Send>;
@@ -31,24 +20,22 @@ pub(super) type OnCommit = Box<dyn FnOnce(bool) + Send>;
 /// The body of a job. It runs inside a transaction and returns the callback for its caller.
 type JobBody = Box<dyn FnOnce(&mut WriteTxn<'_>) -> rusqlite::Result<OnCommit> + Send>;
 
-/// When and by whom a job is done, and when it is acknowledged.
+/// When a job is done, and when it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// Done at once by its caller, since it is short; acknowledged when it is committed.
-    Inline,
-    /// Done a moment later by its caller, after the responses that are ready; short, and
-    /// acknowledged when it is on disk.
+    /// Done at once; acknowledged when it is committed.
+    Now,
+    /// Done at once; acknowledged when it is on disk, for which a caller waits.
+    NowDurable,
+    /// Done together with the next job, or a moment later; acknowledged when it is on disk, for
+    /// which nobody waits.
     DeferredDurable,
-    /// Done at once by the thread; acknowledged when it is committed.
-    Thread,
-    /// Done at once by the thread; acknowledged when it is on disk, for which a caller waits.
-    ThreadDurable,
 }
 
 impl Priority {
     /// Whether the job is acknowledged only when it is on disk.
     fn is_durable(self) -> bool {
-        matches!(self, Priority::DeferredDurable | Priority::ThreadDurable)
+        matches!(self, Priority::NowDurable | Priority::DeferredDurable)
     }
 }
 
@@ -81,16 +68,6 @@ struct WriteConnection {
     row_cache: RowCache,
     /// While this is set, the connection does not wait for locks of other processes.
     skip_busy_wait: Arc<AtomicBool>,
-}
-
-/// The leader of a group commit: a caller that commits its own job together with all others in the
-/// queue. If this is dropped before that is done, the queue is left to the thread.
-struct CommitLeader {
-    scheduler: Arc<WriteScheduler>,
-    executor: Executor,
-    /// The number of the job whose caller leads.
-    item_number: u64,
-    is_done: bool,
 }
 
 impl WriteScheduler {
@@ -135,45 +112,30 @@ impl WriteScheduler {
             });
             Ok(acknowledge)
         });
-        let executor = match priority {
-            Priority::Inline => Executor::Caller,
-            Priority::DeferredDurable => Executor::AnyCaller,
-            Priority::Thread | Priority::ThreadDurable => Executor::Thread,
-        };
         // After the store was lost, the job is dropped without being queued.
-        let item_number = lost
-            .is_none()
-            .then(|| self.queue.push(WriteJob { body, priority }, executor))
-            .flatten();
-        let leader = item_number
-            .map(|number| CommitLeader::new(self.clone(), executor, number))
-            .and_then(CommitLeader::spawn_unless_inline);
+        if lost.is_none() {
+            self.queue.push(WriteJob { body, priority }, priority == Priority::DeferredDurable);
+        }
         async move {
-            if let Some(lost) = lost {
-                return Err(lost);
+            match lost {
+                Some(lost) => Err(lost),
+                None => answer.await.map_err(|_| Unavailable("the write failed".to_owned())),
             }
-            if let Some(leader) = leader
-                && let Some(next_leader) = leader.gather_and_write().await
-            {
-                let _ = next_leader.spawn_unless_inline();
-            }
-            answer.await.map_err(|_| Unavailable("the write failed".to_owned()))
         }
     }
 
-    /// Runs on the writer thread: commits batches when it is woken, until the queue is closed and
-    /// empty.
+    /// Runs on the writer thread: commits what is due, until the queue is closed and empty.
     pub(super) fn run_write_loop(&self) {
         while self.queue.wait_for_work() {
             // A job that panics only fails the jobs of its own batch.
             let written = catch_unwind(AssertUnwindSafe(|| {
                 let mut writer = self.lock();
-                let (waiting, _) = self.queue.backlog();
+                let waiting = self.queue.len();
                 let begun = writer.begin_txn(false);
                 // If the wait for another process failed, only the jobs that were queued before it
                 // fail. Later jobs get their own wait.
                 let limit = if begun.is_ok() { BATCH_MAX } else { waiting };
-                self.commit_batch(writer, begun, limit, Executor::Thread);
+                self.commit_batch(writer, begun, limit);
             }));
             if written.is_err() {
                 log::error!(
@@ -225,26 +187,6 @@ impl WriteScheduler {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Commits what is queued, on the calling thread. If another caller or another process is
-    /// writing, wakes the thread instead; if the thread was woken already, does nothing.
-    fn try_commit_inline(&self) {
-        let mut writer = match self.writer.try_lock() {
-            Ok(writer) => writer,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return self.queue.wake_thread(),
-        };
-        if !matches!(self.queue.backlog(), (1.., false)) {
-            return;
-        }
-        match writer.begin_txn(true) {
-            Err(why) if why.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
-                drop(writer);
-                self.queue.wake_thread();
-            }
-            begun => self.commit_batch(writer, begun, BATCH_MAX, Executor::Caller),
-        }
-    }
-
     /// Runs at most `limit` queued jobs in the transaction of `begun` and commits it. Then
     /// acknowledges the jobs, or passes those that must be on disk to the thread that syncs.
     fn commit_batch(
@@ -252,9 +194,8 @@ impl WriteScheduler {
         mut writer: MutexGuard<'_, WriteConnection>,
         begun: rusqlite::Result<()>,
         limit: usize,
-        executor: Executor,
     ) {
-        let batch = self.queue.take_batch(limit, executor);
+        let batch = self.queue.take_batch(limit);
         let done = begun.and_then(|()| writer.commit_jobs(batch));
         if done.is_err() {
             writer.roll_back();
@@ -266,8 +207,7 @@ impl WriteScheduler {
                     done.into_iter().partition(|(when, _)| when.is_durable());
                 volatile.into_iter().for_each(|(_, acknowledge)| acknowledge(true));
                 if !durable.is_empty() {
-                    let is_awaited =
-                        durable.iter().any(|(when, _)| *when == Priority::ThreadDurable);
+                    let is_awaited = durable.iter().any(|(when, _)| *when == Priority::NowDurable);
                     let acknowledgements = durable.into_iter().map(|(_, a)| a).collect();
                     // The channel is closed only if the sync thread has panicked; then these jobs
                     // fail.
@@ -279,68 +219,6 @@ impl WriteScheduler {
                 event = "ledger_write_failed", error:% = why;
                 "ledger write failed"
             ),
-        }
-    }
-}
-
-impl CommitLeader {
-    fn new(scheduler: Arc<WriteScheduler>, executor: Executor, item_number: u64) -> CommitLeader {
-        CommitLeader { scheduler, executor, item_number, is_done: false }
-    }
-
-    /// Returns the leader if the caller has to commit at once; a deferred commit runs as a separate
-    /// task.
-    fn spawn_unless_inline(self) -> Option<CommitLeader> {
-        if self.executor == Executor::Caller {
-            return Some(self);
-        }
-        // Outside a runtime the leader is dropped, which leaves the queue to the thread.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { drop(self.gather_and_write().await) });
-        }
-        None
-    }
-
-    /// Waits while more jobs arrive, and commits the queue, unless another caller has committed
-    /// this job. If there is no leader for the jobs that came since, returns one for them, whose
-    /// commit may be deferred.
-    async fn gather_and_write(mut self) -> Option<CommitLeader> {
-        let mut seen = 0;
-        for _ in 0..BATCH_YIELDS_MAX {
-            let count = match self.executor {
-                Executor::AnyCaller => Some(self.scheduler.queue.backlog().0),
-                Executor::Caller | Executor::Thread => {
-                    self.scheduler.queue.count_unless_taken(self.item_number)
-                }
-            };
-            let Some(count) = count.filter(|&count| count > seen && count < BATCH_TARGET) else {
-                break;
-            };
-            seen = count;
-            yield_now().await;
-        }
-        match self.scheduler.queue.finish_lead(self.item_number, self.executor) {
-            LeadOutcome::TakeBatch => {
-                self.is_done = true;
-                self.scheduler.try_commit_inline();
-                None
-            }
-            LeadOutcome::NothingToDo => {
-                self.is_done = true;
-                None
-            }
-            LeadOutcome::KeepLead => {
-                self.executor = Executor::AnyCaller;
-                Some(self)
-            }
-        }
-    }
-}
-
-impl Drop for CommitLeader {
-    fn drop(&mut self) {
-        if !self.is_done {
-            self.scheduler.queue.abandon_lead();
         }
     }
 }
@@ -374,8 +252,11 @@ impl WriteConnection {
 
     /// Writes something that changes no data, and commits.
     fn write_noop(&self) -> rusqlite::Result<()> {
-        // The user version is not used, and SQLite writes it even if it stays the same.
-        self.connection.pragma_update(None, "user_version", 0)?;
+        // SQLite writes the version of the data even if it stays the same. Another process may have
+        // raised it.
+        let version = "user_version";
+        let found: u32 = self.connection.pragma_query_value(None, version, |row| row.get(0))?;
+        self.connection.pragma_update(None, version, found)?;
         self.connection.prepare_cached("COMMIT")?.execute([]).map(drop)
     }
 
