@@ -4,6 +4,7 @@ mod allotments;
 mod canaries;
 mod conformance;
 mod durability;
+mod forgotten;
 mod holds;
 mod kept;
 mod laws;

@@ -108,7 +108,8 @@ pub struct HoldRequest {
 }
 
 /// An unknown hold that was requested longer ago than this, in ms, is not settled. A store
-/// remembers for one day how a hold ended; after that it would charge the hold a second time.
+/// remembers for one day how a hold ended, or finds its charge in the journal; after that it would
+/// charge the hold a second time.
 const HOLD_REQUEST_AGE_MAX_MS: u64 = 12 * 60 * 60 * 1_000;
 
 impl HoldRequest {

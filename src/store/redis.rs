@@ -23,6 +23,7 @@ mod config_check;
 mod connection;
 mod durability;
 mod fleet;
+mod forgotten;
 mod idempotency;
 mod jobs;
 mod kept_bytes;
@@ -48,6 +49,7 @@ pub(super) use scripts::RunScripts;
 pub use shared_store::RedisStore;
 pub(super) use store_id::{StoredIds, derive_next_id};
 
+use forgotten::ScriptAnswer;
 use keys::{ACCOUNTS_KEY, AccountKeys};
 use operations::{operation_call, parse_outcome, reply_strings};
 use run_gate::Requirement;
@@ -59,10 +61,18 @@ impl RedisStore {
         account: &AccountName,
         op: &Operation,
     ) -> Result<Outcome, Unavailable> {
-        let call = operation_call(&AccountKeys::of(account), op);
+        let keys = AccountKeys::of(account);
         let script = self.scripts.money.for_operation(op);
-        let reply = self.connection().await?.invoke_script(&call.invocation(script)).await?;
-        parse_outcome(&reply_strings(&reply)?)
+        let call = operation_call(&keys, op).invocation(script);
+        let reply = self.connection().await?.invoke_script(&call).await?;
+        match self.read_answer(&keys, op, &reply).await? {
+            ScriptAnswer::Outcome(outcome) => Ok(outcome),
+            ScriptAnswer::SendAgain(call) => {
+                let call = call.invocation(script);
+                let reply = self.connection().await?.invoke_script(&call).await?;
+                parse_outcome(&reply_strings(&reply)?)
+            }
+        }
     }
 
     /// Returns about `about` accounts, beginning at the SSCAN cursor `cursor`, and the next cursor,

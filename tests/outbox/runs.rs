@@ -86,3 +86,36 @@ async fn a_node_that_knows_the_new_run_does_not_open_it_for_another_that_does_no
     let balances = first.ledger.balances(&account).await.expect("balances").expect("an account");
     assert_eq!((balances.available, balances.held, balances.posted), (nano(73), nano(20), nano(7)));
 }
+
+/// An outbox tells a charge for as long as it may be missing, and its record may be gone by then.
+#[tokio::test]
+async fn a_charge_whose_record_was_gone_was_made_again_by_a_replay() {
+    let (mut server, outbox) = (RedisServer::start(), TempDir::new().expect("a folder"));
+    let node = Node::start(&server.url(), &outbox).await;
+    let account = funded(&*node.ledger).await;
+    let began = now() - 3 * 3_600_000;
+    let id = format!("{:08x}-{:04x}-7000-8000-000000000001", began >> 16, began & 0xffff);
+    let line = format!(r#"{{"request_id":"{id}","at":1}}"#);
+    let origin = Some(HoldRequest { wanted: nano(10), least: nano(10), at: began });
+    let charge = Operation::Settle { id: id.clone(), charge: nano(7), line, origin };
+    assert_eq!(node.ledger.submit(&account, hold(&id)).await, Ok(Outcome::Held(nano(10))));
+    let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
+    assert_eq!(node.ledger.submit(&account, charge.clone()).await, Ok(posted));
+
+    // The server does so by itself, two hours after the charge.
+    let record = format!("tollgate:{{{account}}}:hold:{id}");
+    let forget = |server: &RedisServer| {
+        assert_eq!(server.command(&["DEL", &record]), redis::Value::Int(1));
+    };
+    for again in [charge, Operation::Void { id: id.clone() }] {
+        forget(&server);
+        let told = node.ledger.submit(&account, again).await;
+        assert_eq!(told, Ok(Outcome::AlreadyPosted(nano(7))));
+    }
+    forget(&server);
+    let copy = server.copy();
+    server.fall_back_to(&copy);
+    node.holds(&account, "new").await;
+    let balances = node.ledger.balances(&account).await.expect("balances").expect("an account");
+    assert_eq!((balances.available, balances.held, balances.posted), (nano(83), nano(10), nano(7)));
+}

@@ -12,6 +12,7 @@ use std::time::Duration;
 use redis::{ErrorKind, FromRedisValue, InfoDict, RedisError, ServerErrorKind, Value};
 use sha2::{Digest, Sha256};
 
+use super::forgotten::ScriptAnswer;
 use super::keys::{ACCOUNTS_KEY, AccountKeys};
 use super::operations::{operation_call, parse_outcome, reply_strings};
 use super::run_gate::{Requirement, RunGate};
@@ -105,8 +106,16 @@ impl RedisStore {
             return Ok((self.apply_ungated(account, op).await?, None));
         };
         let keys = AccountKeys::of(account);
-        let (reply, run) = self.run_gated(gate, needs, &operation_call(&keys, op), pick).await?;
-        let answer = parse_outcome(&reply_strings(&reply)?)?;
+        let call = operation_call(&keys, op);
+        let (reply, mut run) = self.run_gated(gate, needs, &call, pick).await?;
+        let answer = match self.read_answer(&keys, op, &reply).await? {
+            ScriptAnswer::Outcome(answer) => answer,
+            ScriptAnswer::SendAgain(call) => {
+                let (reply, answered_by) = self.run_gated(gate, needs, &call, pick).await?;
+                run = answered_by;
+                parse_outcome(&reply_strings(&reply)?)?
+            }
+        };
         if answer == Outcome::NoAccount {
             self.confirm_absence(&keys.account()).await?;
         }
@@ -128,10 +137,17 @@ impl RedisStore {
         let Some((_, pick)) = gated_script(op) else {
             return self.apply_ungated(account, op).await;
         };
-        let call = operation_call(&AccountKeys::of(account), op);
-        let reply: Value =
-            self.connection().await?.query(&call.evalsha(pick(&run.scripts))).await?;
-        parse_outcome(&reply_strings(&reply)?)
+        let keys = AccountKeys::of(account);
+        let call = operation_call(&keys, op).evalsha(pick(&run.scripts));
+        let reply: Value = self.connection().await?.query(&call).await?;
+        match self.read_answer(&keys, op, &reply).await? {
+            ScriptAnswer::Outcome(answer) => Ok(answer),
+            ScriptAnswer::SendAgain(call) => {
+                let call = call.evalsha(pick(&run.scripts));
+                let reply: Value = self.connection().await?.query(&call).await?;
+                parse_outcome(&reply_strings(&reply)?)
+            }
+        }
     }
 
     /// Returns for each of an account's holds whether it has ended for good in the given run, so

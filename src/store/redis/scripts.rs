@@ -53,9 +53,9 @@ impl Scripts {
     }
 
     pub(super) fn all(&self) -> Vec<&Script> {
-        let MoneyScripts { credit, hold, extend, renew, settle, void, expire, states } =
+        let MoneyScripts { credit, hold, extend, renew, settle, void, expire, states, search } =
             &self.money;
-        let money = [credit, hold, extend, renew, settle, void, expire, states];
+        let money = [credit, hold, extend, renew, settle, void, expire, states, search];
         let VideoScripts { place, claim, renew, save, delete, remove, page } = &self.videos;
         let videos = [place, claim, renew, save, delete, remove, page];
         let IndexScripts { add, schedule_recheck, update, remove, due } = &self.index;
@@ -84,6 +84,8 @@ pub(super) struct MoneyScripts {
     pub(super) expire: Script,
     /// Returns the states of holds, and changes nothing.
     pub(super) states: Script,
+    /// Looks for the charge of a call in a page of the journal, and changes nothing.
+    pub(super) search: Script,
 }
 
 impl MoneyScripts {
@@ -233,6 +235,7 @@ const STORAGE_LUA: &str = include_str!("scripts/storage/prelude.lua");
 const AMOUNTS_LUA: &str = include_str!("scripts/allotments/amounts.lua");
 const RECALL_LUA: &str = include_str!("scripts/allotments/recall.lua");
 const ALLOTMENT_LUA: &str = include_str!("scripts/allotments/allotment.lua");
+const FORGOTTEN_LUA: &str = include_str!("scripts/forgotten.lua");
 const HOLDING_LUA: &str = include_str!("scripts/holding.lua");
 const RECORD_LUA: &str = include_str!("scripts/videos/record.lua");
 
@@ -251,10 +254,11 @@ impl MoneyScripts {
             ),
             extend: make(ALLOW_OOM, &[AMOUNTS_LUA, RECALL_LUA, include_str!("scripts/extend.lua")]),
             renew: make(ALLOW_OOM, &[include_str!("scripts/renew.lua")]),
-            settle: make(ALLOW_OOM, &[include_str!("scripts/settle.lua")]),
-            void: make(ALLOW_OOM, &[include_str!("scripts/void.lua")]),
+            settle: make(ALLOW_OOM, &[FORGOTTEN_LUA, include_str!("scripts/settle.lua")]),
+            void: make(ALLOW_OOM, &[FORGOTTEN_LUA, include_str!("scripts/void.lua")]),
             expire: make(ALLOW_OOM, &[include_str!("scripts/expire.lua")]),
             states: make(NO_WRITES, &[include_str!("scripts/states.lua")]),
+            search: make(NO_WRITES, &[FORGOTTEN_LUA, include_str!("scripts/search.lua")]),
         }
     }
 }

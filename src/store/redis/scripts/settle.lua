@@ -1,23 +1,31 @@
 -- Ends a hold with a charge, and adds the charge to the journal.
 -- KEYS: the account, the hold, the account's open holds, the journal.
 -- ARGV: the id of the hold, the charge, the journal line; optionally the origin, with which a lost
---   hold can be settled: the wanted and the least amount, and the time of the request in unix ms.
+--   hold can be settled: the wanted and the least amount, and the time of the request in unix ms;
+--   and the charge that a search of the journal has found, '' if it found none.
 -- Reply: 'posted', the total charge and the part written off now; 'already_posted' and the amount;
---   'voided' if the hold was voided before; 'unknown' if there is no such hold; 'out_of_range'; or
---   'no_account'.
+--   'voided' if the hold was voided before; 'unknown' if there is no such hold; 'search_first' if
+--   it may be forgotten, and then nothing has changed; 'out_of_range'; or 'no_account'.
+-- It comes after forgotten.lua.
 local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, charge, line = ARGV[1], ARGV[2], ARGV[3]
 local wanted, least, at = ARGV[4], ARGV[5], tonumber(ARGV[6])
+local found = ARGV[7]
 if not is_amount(charge) then return redis.error_reply('ERR amount') end
-if redis.call('EXISTS', account) == 0 then return {'no_account'} end
+local marks = redis.call('HMGET', account, 'available', 'journal_marked_at', 'journal_mark')
+if not marks[1] then return {'no_account'} end
 local known = redis.call('HMGET', hold, 'state', 'held', 'posted')
 local state = known[1]
 local is_lost = not state
 if is_lost then
   if not wanted then return {'unknown'} end
   if not (is_amount(wanted) and is_amount(least)) then return redis.error_reply('ERR amount') end
-  -- An older hold may have ended already, and its record may have expired since.
-  if math.abs(now_ms() - at) >= ENDED_HOLD_TTL_MS / 2 then return {'unknown'} end
+  local age = math.abs(now_ms() - at)
+  if age >= ENDED_HOLD_TTL_MS then return {'unknown'} end
+  if not found and may_be_forgotten(account, id) then return {'search_first'} end
+  if found and found ~= '' then return remember_charge(hold, found) end
+  -- An older hold may have been voided already, and its record may have expired since.
+  if age >= ENDED_HOLD_TTL_MS / 2 then return {'unknown'} end
   -- This server has lost the hold. What the hold set aside is available again, except what other
   -- calls have taken since. So the hold is settled like one that expired.
   state, known = 'expired', {'expired', '0', '0'}
@@ -25,9 +33,14 @@ end
 if state == 'posted' then return {'already_posted', known[3]} end
 if state == 'voided' or state == 'tombstone' then return {'voided'} end
 local amount, total, written_off = charge, charge, '0'
+local ttl = ENDED_HOLD_TTL_MS
 if state == 'open' then
   written_off = post(account, hold, known[2], charge)
   if not written_off then return {'out_of_range'} end
+  if is_in_line(id, line) then
+    ttl = CHARGED_HOLD_TTL_MS
+    mark_journal(account, journal, marks[2], marks[3])
+  end
 else
   -- The hold has expired, so what is still due is taken from what is available now.
   amount = difference(hold, charge, known[3])
@@ -40,7 +53,7 @@ end
 if is_lost then redis.call('HSET', hold, 'wanted', wanted, 'least', least, 'held', '0') end
 redis.call('HSET', hold, 'state', 'posted', 'posted', total)
 redis.call('HDEL', hold, 'line')
-redis.call('PEXPIRE', hold, ENDED_HOLD_TTL_MS)
+redis.call('PEXPIRE', hold, ttl)
 redis.call('ZREM', open, id)
 redis.call('RPUSH', journal, amount .. ' ' .. written_off .. ' ' .. line)
 return {'posted', total, written_off}

@@ -2,15 +2,20 @@
 -- arrives later is refused. If the hold was made out of an allotment, its end is not charged any
 -- more.
 -- KEYS: the account, the hold, the account's open holds.
--- ARGV: the id of the hold.
--- Reply: 'voided'; 'already_posted' and the amount, if the hold was charged before; or
---   'no_account'.
+-- ARGV: the id of the hold; and the charge that a search of the journal has found, '' if it found
+--   none.
+-- Reply: 'voided'; 'already_posted' and the amount, if the hold was charged before; 'search_first'
+--   if it may be forgotten, and then nothing has changed; or 'no_account'.
+-- It comes after forgotten.lua.
 local account, hold, open = KEYS[1], KEYS[2], KEYS[3]
 local id = ARGV[1]
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
 local known = redis.call('HMGET', hold, 'state', 'held', 'posted')
 local state = known[1]
 if not state then
+  local found = ARGV[2]
+  if not found and may_be_forgotten(account, id) then return {'search_first'} end
+  if found and found ~= '' then return remember_charge(hold, found) end
   redis.call('HSET', hold, 'state', 'tombstone')
   redis.call('PEXPIRE', hold, ENDED_HOLD_TTL_MS)
   return {'voided'}
