@@ -72,12 +72,16 @@ pub(super) async fn send_listeners(
 ) -> anyhow::Result<()> {
     let listeners = listeners.try_clone_all()?;
     ensure!(!listeners.is_empty(), "this process does not serve yet");
-    send_sockets(stream, &listeners).await
+    send_sockets(stream, &listeners, "\n").await
 }
 
-async fn send_sockets(stream: &UnixStream, listeners: &[NamedSocket]) -> anyhow::Result<()> {
+async fn send_sockets(
+    stream: &UnixStream,
+    listeners: &[NamedSocket],
+    separator: &str,
+) -> anyhow::Result<()> {
     let names: Vec<&str> = listeners.iter().map(|(name, _)| name.as_str()).collect();
-    let names = names.join("\n");
+    let names = names.join(separator);
     let sockets: Vec<_> = listeners.iter().map(|(_, listener)| listener.as_fd()).collect();
     let fits = sockets.len() <= SOCKETS_MAX && names.len() <= NAMES_BYTES_MAX;
     ensure!(fits, "there are too many sockets to send");
@@ -119,7 +123,8 @@ pub(super) async fn receive_listeners(
     let (length, is_cut) = stream.async_io(Interest::READABLE, read).await?;
     ensure!(!is_cut, "more sockets came than a process has");
     let names = std::str::from_utf8(&names[..length]).context("the sockets have no names")?;
-    let names: Vec<&str> = names.lines().collect();
+    // A version before this one separates the names by spaces.
+    let names: Vec<&str> = names.split_ascii_whitespace().collect();
     ensure!(names.len() == sockets.len(), "{} sockets came for {names:?}", sockets.len());
     let received =
         names.into_iter().map(str::to_owned).zip(sockets.into_iter().map(TcpListener::from));
@@ -181,9 +186,17 @@ mod tests {
         listeners: Vec<NamedSocket>,
         addresses: &[String],
     ) -> Result<Vec<String>, String> {
+        sent_with("\n", listeners, addresses).await
+    }
+
+    async fn sent_with(
+        separator: &str,
+        listeners: Vec<NamedSocket>,
+        addresses: &[String],
+    ) -> Result<Vec<String>, String> {
         let (from, to) = UnixStream::pair().expect("two ends");
         check_peer(&from).expect("it is this process");
-        send_sockets(&from, &listeners).await.expect("sent");
+        send_sockets(&from, &listeners, separator).await.expect("sent");
         drop(listeners);
         let received = receive_listeners(&to, addresses).await.map_err(|why| format!("{why:#}"))?;
         for (name, listener) in &received {
@@ -201,6 +214,14 @@ mod tests {
         let received = sent(vec![http, admin, other], &addresses).await;
         assert_eq!(received.as_deref(), Ok(&addresses[..]));
         assert!(std::net::TcpStream::connect(gone).is_err(), "nobody has it any more");
+    }
+
+    #[tokio::test]
+    async fn a_version_that_separates_names_by_spaces_could_not_be_upgraded() {
+        let [http, admin] = [listener(), listener()];
+        let addresses = [http.0.clone(), admin.0.clone()];
+        let received = sent_with(" ", vec![http, admin], &addresses).await;
+        assert_eq!(received.as_deref(), Ok(&addresses[..]));
     }
 
     #[tokio::test]
