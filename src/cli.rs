@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 mod account;
 mod account_name;
 mod audit;
+mod backup;
 mod charges;
 mod check;
 mod credit;
@@ -16,6 +17,7 @@ mod key;
 mod logging;
 mod models;
 mod output;
+mod restore;
 mod rules;
 mod runtime;
 mod serve;
@@ -67,6 +69,16 @@ enum CliCommand {
         /// The account.
         name: String,
     },
+    /// Copy the SQLite store with its logs into one file, also while a gateway runs.
+    Backup {
+        /// The file, which must not exist.
+        file: String,
+    },
+    /// Put a backup where the configuration has its SQLite store, and where none is.
+    Restore {
+        /// The file that `tollgate backup` has made.
+        file: String,
+    },
 }
 
 /// Runs a command.
@@ -113,6 +125,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         CliCommand::Charges { name } => {
             with_store(&conf, async |s| charges::run(s.ledger, name, out).await)
         }
+        CliCommand::Backup { file } => backup::run(&conf, file.as_ref(), out),
+        CliCommand::Restore { file } => restore::run(&conf, file.as_ref(), out),
     }
 }
 

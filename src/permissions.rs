@@ -97,6 +97,14 @@ pub(crate) fn make_file(path: &Path) -> io::Result<()> {
     restrict(path, &file, FILE_MODE)
 }
 
+/// Creates a file that only this user can open, to write into it.
+///
+/// # Errors
+/// The file exists, or cannot be created.
+pub(crate) fn create_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)
+}
+
 /// Removes the permissions of others from a file, if it exists. The file is opened only if its mode
 /// must change: closing a file releases all locks on it that this process has.
 ///
@@ -176,6 +184,16 @@ mod tests {
         assert_eq!(mode(&file), 0o600);
         restrict_file(&top.path().join("none")).expect("there is nothing to close");
         assert!(!top.path().join("none").exists());
+    }
+
+    #[test]
+    fn a_file_that_exists_is_not_created_again() {
+        let top = tempfile::tempdir().expect("a folder");
+        let file = top.path().join("x");
+        drop(create_file(&file).expect("created"));
+        assert_eq!(mode(&file), 0o600);
+        let why = create_file(&file).expect_err("it exists");
+        assert_eq!(why.kind(), io::ErrorKind::AlreadyExists);
     }
 
     #[test]

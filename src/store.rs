@@ -10,6 +10,7 @@ use crate::idempotency::{FirstAttempts, Fleet};
 use crate::ledger::{Leases, Unavailable};
 
 mod allotments;
+pub(crate) mod backup;
 mod cache_lookup;
 mod data_version;
 mod job_records;

@@ -3,6 +3,7 @@
 mod aliases;
 mod allotments;
 mod audit;
+mod backup;
 mod billing;
 mod chat;
 mod cli;

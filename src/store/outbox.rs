@@ -34,6 +34,7 @@ use crate::metrics::METRICS;
 use crate::permissions;
 
 mod attempt_marker;
+mod embedded_logs;
 mod end_files;
 mod end_log;
 mod end_record;
@@ -54,6 +55,8 @@ mod superseded;
 mod target;
 
 pub(super) use attempt_marker::{AttemptMarker, OtherMarkers};
+use embedded_logs::ENDS_SUFFIX;
+pub(super) use embedded_logs::{EmbeddedLog, LogFile};
 pub(super) use end_files::{AllotmentKey, EndFiles, LastEnd, WantedEnds};
 pub(super) use end_log::EndLog;
 use job_orders::OrderRecord;
@@ -72,9 +75,6 @@ pub(super) use target::{OutboxTarget, ServerRun};
 /// `REDELIVERY_BATCH_MAX` entries are sent again at a time.
 const REDELIVERY_INTERVAL: Duration = Duration::from_secs(5);
 const REDELIVERY_BATCH_MAX: usize = 256;
-/// The end of the name of a folder with logs of ends. A version of the program that does not know
-/// allotments finds nothing of its own there.
-const ENDS_SUFFIX: &str = "-allotments";
 
 /// A store with an outbox: settlements and voids are written to the outbox first, and then sent to
 /// the store.
@@ -146,9 +146,8 @@ impl SettlementLog {
 
     /// Opens the outbox of an embedded store, in the folder `<path>-outbox` beside its file.
     pub(super) fn open_for_embedded(path: &Path) -> Result<SettlementLog, Unavailable> {
-        let mut root = path.as_os_str().to_owned();
-        root.push("-outbox");
-        SettlementLog::open(root.as_ref(), Retention::FOR_EMBEDDED, Arc::new(AtomicBool::new(true)))
+        let root = EmbeddedLog::Settlements.root(path);
+        SettlementLog::open(&root, Retention::FOR_EMBEDDED, Arc::new(AtomicBool::new(true)))
     }
 }
 
@@ -156,9 +155,8 @@ impl EndLog {
     /// Opens the log of ends of an embedded store, in the folder `<path>-allotments` beside its
     /// file.
     pub(super) fn open_for_embedded(path: &Path) -> Result<EndLog, Unavailable> {
-        let mut root = path.as_os_str().to_owned();
-        root.push(ENDS_SUFFIX);
-        EndLog::open(root.as_ref(), Retention::FOR_ENDS, Arc::new(AtomicBool::new(true)))
+        let root = EmbeddedLog::Ends.root(path);
+        EndLog::open(&root, Retention::FOR_ENDS, Arc::new(AtomicBool::new(true)))
     }
 
     /// Opens the log of ends of a shared store, beside the folder of its outbox.

@@ -1,5 +1,7 @@
 //! The `[store]` section of the configuration.
 
+use std::path::Path;
+
 use super::tls::StoreTls;
 
 /// The `[store]` section, resolved.
@@ -51,6 +53,12 @@ impl StoreSection {
     #[must_use]
     pub(crate) fn is_embedded(&self) -> bool {
         self.url.starts_with("sqlite:")
+    }
+
+    /// Returns the path of the database of an embedded store; `None` for a server.
+    #[must_use]
+    pub(crate) fn database(&self) -> Option<&Path> {
+        self.url.strip_prefix("sqlite:").map(Path::new)
     }
 }
 

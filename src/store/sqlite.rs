@@ -34,10 +34,12 @@ mod payments;
 mod queue;
 mod reader;
 mod schema;
+mod snapshot;
 mod write_txn;
 mod writer;
 
 pub use embedded_store::SqliteStore;
+pub(in crate::store) use snapshot::{CheckedCopy, SnapshotSource, check_copy, file_identity_of};
 use write_txn::WriteTxn;
 use writer::Priority;
 

@@ -16,7 +16,10 @@ const UNFINISHED_AGE_MAX: Duration = Duration::from_secs(60);
 /// The prefix of the name of a folder whose creation has not finished.
 const UNFINISHED_PREFIX: &str = ".begun-";
 const LOCK_FILE: &str = "lock";
-const STORE_ID_FILE: &str = "store";
+/// The file with the id of the store that the entries of a folder are for.
+pub(super) const STORE_ID_FILE: &str = "store";
+/// The name of the file of [`SegmentDir::ack_note_path`].
+pub(super) const ACK_NOTE_FILE: &str = "noted.log";
 
 /// What the records in a segment are about. Versions of this program that only know hold ends
 /// ignore the files of the other kinds.
@@ -33,7 +36,7 @@ pub(super) enum SegmentKind {
 }
 
 impl SegmentKind {
-    fn extension(self) -> &'static str {
+    pub(super) fn extension(self) -> &'static str {
         match self {
             SegmentKind::HoldEnds => "log",
             SegmentKind::Calls => "calls",
@@ -99,19 +102,7 @@ impl SegmentDir {
     /// Whether another process lives that has a folder here.
     pub(super) fn has_live_peer(&self) -> io::Result<bool> {
         let Some(root) = self.path.parent() else { return Ok(false) };
-        for found in fs::read_dir(root)? {
-            let found = found?;
-            if !found.file_type()?.is_dir() || found.path() == self.path {
-                continue;
-            }
-            match File::open(found.path().join(LOCK_FILE)).map(|lock| lock.try_lock_shared()) {
-                Ok(Err(TryLockError::WouldBlock)) => return Ok(true),
-                Ok(Ok(())) => {}
-                Err(why) if why.kind() == io::ErrorKind::NotFound => {}
-                Ok(Err(TryLockError::Error(why))) | Err(why) => return Err(why),
-            }
-        }
-        Ok(false)
+        Ok(find_live_dir(root, Some(&self.path))?.is_some())
     }
 
     /// Returns the name of the folder.
@@ -186,7 +177,7 @@ impl SegmentDir {
     /// after all segments of hold ends, so a replay, which begins with the last file, reads it
     /// first.
     pub(super) fn ack_note_path(&self) -> PathBuf {
-        self.path.join("noted.log")
+        self.path.join(ACK_NOTE_FILE)
     }
 
     /// Returns the id of the store that the entries are for; `None` if no id was written.
@@ -194,11 +185,7 @@ impl SegmentDir {
     /// # Errors
     /// The id cannot be read, so it is unknown which store the entries are for.
     pub(super) fn store_id(&self) -> io::Result<Option<String>> {
-        match fs::read_to_string(self.path.join(STORE_ID_FILE)) {
-            Ok(id) => Ok(Some(id)),
-            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(why) => Err(why),
-        }
+        read_store_id(&self.path)
     }
 
     /// Writes the id of the store that the entries are for, and syncs it to disk.
@@ -223,6 +210,34 @@ impl SegmentDir {
         let _ = fs::remove_file(self.path.join(STORE_ID_FILE));
         let _ = fs::remove_file(self.path.join(LOCK_FILE));
         let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// Returns the folder of a process that lives; `None` if there is none. The folder `own` is passed
+/// over.
+pub(super) fn find_live_dir(root: &Path, own: Option<&Path>) -> io::Result<Option<PathBuf>> {
+    for found in fs::read_dir(root)? {
+        let found = found?;
+        let dir = found.path();
+        if !found.file_type()?.is_dir() || own.is_some_and(|own| own == dir) {
+            continue;
+        }
+        match File::open(dir.join(LOCK_FILE)).map(|lock| lock.try_lock_shared()) {
+            Ok(Err(TryLockError::WouldBlock)) => return Ok(Some(dir)),
+            Ok(Ok(())) => {}
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+            Ok(Err(TryLockError::Error(why))) | Err(why) => return Err(why),
+        }
+    }
+    Ok(None)
+}
+
+/// Reads the id of the store that the entries of a folder are for; `None` if no id was written.
+pub(super) fn read_store_id(dir: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(dir.join(STORE_ID_FILE)) {
+        Ok(id) => Ok(Some(id)),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(why),
     }
 }
 

@@ -122,7 +122,7 @@ impl SqliteStore {
 }
 
 /// Whether the file is missing or empty.
-fn is_missing_or_empty(path: &Path) -> bool {
+pub(super) fn is_missing_or_empty(path: &Path) -> bool {
     std::fs::metadata(path).map_or(true, |about| about.len() == 0)
 }
 

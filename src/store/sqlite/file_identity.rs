@@ -35,6 +35,12 @@ impl FileId {
         let about = fs::metadata(path)?;
         Ok(FileId { device: about.dev(), inode: about.ino() })
     }
+
+    /// Returns the identity as text, which tells the file from other files at its path.
+    pub(super) fn name(self) -> String {
+        let FileId { device, inode } = self;
+        format!("file-{device:x}-{inode:x}")
+    }
 }
 
 impl OpenFiles {
@@ -59,8 +65,7 @@ impl OpenFiles {
     /// Returns the identity of the store's file as text, which tells it from other files at its
     /// path.
     pub(super) fn identity(&self) -> String {
-        let FileId { device, inode } = self.files[0].1;
-        format!("file-{device:x}-{inode:x}")
+        self.files[0].1.name()
     }
 
     /// Returns a message if one of the files was deleted or replaced; `None` if all are the same.

@@ -265,8 +265,11 @@ pub(super) fn create(path: &Path, busy_wait: Duration) -> Result<bool, String> {
 /// The error for a file of another program.
 const NOT_A_STORE: &str = "it has tables, but is no store of tollgate";
 
+/// The error for a file that is opened and has no tables of a store.
+pub(super) const NO_STORE: &str = "it is no store of tollgate; `tollgate init` makes a new one";
+
 /// Whether a file has the tables of a store; `None` if it has none at all.
-fn has_tables(connection: &Connection) -> rusqlite::Result<Option<bool>> {
+pub(super) fn has_tables(connection: &Connection) -> rusqlite::Result<Option<bool>> {
     let sql = "SELECT max(name = 'account') FROM sqlite_schema WHERE type = 'table'";
     connection.query_row(sql, [], |row| row.get(0))
 }
@@ -284,7 +287,7 @@ pub(super) fn open(
     let mut connection = Connection::open_with_flags(path, open_flags()).map_err(to_message)?;
     let skip_busy_wait = install_busy_handler(&mut connection, busy_wait).map_err(to_message)?;
     if has_tables(&connection).map_err(to_message)? != Some(true) {
-        return Err("it is no store of tollgate; `tollgate init` makes a new one".to_owned());
+        return Err(NO_STORE.to_owned());
     }
     let version = "user_version";
     let found = connection.pragma_query_value(None, version, |row| row.get(0));

@@ -1,0 +1,32 @@
+//! `tollgate restore`: puts a backup where the configuration has its store, and where none is.
+
+use std::path::Path;
+
+use anyhow::bail;
+
+use super::backup::{print_summary, summary_json};
+use super::output::{OutputFormat, print_line};
+use crate::conf::Config;
+use crate::store::backup;
+
+pub(super) fn run(conf: &Config, file: &Path, out: OutputFormat) -> anyhow::Result<()> {
+    let Some(database) = conf.store.database() else {
+        bail!(
+            "`tollgate restore` restores a SQLite store, and store.url names a Redis: restore its \
+             data as docs/operate/backup.md#restore-redis says"
+        );
+    };
+    let restored = backup::restore_backup(file, database)?;
+    if out.json {
+        let mut shown = summary_json(&restored.backup);
+        shown["restored"] = database.display().to_string().into();
+        shown["log_folders_kept"] = restored.folders_kept.into();
+        print_line(format_args!("{shown}"))?;
+        return Ok(());
+    }
+    print_line(format_args!("restored  {}", database.display()))?;
+    print_summary(&restored.backup)?;
+    print_line(format_args!("kept      {} log folders that were there", restored.folders_kept))?;
+    print_line(format_args!("next      start the gateway; it charges what only the logs have"))?;
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! A consistent copy of the database of a store, made while other processes write to it, and the
+//! check of such a copy.
+
+use std::io;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, OpenFlags, Row};
+
+use super::super::data_version::version_fault;
+use super::embedded_store::is_missing_or_empty;
+use super::file_identity::{FileId, side_file};
+use super::schema::{self, BUSY_TIMEOUT};
+use crate::permissions;
+
+/// The time between two attempts to copy a database that another process locks.
+const BUSY_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What must be 0 of each account: the difference between its credit and its balances, and those
+/// between the account and its journal and payments.
+const DIFFERENCES: &str = "
+SELECT name,
+       (credit - available - held) - (posted - written_off),
+       posted - COALESCE((SELECT SUM(j.amount) FROM journal AS j WHERE j.account = a.id), 0),
+       written_off
+           - COALESCE((SELECT SUM(j.written_off) FROM journal AS j WHERE j.account = a.id), 0),
+       credit - COALESCE((SELECT SUM(p.amount) FROM payment AS p WHERE p.account = a.id), 0)
+  FROM account AS a";
+/// What the numbers of a row of [`DIFFERENCES`] are about.
+const COMPARED: [&str; 4] = [
+    "the credit and the balances",
+    "what is posted and the journal",
+    "what is written off and the journal",
+    "the credit and the payments",
+];
+
+/// The database of a store, opened to be copied.
+pub(in crate::store) struct SnapshotSource {
+    connection: Connection,
+    store_id: String,
+}
+
+/// What a check found in a copy of a database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store) struct CheckedCopy {
+    pub(in crate::store) store_id: String,
+    pub(in crate::store) data_version: u32,
+    /// The number of accounts, all of which add up.
+    pub(in crate::store) accounts: usize,
+}
+
+impl SnapshotSource {
+    /// Opens the database of a store, which other processes may have open.
+    ///
+    /// # Errors
+    /// There is no store, or one of a later version, or SQLite's own message.
+    pub(in crate::store) fn open(path: &Path) -> Result<SnapshotSource, String> {
+        if is_missing_or_empty(path) {
+            return Err("there is no store; `tollgate init` makes a new one".to_owned());
+        }
+        for ending in ["", "-wal", "-shm"] {
+            let closed = permissions::restrict_file(&side_file(path, ending));
+            closed.map_err(|why| why.to_string())?;
+        }
+        let connection = schema::open_secondary(path, BUSY_TIMEOUT).map_err(to_message)?;
+        if schema::has_tables(&connection).map_err(to_message)? != Some(true) {
+            return Err(schema::NO_STORE.to_owned());
+        }
+        if let Some(fault) = version_fault(read_data_version(&connection).map_err(to_message)?) {
+            return Err(fault);
+        }
+        let store_id = schema::ensure_store_id(&connection).map_err(to_message)?;
+        Ok(SnapshotSource { connection, store_id })
+    }
+
+    /// Returns the id of the store.
+    pub(in crate::store) fn store_id(&self) -> &str {
+        &self.store_id
+    }
+
+    /// Copies the database into the empty file `to`, as it is at one moment after this was called.
+    ///
+    /// It copies the pages one by one in a single read transaction (SQLite's backup API). That
+    /// takes less time than `VACUUM INTO`, which builds all tables and indexes anew, and keeps the
+    /// file as it is, with its version and the numbers of its rows. Beside a read transaction the
+    /// writer of a write-ahead log goes on; only the log cannot begin anew until the copy is made.
+    /// The copy has no write-ahead log, so that it is one file.
+    ///
+    /// # Errors
+    /// SQLite's own message.
+    pub(in crate::store) fn copy_to(&self, to: &Path) -> Result<(), String> {
+        let mut copy = Connection::open(to).map_err(to_message)?;
+        self.copy_pages(&mut copy)?;
+        let mode = "journal_mode";
+        copy.pragma_update(None, mode, "delete").map_err(to_message)?;
+        let found: String =
+            copy.pragma_query_value(None, mode, |row| row.get(0)).map_err(to_message)?;
+        if found != "delete" {
+            return Err(format!("the copy keeps a log beside it ({mode} is {found})"));
+        }
+        copy.close().map_err(|(_, why)| to_message(why))
+    }
+
+    fn copy_pages(&self, to: &mut Connection) -> Result<(), String> {
+        let backup = Backup::new(&self.connection, to).map_err(to_message)?;
+        let end = Instant::now() + BUSY_TIMEOUT;
+        loop {
+            match backup.step(-1).map_err(to_message)? {
+                StepResult::Done => return Ok(()),
+                StepResult::More => {}
+                _ if Instant::now() >= end => {
+                    return Err("another process keeps the database locked".to_owned());
+                }
+                _ => sleep(BUSY_RETRY_INTERVAL),
+            }
+        }
+    }
+}
+
+/// Checks a copy of a database: its pages and indexes, its version, and that each account adds up.
+///
+/// # Errors
+/// Says what is wrong.
+pub(in crate::store) fn check_copy(path: &Path) -> Result<CheckedCopy, String> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let copy = Connection::open_with_flags(path, flags).map_err(to_message)?;
+    let found: String =
+        copy.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(to_message)?;
+    if found != "ok" {
+        return Err(format!("the integrity check found: {found}"));
+    }
+    let data_version = read_data_version(&copy).map_err(to_message)?;
+    if let Some(fault) = version_fault(data_version) {
+        return Err(fault);
+    }
+    let store_id = copy.query_row("SELECT id FROM store_id", [], |row| row.get(0));
+    let store_id = store_id.map_err(to_message)?;
+    let accounts = compare_books(&copy).map_err(to_message)?;
+    let count = accounts.len();
+    let faults: Vec<String> = accounts.into_iter().flatten().collect();
+    if !faults.is_empty() {
+        return Err(format!("the books do not add up: {}", faults.join("; ")));
+    }
+    Ok(CheckedCopy { store_id, data_version, accounts: count })
+}
+
+/// Returns the identity of a file among all files that were ever at its path.
+///
+/// # Errors
+/// The file cannot be found.
+pub(in crate::store) fn file_identity_of(path: &Path) -> io::Result<String> {
+    Ok(FileId::of(path)?.name())
+}
+
+fn read_data_version(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Returns for each account what does not add up.
+fn compare_books(connection: &Connection) -> rusqlite::Result<Vec<Vec<String>>> {
+    let mut select = connection.prepare(DIFFERENCES)?;
+    select.query_map([], compare_account)?.collect()
+}
+
+fn compare_account(row: &Row<'_>) -> rusqlite::Result<Vec<String>> {
+    let name: String = row.get(0)?;
+    let mut faults = Vec::new();
+    for (index, compared) in (1_usize..).zip(COMPARED) {
+        let difference: i64 = row.get(index)?;
+        if difference != 0 {
+            faults.push(format!("{compared} of '{name}' differ by {difference} nano-USD"));
+        }
+    }
+    Ok(faults)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
+fn to_message(why: rusqlite::Error) -> String {
+    why.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SqliteStore;
+    use super::*;
+    use crate::ledger::{AccountName, Ledger as _, Operation};
+    use crate::money::Money;
+
+    async fn store_with_credit(path: &Path) -> SqliteStore {
+        assert_eq!(SqliteStore::create(path), Ok(true));
+        let store = SqliteStore::open(path).expect("a store");
+        let account = AccountName::parse("a").expect("a name");
+        store.open_account(&account).await.expect("it is opened");
+        let amount = Money::parse_usd("5").expect("an amount");
+        let credit = Operation::Credit { tx: "t".to_owned(), amount };
+        store.submit(&account, credit).await.expect("it is credited");
+        store
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_open_is_copied_into_one_file_with_its_id_and_version() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, copy) = (folder.path().join("t.db"), folder.path().join("copy.db"));
+        let store = store_with_credit(&path).await;
+        let source = SnapshotSource::open(&path).expect("a source");
+        source.copy_to(&copy).expect("copied");
+        for ending in ["-wal", "-shm", "-journal"] {
+            assert!(!side_file(&copy, ending).exists(), "{ending}");
+        }
+        let checked = check_copy(&copy).expect("it is sound");
+        let expected = (store.store_id.as_str(), 1);
+        assert_eq!((checked.store_id.as_str(), checked.accounts), expected);
+        assert_eq!(version_fault(checked.data_version), None);
+        let opened = SqliteStore::open(&copy).expect("a store");
+        let account = AccountName::parse("a").expect("a name");
+        let balances = opened.balances(&account).await.expect("an answer").expect("an account");
+        assert_eq!(Ok(balances.available), Money::parse_usd("5"));
+    }
+
+    #[tokio::test]
+    async fn a_copy_whose_books_do_not_add_up_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, copy) = (folder.path().join("t.db"), folder.path().join("copy.db"));
+        drop(store_with_credit(&path).await);
+        SnapshotSource::open(&path).expect("a source").copy_to(&copy).expect("copied");
+        let change = |sql: &str| {
+            let changed = Connection::open(&copy).expect("a file").execute_batch(sql);
+            changed.expect("changed");
+        };
+        change("DELETE FROM payment");
+        let why = check_copy(&copy).expect_err("a payment is missing");
+        let told = "the credit and the payments of 'a' differ by 5000000000 nano-USD";
+        assert!(why.contains(told), "{why}");
+        change("PRAGMA user_version = 1000000");
+        let why = check_copy(&copy).expect_err("a later version");
+        assert!(why.starts_with("a later version of tollgate has written it"), "{why}");
+    }
+
+    #[test]
+    fn what_is_no_store_is_not_copied() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.db");
+        let fault = || SnapshotSource::open(&path).err().expect("refused");
+        assert!(fault().starts_with("there is no store"), "{}", fault());
+        let other = Connection::open(&path).expect("a file");
+        other.execute_batch("CREATE TABLE t (a)").expect("a table");
+        assert_eq!(fault(), schema::NO_STORE);
+    }
+}
