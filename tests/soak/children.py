@@ -285,9 +285,9 @@ class Gateway(Process):
         name = f"node{number}"
         self.conf = folder / f"{name}.toml"
         own = {"listen": {"http": f"{HOST}:{self.http}", "admin": f"{HOST}:{self.admin}"}}
-        self.sections, self.vendors = sections | own, vendors
+        self.sections, self.vendors, self.binary = sections | own, vendors, binary or TOLLGATE
         self.write()
-        command = [*prefix, binary or TOLLGATE, "--conf", self.conf, "serve"]
+        command = [*prefix, self.binary, "--conf", self.conf, "serve"]
         super().__init__(name, command, folder, environment)
 
     def write(self):
@@ -295,8 +295,9 @@ class Gateway(Process):
         self.conf.write_text(toml(self.sections, self.vendors))
 
     def start(self, wait=True):
-        if not self.starts and self.sections["store"]["url"].startswith("sqlite:"):
-            # Makes a store where there is none yet; whoever comes later on it changes nothing.
+        scheme, _, file = self.sections["store"]["url"].partition(":")
+        if scheme == "sqlite" and not self.starts and not Path(file).exists():
+            # Makes a store where there is none yet.
             command = [str(part) for part in (TOLLGATE, "--conf", self.conf, "init")]
             subprocess.run(command, check=True, capture_output=True, cwd=self.conf.parent, env=self.environment)
         super().start()

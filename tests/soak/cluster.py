@@ -7,7 +7,9 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from faults import Bench, made, rows_of
+from allotments import Shares
+from books import Part
+from faults import LEAST_IN_MEMORY, Bench, made, rows_of
 from replicated import Cluster, Watched
 from report import Report
 
@@ -23,12 +25,13 @@ ROUNDS = 3
 
 def run(options):
     """All rows, or those whose name has SOAK_ONLY in it."""
-    report = Report("cluster", options)
+    report, shares = Report("cluster", options), Shares(options.allotments)
     only = os.environ.get("SOAK_ONLY", "")
     rows = [row for row in ROWS if (options.long or row.short or only) and only in row.name]
     with ThreadPoolExecutor(1 if options.long else AT_ONCE) as pool:
-        for bench in pool.map(lambda row: made(Bench(report, row, options)), rows):
+        for bench in pool.map(lambda row: made(Bench(report, row, options, shares)), rows):
             bench.tell()
+    shares.judge(Part(report, "all rows"), LEAST_IN_MEMORY)
     return report
 
 
@@ -38,7 +41,7 @@ def replaced(bench, servers, replace, mend=None):
     with bench.fleet(servers=servers) as fleet:
         traffic = bench.traffic(fleet)
         traffic.phase = "during"
-        took, away = [], []
+        took, away, agreed = [], [], []
         for _ in range(bench.seconds(1, ROUNDS)):
             began = time.monotonic()
             harmed = replace(fleet.redis)
@@ -53,11 +56,12 @@ def replaced(bench, servers, replace, mend=None):
             away.append(longest_gap(traffic, began))
             if harmed and mend:
                 mend(harmed)
-            wait_until_whole(fleet)
+            agreed.append(wait_until_whole(fleet))
             time.sleep(bench.seconds(0, 3))
         traffic.stop()
         bench.did(f"sold to again {told(took)} s after another master was there")
         bench.did(f"nobody was served for {told(away)} s")
+        bench.did(f"the servers agreed {told(agreed)} s after that")
         bench.did(traffic.summary("during"))
         bench.check(max(took) < most, "not back in time", told(took))
         bench.money(fleet, traffic.told())
@@ -77,11 +81,13 @@ def longest_gap(traffic, since):
 
 
 def wait_until_whole(fleet):
-    end = time.monotonic() + SHORT_RECOVERS_WITHIN_S
+    """How long it took until all servers were there and knew it."""
+    began = time.monotonic()
     while not fleet.redis.is_whole():
-        if time.monotonic() > end:
+        if time.monotonic() > began + SHORT_RECOVERS_WITHIN_S:
             raise TimeoutError("the servers do not come to an agreement")
         time.sleep(0.2)
+    return time.monotonic() - began
 
 
 def starts_again(server):

@@ -2,6 +2,9 @@
 
 Of calls whose price is known beforehand exactly as many reach the vendor as are paid for. Of chats
 nobody knows the price: what is charged never exceeds the credit, and nothing stays held.
+
+The long form has half of its rounds with allotments forced on, and half with them off. Where they are
+on, the calls come over a moment, so that most of them find that their account is busy.
 """
 
 import os
@@ -12,6 +15,7 @@ import time
 from dataclasses import dataclass
 
 import calls
+from allotments import AS_IS, OFF, ON, judge
 from books import Books, Part, check, wait_for_no_holds
 from children import HOST
 from fleet import Fleet
@@ -26,13 +30,25 @@ LEASE_MS = 30_000
 # The first node's vendors take their time, so that all holds stand at once; the second's do not.
 SLOW = "delay=300"
 KNOWN = ("speech", "image by bill")
+# Over so many seconds the calls come where allotments are forced on, with credit for so many at least,
+# and so large a share of the charges must have been held in memory.
+SPREAD_S, WIDE, LEAST_IN_MEMORY = 1.5, 300, 0.2
 CHATS = ("chat", "chat stream", "messages stream", "translated")
 
 
 def run(options):
-    """Runs all rounds on one fleet."""
+    """Runs all rounds, on one fleet for each way to use allotments."""
     report = Report("crowd", options)
-    rounds = int(os.environ.get("SOAK_ROUNDS", 100 if options.long else 2))
+    both = options.long and options.allotments == AS_IS
+    ways = (ON, OFF) if both else (options.allotments,)
+    rounds = int(os.environ.get("SOAK_ROUNDS", 100 if options.long else 2)) // len(ways)
+    for way in ways:
+        crowded(options, report, way, max(rounds, 1))
+    return report
+
+
+def crowded(options, report, way, rounds):
+    """All rounds on one fleet."""
     roll = random.Random(f"crowd/{options.seed}")
     # A machine that is busy with other things must not pass for a ledger that is away, nor as drowning.
     conf = {"log": {"level": "warn"}, "timeouts": {"lease_ms": LEASE_MS, "ledger_ms": 10_000, "shed_lag_ms": 0}}
@@ -40,11 +56,13 @@ def run(options):
     conf["limits"] = {"answers_per_account_bytes_max": 512 << 20, "answers_bytes_max": 1 << 30}
     known = KNOWN if options.long else KNOWN[:1]
     chats = CHATS if options.long else CHATS[1:3]
-    with Fleet("redis", 1, {"vendor_b": SLOW, "vendor_d": SLOW}, conf, "crowd") as fleet:
+    faults = {"vendor_b": SLOW, "vendor_d": SLOW}
+    with Fleet("redis", 1, faults, conf, "crowd", way=way) as fleet:
         vendors = {vendor: fleet.sim.base_url(vendor) for vendor in fleet.vendors}
         fleet.node(vendors=vendors).start()
         ((_, sample),) = fleet.accounts({"sample": 10**11}).items()
-        crowds = [Crowd(Part(report, name), fleet, calls.KINDS[name]) for name in (*known, *chats)]
+        end = f", allotments {way}" if way != AS_IS else ""
+        crowds = [Crowd(Part(report, f"{name}{end}"), fleet, calls.KINDS[name]) for name in (*known, *chats)]
         # The accounts of all rounds at once, since each has to wait until its credit is safe.
         plans = [
             crowd.known(rounds, roll) if crowd.kind.name in known else crowd.unknown(max(rounds // 2, 1), roll, sample)
@@ -55,10 +73,10 @@ def run(options):
             for name, one in plan.items():
                 crowd.round(name, keys[name], one)
             crowd.told()
-        everything = Part(report, "all accounts")
-        check(Books(fleet), everything, vendor_calls=fleet.sim.count())
+        everything, books = Part(report, f"all accounts{end}"), Books(fleet)
+        check(books, everything, vendor_calls=fleet.sim.count())
+        judge(fleet, everything, books.count(), LEAST_IN_MEMORY)
         fleet.keep = bool(report.violations)
-    return report
 
 
 @dataclass
@@ -84,7 +102,7 @@ class Crowd:
         plan = {}
         for number in range(rounds):
             size, few = roll.randint(1, 60), roll.choice([0, 1, 2, roll.randint(3, 50)])
-            affordable = roll.choice([few, roll.randint(50, 600)]) if number else roll.randint(50, 600)
+            affordable = roll.choice([few, roll.randint(50, 600)]) if number else roll.randint(self.wide(50), 600)
             price = self.kind.cost(size, b"")
             credit = affordable * price + roll.randrange(price)
             plan[f"{self.name}-{number}"] = Round(size, credit, affordable, price)
@@ -94,11 +112,15 @@ class Crowd:
         """Rounds with credit for about so many chats."""
         plan = {}
         for number in range(rounds):
-            size, about = roll.randint(1, 30), roll.choice([0, 1, 2, 10, 50, 200]) if number else 10
+            size, about = roll.randint(1, 30), roll.choice([0, 1, 2, 10, 50, 200]) if number else self.wide(10)
             reply, _ = calls.one(self.fleet.gateways[1].http, self.kind, size, sample)
             cost = self.kind.cost(size, reply.body())
             plan[f"{self.name}-{number}"] = Round(size, about * cost + roll.randrange(cost))
         return plan
+
+    def wide(self, usual):
+        """Credit for how many calls there is at least in the first round."""
+        return WIDE if self.fleet.holds.way == ON else usual
 
     def round(self, name, key, plan):
         if plan.price is None:
@@ -179,24 +201,33 @@ class Crowd:
         replies = [calls.Reply() for _ in lines]
         began = time.monotonic()
         with selectors.DefaultSelector() as selector:
-            for line, reply in zip(lines, replies, strict=True):
+            open_lines, pause = CALLS, SPREAD_S / CALLS if self.fleet.holds.way == ON else 0
+            for number, (line, reply) in enumerate(zip(lines, replies, strict=True)):
+                while (ahead := began + number * pause - time.monotonic()) > 0:
+                    open_lines -= read(selector, ahead)
                 line.sendall(text)
                 line.setblocking(False)
                 selector.register(line, selectors.EVENT_READ, reply)
-            open_lines = CALLS
             while open_lines and time.monotonic() - began < WAIT_S:
-                for event, _ in selector.select(1):
-                    try:
-                        data = event.fileobj.recv(65536)
-                    except OSError:
-                        data = b""
-                    if not data or event.data.feed(data):
-                        selector.unregister(event.fileobj)
-                        open_lines -= 1
+                open_lines -= read(selector, 1)
         self.seconds.append(time.monotonic() - began)
         for line in lines:
             line.close()
         return replies
+
+
+def read(selector, seconds):
+    """Reads what comes within this time; how many answers ended."""
+    ended = 0
+    for event, _ in selector.select(seconds):
+        try:
+            data = event.fileobj.recv(65536)
+        except OSError:
+            data = b""
+        if not data or event.data.feed(data):
+            selector.unregister(event.fileobj)
+            ended += 1
+    return ended
 
 
 def statuses(replies):

@@ -1,5 +1,7 @@
 """Machine 4: a table of faults of the store, of the vendors and of the machine; for each what must
 happen, and what did. The short form makes some of them, and judges no times.
+
+Where allotments are forced on, one account has most of the calls of a row's traffic.
 """
 
 import importlib
@@ -8,13 +10,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from allotments import ON, Shares
 from books import Part, check, compare, settled_books, wait_for_no_holds
 from fleet import Fleet
 from report import Report
-from traffic import Traffic
+from traffic import BUSY, Traffic
 
 LEASE_MS = 2_000
 ACCOUNTS = 6
+# Where allotments are forced on: how often the busy account is chosen for once that another is, and so
+# large a share of all charges must have been held in memory.
+BUSY_SHARE, LEAST_IN_MEMORY = 24, 0.2
 # Slow streams of three seconds, so that something is always under way.
 SLOW = {"vendor_c": "chunk-delay=50;chunks=60"}
 # How many rows are made at a time, of which modules. Where times are judged, only those of vendors
@@ -35,14 +41,15 @@ class Row:
 
 def run(options):
     """All rows, or those whose name has SOAK_ONLY in it."""
-    report = Report("faults", options)
+    report, shares = Report("faults", options), Shares(options.allotments)
     only = os.environ.get("SOAK_ONLY", "")
     for at_once, names in LONG_GROUPS if options.long else SHORT_GROUPS:
         rows = [row for name in names for row in importlib.import_module(name).ROWS]
         rows = [row for row in rows if (options.long or row.short or only) and only in row.name]
         with ThreadPoolExecutor(at_once) as pool:
-            for bench in pool.map(lambda row: made(Bench(report, row, options)), rows):
+            for bench in pool.map(lambda row: made(Bench(report, row, options, shares)), rows):
                 bench.tell()
+    shares.judge(Part(report, "all rows"), LEAST_IN_MEMORY)
     return report
 
 
@@ -64,8 +71,9 @@ def rows_of():
 class Bench:
     """Where one row is made: it starts what it needs, and notes what happened."""
 
-    def __init__(self, report, row, options):
+    def __init__(self, report, row, options, shares):
         self.found, self.row, self.long, self.seed = Part(report, row.name), row, options.long, options.seed
+        self.shares = shares
         self.done = []
 
     def run(self):
@@ -98,11 +106,14 @@ class Bench:
 
     def fleet(self, store="redis", nodes=2, faults=None, conf=None, **more):
         conf = self.timeouts() | {"log": {"level": "warn"}} | (conf or {})
-        return Fleet(store, nodes, SLOW | (faults or {}), conf, "faults", **more)
+        return Fleet(store, nodes, SLOW | (faults or {}), conf, "faults", **{"way": self.shares.way} | more)
 
     def traffic(self, fleet, **more):
         """Traffic of some accounts, which runs for a moment already."""
         accounts = list(fleet.accounts({f"acct{number}": 10**11 for number in range(ACCOUNTS)}).items())
+        if fleet.holds.way == ON:
+            accounts = accounts[:1] * BUSY_SHARE + accounts
+            more = BUSY | more
         traffic = Traffic(fleet, accounts, self.seed, **more)
         time.sleep(1)
         return traffic
@@ -125,5 +136,6 @@ class Bench:
         self.found.violated |= other
         written = f", {books.written_off()} nano written off" if books.written_off() else ""
         self.did(f"{state}: {books.count()} charges{whole}, drift {books.drift()}{written}")
+        self.did(f"{self.shares.add(fleet, books.count())}; nothing was held {waited:.1f} s after the last call")
         fleet.keep = self.found.violated
         return books

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import calls
+from allotments import OFF, ON
 from children import HOST, until
 from faults import LEASE_MS, rows_of
 from faults_store import back_in_time, wait_for_recovery
@@ -19,6 +20,10 @@ ROWS, row = rows_of()
 DAY_S = 86_400
 # The addresses of routes are looked up again so often.
 RESOLVE_EVERY_S = 30
+# The shortest that a configuration may have.
+SHORT_LEASE_MS = 1_000
+# How often a process is paused anew that was in the middle of a write of SQLite.
+PAUSES_MAX = 50
 
 
 @contextlib.contextmanager
@@ -95,7 +100,7 @@ def sqlite_full(bench):
         with small_disk(fleet.folder / "small", 24) as made:
             if not made:
                 return bench.did("not made: no permission to mount")
-            gateway.sections["store"] = {"url": f"sqlite:{fleet.folder}/small/tollgate.db"}
+            gateway.sections["store"]["url"] = f"sqlite:{fleet.folder}/small/tollgate.db"
             gateway.write()
             gateway.starts = 0
             gateway.start()
@@ -317,6 +322,64 @@ def stopped(bench):
         bench.did(f"streams begun before: {traffic.summary('stream')}")
         bench.check(swept > 0, "nothing expired, so it was not made")
         bench.money(fleet, traffic.told())
+
+
+BUSY_PAUSED = "its allotment expires; it wakes, tells its ends late; each answer is charged once and exactly"
+
+
+@row("gateway with a busy account paused for three leases, while another serves it (Redis)", BUSY_PAUSED)
+def busy_stopped_redis(bench):
+    busy_stopped(bench, "redis")
+
+
+@row("gateway with a busy account paused for three leases, while another serves it (SQLite)", BUSY_PAUSED)
+def busy_stopped_sqlite(bench):
+    busy_stopped(bench, "sqlite")
+
+
+def busy_stopped(bench, store):
+    """Streams and short calls of one account, whose holds are in the memory of the gateway that is paused."""
+    way = OFF if bench.shares.way == OFF else ON
+    with bench.fleet(store, conf=bench.timeouts(lease_ms=SHORT_LEASE_MS), way=way) as fleet:
+        paused, other = fleet.gateways
+        traffic = bench.traffic(fleet, threads=24, **({"pause": 0.002} if way == OFF else {}))
+        streams = background_streams(fleet, traffic, 6)
+        time.sleep(0.5)
+        until(lambda: way == OFF or paused.metric("tollgate_allotments"), "something is borrowed", 5)
+        traffic.phase, traffic.only = "during", [other]
+        pause_beside(paused, other, traffic.accounts[0][1])
+        open_calls = traffic.under_way(paused.http)
+        time.sleep(3 * SHORT_LEASE_MS / 1000 + bench.seconds(0, 4))
+        swept = other.said("expired holds released")
+        paused.resume()
+        traffic.phase, traffic.only = "after", []
+        time.sleep(bench.seconds(1.5, 4))
+        traffic.stop()
+        for stream in streams:
+            stream.join(20)
+        bench.did(f"{open_calls} calls of the traffic and {len(streams)} streams were under way when it was paused")
+        bench.did(f"the other served meanwhile: {traffic.summary('during')}; streams: {traffic.summary('stream')}")
+        bench.check(swept, "nothing expired, so it was not made")
+        bench.check(open_calls, "no call was under way, so it was not made")
+        served = [s for s in traffic.seen if s.phase == "during" and s.port == other.http and s.told.outcome == "whole"]
+        bench.check(served, "the other did not serve the account")
+        cut = [s.said() for s in traffic.seen if s.phase == "stream" and s.told.outcome != "whole"]
+        bench.check(not cut, "streams were cut", cut)
+        bench.money(fleet, traffic.told())
+
+
+def pause_beside(paused, other, key):
+    """Pauses a gateway, at a moment when it has no lock of SQLite, which would keep the other from its work:
+    that does a call with a key, whose hold is never made in memory.
+    """
+    for number in range(PAUSES_MAX):
+        paused.pause()
+        reply, _ = calls.one(other.http, calls.KINDS["embedding"], 1, key, idempotency=f"pause{number}")
+        if reply.status == 200:
+            return
+        paused.resume()
+        time.sleep(0.05)
+    raise TimeoutError("never paused outside of a write")
 
 
 @row(

@@ -2,12 +2,16 @@
 
 import time
 
+from allotments import OFF
 from children import free_port
 from faults import rows_of
 
 ROWS, row = rows_of()
 # Within this a gateway has to say that its ledger is away: its deadline of 250 ms and some work.
 REFUSED_WITHIN_S = 1.0
+# For so long paid calls may be served though the ledger is gone: with their holds in the store, and out of
+# allotments, which are used for 900 ms after the store was heard.
+SERVED_WITHOUT_S, SERVED_OUT_OF_ALLOTMENTS_S = 0.5, 1.2
 RECOVERS_WITHIN_S = 3.0
 # On a machine that is busy with other things.
 SHORT_RECOVERS_WITHIN_S = 30.0
@@ -62,7 +66,8 @@ def store_fault(bench, begin, end, seconds, steady=False, **redis):
         failed = traffic.failed_after(healed + RECOVERS_WITHIN_S)
         bench.timely(not failed, "refused though all is well again", [seen.said() for seen in failed][:5])
         if not steady:
-            during = [s for s in traffic.seen if s.began > began + 0.5 and s.began + s.took < healed]
+            most = SERVED_WITHOUT_S if fleet.holds.way == OFF else SERVED_OUT_OF_ALLOTMENTS_S
+            during = [s for s in traffic.seen if s.began > began + most and s.began + s.took < healed]
             served = [s.told.kind for s in during if s.told.outcome == "whole" and s.told.kind != "moderation"]
             bench.check(not served, "paid calls were served without the ledger", served[:5])
         bench.money(fleet, traffic.told())

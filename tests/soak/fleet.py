@@ -6,7 +6,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from children import TOLLGATE, Gateway, Redis, Sim, many_files
+from allotments import AS_IS, HoldCount, settings
+from children import Gateway, Redis, Sim, many_files
 from processes import REPO, VERSION_SEGMENT
 
 # Commands at a time.
@@ -16,11 +17,13 @@ AT_ONCE = 24
 class Fleet:
     """Simulator, store and gateways in a folder of their own. Use it in a `with`."""
 
-    def __init__(self, store, nodes=1, faults=None, conf=None, name="soak", redis=None, servers=Redis):
+    def __init__(self, store, nodes=1, faults=None, conf=None, name="soak", redis=None, servers=Redis, way=AS_IS):
         many_files()
         self.folder = Path(tempfile.mkdtemp(prefix=f"tollgate-{name}-"))
         self.keep = False
         self.gateways = []
+        self.holds = HoldCount(self.gateways, way)
+        self.holds.start()
         self.sim = Sim(self.folder).start()
         self.redis = servers(self.folder, **(redis or {})) if store == "redis" else None
         try:
@@ -34,7 +37,7 @@ class Fleet:
             vendor: [self.sim.base_url(vendor, one) for one in listed(faults.get(vendor, ""))]
             for vendor in VERSION_SEGMENT
         }
-        self.conf = conf or {}
+        self.conf = joined(conf or {}, settings(way))
         for _ in range(nodes):
             self.node()
         for gateway in self.gateways:
@@ -42,7 +45,7 @@ class Fleet:
         for gateway in self.gateways:
             gateway.wait_ready()
 
-    def node(self, environment=None, prefix=(), store_url=None, vendors=None, **more):
+    def node(self, environment=None, prefix=(), store_url=None, vendors=None, binary=None, **more):
         """One more gateway, not started."""
         number = len(self.gateways)
         sections = {
@@ -50,9 +53,9 @@ class Fleet:
             "files": {"url": f"file:{self.folder}/files"},
             "rules": {"dir": f"{REPO}/lua-free-rules"},
         }
-        for section, values in (self.conf | more).items():
-            sections[section] = sections.get(section, {}) | values
-        self.gateways.append(Gateway(self.folder, number, sections, vendors or self.vendors, environment, prefix))
+        sections = joined(joined(sections, self.conf), more)
+        vendors = vendors or self.vendors
+        self.gateways.append(Gateway(self.folder, number, sections, vendors, environment, prefix, binary))
         return self.gateways[-1]
 
     def cli(self, *arguments, node=0, seconds=120):
@@ -64,28 +67,29 @@ class Fleet:
 
     def try_cli(self, *arguments, node=0, seconds=120):
         gateway = self.gateways[node]
-        command = [str(part) for part in (TOLLGATE, "--conf", gateway.conf, *arguments)]
+        command = [str(part) for part in (gateway.binary, "--conf", gateway.conf, *arguments)]
         return subprocess.run(
             command, capture_output=True, text=True, timeout=seconds, cwd=self.folder, env=gateway.environment
         )
 
-    def account(self, name, credit):
+    def account(self, name, credit, node=0):
         """A new account with this credit; its key."""
-        self.cli("account", "create", name, "--credit", credit)
-        return self.cli("key", "issue", name)
+        self.cli("account", "create", name, "--credit", credit, node=node)
+        return self.cli("key", "issue", name, node=node)
 
-    def accounts(self, credits):
+    def accounts(self, credits, node=0):
         """The keys of new accounts, by their names, each with so much credit in nano-USD. All at once: a
         payment is taken only when it will survive, for which a shared store may need a second or two.
         """
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            made = pool.map(lambda pair: self.account(pair[0], usd(pair[1])), credits.items())
+            made = pool.map(lambda pair: self.account(pair[0], usd(pair[1]), node), credits.items())
             return dict(zip(credits, made, strict=True))
 
     def __enter__(self):
         return self
 
     def __exit__(self, kind, *_):
+        self.holds.over.set()
         for gateway in self.gateways:
             gateway.resume()
             gateway.kill()
@@ -99,6 +103,11 @@ class Fleet:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
             print(f"kept for a look: {self.folder}", flush=True)
+
+
+def joined(sections, more):
+    """Sections of a configuration with the keys of others."""
+    return sections | {name: sections.get(name, {}) | values for name, values in more.items()}
 
 
 def usd(nano):

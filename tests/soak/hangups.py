@@ -1,7 +1,11 @@
 """Machine 3: clients that hang up, after each chunk of streams in every format, and while whole
 answers are made. What is charged must be what the vendor billed, call by call.
+
+Where allotments are forced on, calls that are read to their end make the account of a batch busy before
+the others come. They are judged, too.
 """
 
+import contextlib
 import socket
 import struct
 import threading
@@ -11,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import calls
+from allotments import ON, Shares
 from books import Books, Part, check, wait_for_no_holds
 from children import HOST
 from fleet import Fleet
@@ -21,6 +26,9 @@ LEASE_MS = 5_000
 AT_ONCE = 12
 CREDIT = 10**12
 WAIT_S = 20
+# Calls that make an account busy, the seconds between two of them, and so large a share of the charges
+# must then have been held in memory.
+AHEAD, AHEAD_EVERY_S, LEAST_IN_MEMORY = 10, 0.01, 0.3
 
 
 def long_chat(text):
@@ -49,6 +57,7 @@ VENDORS = (
 def run(options):
     """Every format, every vendor, every way to hang up."""
     report = Report("hangups", options)
+    shares = Shares(options.allotments)
     steps = range(-1, CHUNKS + 6) if options.long else range(-1, CHUNKS + 6, 7)
     # A machine that is busy with other things must not pass for a ledger that is away, nor as drowning.
     conf = {"log": {"level": "warn"}, "timeouts": {"lease_ms": LEASE_MS, "ledger_ms": 10_000, "shed_lag_ms": 0}}
@@ -56,23 +65,29 @@ def run(options):
     # The short form has each store and each vendor once.
     pairs = product(STORES, VENDORS) if options.long else zip(STORES, VENDORS, strict=True)
     for store, (vendor_name, faults) in pairs:
-        with Fleet(store, 1, dict.fromkeys(("vendor_a", "vendor_b"), faults), conf, "hangups") as fleet:
+        both = dict.fromkeys(("vendor_a", "vendor_b"), faults)
+        with Fleet(store, 1, both, conf, "hangups", way=options.allotments) as fleet:
             batches = [(kind, way) for kind in STREAMS for way in ways]
             keys = fleet.accounts({f"batch{number}": CREDIT for number in range(len(batches))})
             for (kind, way), account in zip(batches, keys.items(), strict=True):
                 found = Part(report, f"{kind.name}, {vendor_name}, {way}, {store}")
                 Batch(found, fleet, kind, account).streams(steps, way)
-            check(Books(fleet), Part(report, f"{vendor_name}, {store}"), vendor_calls=fleet.sim.count())
+            books = Books(fleet)
+            check(books, Part(report, f"{vendor_name}, {store}"), vendor_calls=fleet.sim.count())
+            shares.add(fleet, books.count())
             fleet.keep = bool(report.violations)
     for store in STORES if options.long else STORES[:1]:
         late = dict.fromkeys(("vendor_a", "vendor_b", "vendor_d"), "delay=150")
-        with Fleet(store, 1, late, conf, "hangups") as fleet:
+        with Fleet(store, 1, late, conf, "hangups", way=options.allotments) as fleet:
             keys = fleet.accounts({name.replace(" ", "-"): CREDIT for name in WHOLE})
             for name, account in zip(WHOLE, keys.items(), strict=True):
                 batch = Batch(Part(report, f"whole {name}, {store}"), fleet, calls.KINDS[name], account)
                 batch.whole(20 if options.long else 6)
-            check(Books(fleet), Part(report, f"whole answers, {store}"), vendor_calls=fleet.sim.count())
+            books = Books(fleet)
+            check(books, Part(report, f"whole answers, {store}"), vendor_calls=fleet.sim.count())
+            shares.add(fleet, books.count())
             fleet.keep = bool(report.violations)
+    shares.judge(Part(report, "all batches"), LEAST_IN_MEMORY)
     return report
 
 
@@ -104,14 +119,28 @@ class Batch:
         self.found, self.fleet, self.kind = found, fleet, kind
         self.name, self.key = account
         self.lock, self.reached = threading.Lock(), Counter()
+        self.ahead = AHEAD if fleet.holds.way == ON else 0
 
     def streams(self, steps, way):
         """Hangs up after so many events; -1 is before anything was answered."""
         before = self.fleet.sim.count()
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with self.busy(CHUNKS + 10), ThreadPoolExecutor(AT_ONCE) as pool:
             for _ in pool.map(lambda step: self.stream(step, WAYS[way]), steps):
                 pass
         self.judge(before, len(steps))
+
+    @contextlib.contextmanager
+    def busy(self, size):
+        """Calls from this size on, which are read to their end and began before what is done meanwhile."""
+        port = self.fleet.gateways[0].http
+        with ThreadPoolExecutor(max(self.ahead, 1)) as pool:
+            replies = []
+            for number in range(self.ahead):
+                replies.append(pool.submit(calls.one, port, self.kind, size + number, self.key))
+                time.sleep(AHEAD_EVERY_S)
+            yield
+        for reply, _ in (reply.result() for reply in replies):
+            self.found.check(reply.whole and reply.status == 200, "a whole call was not answered", reply.status)
 
     def stream(self, step, hang_up):
         line = self.connect()
@@ -139,7 +168,7 @@ class Batch:
             time.sleep(number / count * 0.2)
             (reset if number % 2 else close)(line)
 
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with self.busy(count + 10), ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(one, range(count)))
         self.judge(before, count)
 

@@ -4,6 +4,9 @@ Two gateways on one Redis (or one on SQLite) answer priced calls of every kind f
 payments come in by the command line, and about every second a gateway or Redis is killed with -9 and
 started again. Some of Redis' deaths lose up to a second of its log, as a power failure does. In the
 end the books must agree with each other, with the vendors, and with every answer a client got.
+
+The long form has allotments forced on with its first seed, off with the second, and as they come with
+the third.
 """
 
 import os
@@ -12,6 +15,7 @@ import threading
 import time
 
 import calls
+from allotments import AS_IS, OFF, ON, judge
 from books import Books, Part, check, compare, wait_for_no_holds
 from children import Redis
 from fleet import Fleet
@@ -23,6 +27,11 @@ LEASE_MS = 2_000
 # rich, some run dry, some are paid into again and again and have always too little for their
 # streams, and some ask again until they are answered.
 GROUPS = {"rich": (48, 12, 10**14), "poor": (8, 3, 2 * 10**7), "thin": (3, 3, 3 * 10**5), "keyed": (6, 4, 10**13)}
+# Where allotments are forced on there are fewer rich accounts, which have nearly all calls; and so large
+# a share of the charges must have been held in memory. Where they come as they do, one is busy.
+BUSY_RICH, BUSY_SHARES, LEAST_IN_MEMORY = 2, (20, 10), 0.2
+# And kills are fewer: for about a second after its start a gateway on SQLite lends nothing.
+BUSY_KILL_EVERY_S, BUSY_SECONDS = 3.0, 9
 STATED = ("refused", "whole", "broken")
 KILL_EVERY_S = 1.0
 POWER_SHARE = 0.4
@@ -61,11 +70,20 @@ def run(options):
     stores = os.environ.get("SOAK_STORES", "redis,sqlite").split(",")
     seeds = int(os.environ.get("SOAK_SEEDS", 3 if options.long else 1))
     operations = int(os.environ.get("SOAK_OPERATIONS", 1_000_000 if options.long else 50_000))
-    seconds = float(os.environ.get("SOAK_SECONDS", 3_600 if options.long else 5))
+    usual = BUSY_SECONDS if options.allotments == ON else 5
+    seconds = float(os.environ.get("SOAK_SECONDS", 3_600 if options.long else usual))
     for store in stores:
-        for seed in range(options.seed, options.seed + seeds):
-            Run(Part(report, f"{store}, seed {seed}"), store, seed, options.long, operations, seconds).all()
+        for number in range(seeds):
+            seed, way = options.seed + number, way_of(options, number)
+            name = f"{store}, seed {seed}" + (f", allotments {way}" if way != AS_IS else "")
+            Run(Part(report, name), store, seed, way, options.long, operations, seconds).all()
     return report
+
+
+def way_of(options, number):
+    """How the seed of this number uses allotments."""
+    forced = options.allotments != AS_IS or not options.long
+    return options.allotments if forced else (ON, OFF, AS_IS)[number % 3]
 
 
 class Payments(threading.Thread):
@@ -94,22 +112,22 @@ class Payments(threading.Thread):
 
 
 class Killer:
-    """Kills a random process about every second, and starts again whatever is down."""
+    """Kills a random process about so often, and starts again whatever is down."""
 
-    def __init__(self, fleet, seed):
-        self.fleet, self.random = fleet, random.Random(f"kill/{seed}")
+    def __init__(self, fleet, seed, every):
+        self.fleet, self.random, self.every = fleet, random.Random(f"kill/{seed}"), every
         self.victims = [*fleet.gateways, *([fleet.redis] if fleet.redis else [])]
         # A node's death takes half of the fleet away, Redis' all of it: so it is half as frequent.
         self.shares = [1 if victim is fleet.redis else 2 for victim in self.victims]
         self.kills, self.power, self.lost_bytes = {v.name: 0 for v in self.victims}, 0, 0
-        self.next = time.monotonic() + KILL_EVERY_S
+        self.next = time.monotonic() + every
         self.again = {}
 
     def tick(self):
         """What is due now; called often."""
         now = time.monotonic()
         if now >= self.next:
-            self.next = now + KILL_EVERY_S * self.random.uniform(0.6, 1.4)
+            self.next = now + self.every * self.random.uniform(0.6, 1.4)
             victim = self.random.choices(self.victims, self.shares)[0]
             if self.is_up(victim) or self.random.random() < STARTING_SHARE:
                 self.kill(victim)
@@ -162,14 +180,14 @@ class Killer:
 class Run:
     """One store, one seed."""
 
-    def __init__(self, found, store, seed, long, operations, seconds):
-        self.found, self.store, self.seed, self.long = found, store, seed, long
+    def __init__(self, found, store, seed, way, long, operations, seconds):
+        self.found, self.store, self.seed, self.way, self.long = found, store, seed, way, long
         self.operations, self.seconds = operations, seconds
 
     def all(self):
         conf = {"timeouts": {"lease_ms": LEASE_MS}, "log": {"level": "warn"}}
         nodes = 2 if self.store == "redis" else 1
-        with Fleet(self.store, nodes, FAULTS, conf, f"money-{self.store}-{self.seed}") as fleet:
+        with Fleet(self.store, nodes, FAULTS, conf, f"money-{self.store}-{self.seed}", way=self.way) as fleet:
             rich, poor, thin, keyed = self.accounts(fleet)
             plan = Plan(
                 ports=[gateway.http for gateway in fleet.gateways],
@@ -186,13 +204,15 @@ class Run:
 
     def accounts(self, fleet):
         """The accounts of all groups; of the rich ones the first is busier than the others."""
+        sizes = {prefix: many if self.long else few for prefix, (many, few, _) in GROUPS.items()}
+        busy = BUSY_SHARES[:1]
+        if self.way == ON:
+            sizes["rich"], busy = BUSY_RICH, BUSY_SHARES
         self.credited = {
-            f"{prefix}{number}": nano
-            for prefix, (many, few, nano) in GROUPS.items()
-            for number in range(many if self.long else few)
+            f"{prefix}{number}": GROUPS[prefix][2] for prefix, size in sizes.items() for number in range(size)
         }
         keys = fleet.accounts(self.credited)
-        shares = {name: 20 if name == "rich0" else 1 for name in keys}
+        shares = dict.fromkeys(keys, 1) | {f"rich{number}": share for number, share in enumerate(busy)}
         return [[(n, keys[n], shares[n]) for n in keys if n.startswith(prefix)] for prefix in GROUPS]
 
     def burn(self, fleet, plan):
@@ -206,7 +226,7 @@ class Run:
         rich, thin = [name for name, *_ in plan.accounts if name.startswith("rich")], [name for name, *_ in plan.thin]
         payments = Payments(fleet, rich, thin, self.seed, self.credited)
         payments.start()
-        killer = Killer(fleet, self.seed)
+        killer = Killer(fleet, self.seed, BUSY_KILL_EVERY_S if self.way == ON else KILL_EVERY_S)
         memory = 0
         while load.operations() < self.operations and time.monotonic() - began < self.seconds:
             killer.tick()
@@ -235,6 +255,7 @@ class Run:
         books = Books(fleet)
         check(books, self.found, self.credited, fleet.sim.count())
         tally = compare(books, load.told(), self.found)
+        judge(fleet, self.found, books.count(), LEAST_IN_MEMORY)
         ended, dry = (
             sum(tally[name] for name in tally if name.startswith("refused ") and int(name.split(" ")[1][:3]) in statuses)
             for statuses in (ENDED, DRY)

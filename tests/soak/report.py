@@ -11,6 +11,7 @@ SHOWN_MAX = 400
 class Report:
     def __init__(self, machine, options):
         self.machine, self.seed, self.form = machine, options.seed, "long" if options.long else "short"
+        self.allotments = options.allotments
         self.begun = time.monotonic()
         self.figures, self.violations, self.notes = {}, {}, {}
 

@@ -2,9 +2,12 @@
 """Machines that try to break a gateway, each against a stack of its own on loopback:
 
     python3 tests/soak/run.py [MACHINE...] [--long] [--seed N] [--report FILE.json]
+                              [--allotments on|off|as-is] [--older-bin PATH]
 
-Without a name: all of them. The short forms of many run a few at a time; the long forms one after
-the other, since they also judge times. Prints figures; exits with 1 if anything was violated.
+Without a name: all of them, except `older`, which needs the binary of an earlier version; with
+--allotments on or off: all that move money. The short forms of many run a few at a time; the long
+forms one after the other, since they also judge times. Prints figures; exits with 1 if anything was
+violated.
 Programs under test: TOLLGATE_BIN, TOLLGATE_SIM (default: the debug build).
 """
 
@@ -22,6 +25,8 @@ sys.dont_write_bytecode = True
 # The processes of the clients' tests are those of the machines.
 sys.path.append(str(Path(__file__).parent.parent / "clients"))
 
+import allotments  # noqa: E402, nothing is left beside it either
+
 # By the name of its module: what it is for, and seconds after which a form of it has hung.
 MACHINES = {
     "money": ("ledger operations while processes are killed", 300, 6 * 3_600),
@@ -34,16 +39,19 @@ MACHINES = {
     "tenants": ("one tenant against all", 300, 900),
     "unread": ("clients that read nothing of large answers", 300, 1_800),
     "canaries": ("secrets that must not come out", 300, 900),
+    "older": ("an earlier version beside this one, in turns and at once", 600, 2 * 3_600),
 }
-
-
+# What is run only by its name.
+ON_DEMAND = ("older",)
+# In these allotments can be forced on and off.
+MOVES_MONEY = ("money", "crowd", "hangups", "faults", "cluster")
 # Short forms mostly wait.
 AT_ONCE = 3
 
 
 def main():
     options = arguments()
-    names = options.machines or list(MACHINES)
+    names = options.machines
     if len(names) == 1:
         return alone(names[0], options)
     with ThreadPoolExecutor(1 if options.long else AT_ONCE) as pool:
@@ -55,7 +63,9 @@ def main():
 
 def child(name, options):
     """A machine in a process of its own, told as a whole."""
-    command = [sys.executable, __file__, name, "--seed", str(options.seed)]
+    command = [sys.executable, __file__, name, "--seed", str(options.seed), "--allotments", options.allotments]
+    if options.older_bin:
+        command += ["--older-bin", options.older_bin]
     if options.report:
         command += ["--report", Path(options.report).with_name(f"{name}-{Path(options.report).name}")]
     if options.long:
@@ -71,7 +81,8 @@ def alone(name, options):
     signal.signal(signal.SIGTERM, lambda *_: stopped())
     signal.signal(signal.SIGALRM, lambda *_: hung(name))
     signal.alarm(long_max if options.long else short_max)
-    print(f"{name}: {what}, {'long' if options.long else 'short'} form, seed {options.seed}", flush=True)
+    way = f", allotments {options.allotments}" if name in MOVES_MONEY else ""
+    print(f"{name}: {what}, {'long' if options.long else 'short'} form, seed {options.seed}{way}", flush=True)
     report = importlib.import_module(name).run(options)
     signal.alarm(0)
     sound = report.end()
@@ -110,9 +121,19 @@ def arguments():
     parser.add_argument("--long", action="store_true", help="the long form")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report", metavar="FILE.json")
+    parser.add_argument("--allotments", choices=allotments.WAYS, default=allotments.AS_IS)
+    earlier = "an earlier tollgate, for the machine older"
+    parser.add_argument("--older-bin", metavar="PATH", type=os.path.abspath, help=earlier)
     options = parser.parse_args()
     if unknown := set(options.machines) - set(MACHINES):
         parser.error(f"no such machine: {', '.join(sorted(unknown))}")
+    if "older" in options.machines and not options.older_bin:
+        parser.error("the machine older needs --older-bin")
+    forced = options.allotments != allotments.AS_IS
+    if forced and (other := set(options.machines) - set(MOVES_MONEY)):
+        parser.error(f"allotments cannot be forced in {', '.join(sorted(other))}")
+    usual = [name for name in MACHINES if name not in ON_DEMAND]
+    options.machines = options.machines or (list(MOVES_MONEY) if forced else usual)
     return options
 
 

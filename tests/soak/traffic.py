@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 import calls
@@ -22,6 +23,8 @@ MIX = (
 FREE = calls.Kind("moderation", "/v1/moderations", "omni-moderation-latest", lambda text: {"input": text})
 WAIT_S = 20
 PAUSE_S = 0.02
+# What keeps an account busy: more threads, which wait less, and not so often for slow streams.
+BUSY = {"threads": 16, "pause": 0.002, "mix": (*MIX[:-1], ("slow stream", 1))}
 
 
 @dataclass
@@ -43,8 +46,12 @@ class Seen:
 class Traffic:
     """Threads that call one gateway after the other."""
 
-    def __init__(self, fleet, accounts, seed, threads=8, mix=MIX):
-        self.fleet, self.accounts, self.mix = fleet, accounts, mix
+    def __init__(self, fleet, accounts, seed, threads=8, mix=MIX, pause=PAUSE_S):
+        self.fleet, self.accounts, self.mix, self.pause = fleet, accounts, mix, pause
+        # The gateways that are called; without any all of them.
+        self.only = []
+        # How many calls are under way, by port.
+        self.open = Counter()
         self.phase, self.seen, self.lock = "before", [], threading.Lock()
         self.over = threading.Event()
         self.threads = [
@@ -62,14 +69,25 @@ class Traffic:
             # One thread asks for what is free.
             kind = FREE if number == 0 else roll.choices(kinds, shares)[0]
             name, key = roll.choice(self.accounts)
-            gateway = roll.choice(self.fleet.gateways[: self.nodes()])
+            gateway = roll.choice(self.only or self.fleet.gateways[: self.nodes()])
             size, phase, began = roll.randint(1, 12), self.phase, time.monotonic()
+            self.count(gateway.http, 1)
             reply, took = calls.one(gateway.http, kind, size, key, WAIT_S)
+            self.count(gateway.http, -1)
             self.note(Seen(phase, began, took, gateway.http, tell(reply, kind, size, name, took)))
-            self.over.wait(PAUSE_S)
+            self.over.wait(self.pause)
 
     def nodes(self):
         return len(self.fleet.gateways)
+
+    def count(self, port, more):
+        with self.lock:
+            self.open[port] += more
+
+    def under_way(self, port):
+        """How many calls a gateway has not answered yet."""
+        with self.lock:
+            return self.open[port]
 
     def note(self, seen):
         with self.lock:
