@@ -4,8 +4,8 @@
 //! changes nothing, because the catalogue is made as a whole or not at all.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -66,6 +66,7 @@ impl Catalogue {
             version: "".into(),
             example_count: 0,
             file_counts: Vec::new(),
+            forward_headers: BTreeSet::new(),
         };
         let mut locations = HashMap::new();
         for (file, text) in sources {
@@ -85,6 +86,9 @@ impl Catalogue {
                     );
                 }
                 catalogue.by_name.insert(model.id.clone(), catalogue.models.len());
+                catalogue.forward_headers.extend(model.vendor.forward_headers.iter().cloned());
+                let version = model.vendor.version.iter().map(|(header, _)| header.clone());
+                catalogue.forward_headers.extend(version);
                 catalogue.models.push(Arc::new(model));
             }
             let examples = rules.examples.iter();

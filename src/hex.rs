@@ -3,10 +3,22 @@
 /// Returns the bytes in lower-case hexadecimal, two digits each.
 #[must_use]
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = |byte: &u8| [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)] as char);
-    bytes.iter().flat_map(digits).collect()
+    let mut digits = Vec::with_capacity(2 * bytes.len());
+    bytes.iter().for_each(|byte| digits.extend_from_slice(&PAIRS[usize::from(*byte)]));
+    String::from_utf8(digits).unwrap_or_default()
 }
+
+/// The digits of each byte.
+const PAIRS: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < pairs.len() {
+        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
 
 /// Returns the bytes of an even number of hexadecimal digits; `None` if the text is anything else.
 #[must_use]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use rstest::rstest;
 
-use crate::world::{Builder, Store, World, chat_of};
+use crate::world::{Builder, CHAT, Store, World, chat_of};
 
 const LISTED: &str = r#""lmb-5.5"       = { input = 5,    output = 30,"#;
 const DEARER: &str = r#""lmb-5.5"       = { input = 6,    output = 31,"#;
@@ -41,6 +41,23 @@ async fn a_changed_price_holds_for_new_calls(#[values(Store::Sqlite, Store::Redi
     assert_ne!(charges[0].price_version, charges[1].price_version);
     let shown = world.get("/v1/models/lmb-5.5").await.json();
     assert_eq!(shown["pricing"]["prompt"], "0.000006");
+}
+
+/// Fields that nobody reads are removed early, so a new rule for one of them must reach that place.
+#[tokio::test]
+async fn a_field_of_the_client_goes_on_as_soon_as_the_rules_say_so() {
+    let world = given(Store::Sqlite, "").run().await;
+    let send = async || {
+        let request = world.request(CHAT.path).header("X-Stainless-OS", "Linux");
+        let request = request.header("accept-language", "en").body(chat_of("lmb-5.5").to_string());
+        assert_eq!(request.send().await.expect("an answer").status(), 200);
+        let seen = world.sim.take_seen().remove(0);
+        ["x-stainless-os", "accept-language"].map(|name| seen.header(name).map(str::to_owned))
+    };
+    assert_eq!(send().await, [None, None]);
+    change(&world, "forward_headers = []", "forward_headers = [\"x-stainless-*\"]");
+    world.logged(&["rules reloaded"]).await;
+    assert_eq!(send().await, [Some("Linux".to_owned()), None]);
 }
 
 #[tokio::test]

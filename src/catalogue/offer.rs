@@ -2,7 +2,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::kind::ModelKind;
@@ -30,6 +30,8 @@ pub struct Catalogue {
     pub example_count: usize,
     /// The number of models and examples in each rules file.
     pub(super) file_counts: Vec<RulesFileCounts>,
+    /// The rules for client headers that any vendor gets, see [`Vendor::forward_headers`].
+    pub(super) forward_headers: BTreeSet<String>,
 }
 
 /// The number of models and examples in a rules file.
@@ -51,6 +53,11 @@ impl Catalogue {
     /// Returns the tokens of the vendors whose rules were read, once for each of their models.
     pub fn vendors(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(|model| model.vendor.name.as_str())
+    }
+
+    /// Returns the rules for client headers that any vendor gets.
+    pub(crate) fn forward_headers(&self) -> impl Iterator<Item = &str> {
+        self.forward_headers.iter().map(String::as_str)
     }
 
     /// Returns the id of the default model: the model for calls of a kind that name none.

@@ -70,6 +70,15 @@ pub struct Vendor {
     pub(super) output_limits: Vec<OutputLimitRule>,
 }
 
+/// Whether a header has the name of a rule of [`Vendor::forward_headers`], in any case.
+#[must_use]
+pub(crate) fn matches_header_rule(rule: &str, name: &str) -> bool {
+    rule.strip_suffix('*').map_or_else(
+        || rule.eq_ignore_ascii_case(name),
+        |start| name.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start)),
+    )
+}
+
 impl Vendor {
     /// Returns the refused fields of an endpoint; `None` if there are none.
     #[must_use]

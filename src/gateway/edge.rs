@@ -33,6 +33,7 @@ mod http2;
 mod limits;
 mod proxy_protocol;
 mod reject;
+pub(crate) mod unread_fields;
 
 use connection::EdgeConnection;
 use connection_limits::{ConnectionLimits, ConnectionPermit, LimitReached};
@@ -40,6 +41,7 @@ use head_reader::{HeadReader, ReceivedHead};
 use http2::H2Connection;
 use limits::{EdgeLimits, peer_ip, with_deadline};
 use proxy_protocol::{ConnectionSource, ProxyHeaderError};
+use unread_fields::ForwardCheck;
 
 /// The service that accepts client connections; see the module docs. `A` is the application that
 /// serves the requests.
@@ -69,6 +71,8 @@ pub(crate) struct EdgeConfig<A> {
     pub overload: OverloadMonitor,
     /// The only peers that may connect, on behalf of their clients; `None` allows every peer.
     pub proxies: Option<Arc<TrustedProxies>>,
+    /// Tells whether a vendor may get a field that the gateway itself does not read.
+    pub is_unread_forwarded: ForwardCheck,
 }
 
 impl<A> EdgeService<A> {
@@ -78,7 +82,8 @@ impl<A> EdgeService<A> {
         limits: &Limits,
         timeouts: &Timeouts,
     ) -> EdgeService<A> {
-        let EdgeConfig { app, tls, connection_limits, in_flight, overload, proxies } = parts;
+        let EdgeConfig { app, tls, connection_limits, in_flight, overload, proxies, .. } = parts;
+        let is_unread_forwarded = parts.is_unread_forwarded;
         EdgeService {
             app: Arc::new(app),
             tls,
@@ -93,6 +98,7 @@ impl<A> EdgeService<A> {
                 idle_wait: timeouts.keepalive,
                 write_wait: timeouts.client_write,
                 in_flight,
+                is_unread_forwarded,
             },
         }
     }

@@ -21,12 +21,13 @@ use super::context::{
 use super::limits::Timeouts;
 use super::state::Gateway;
 use crate::catalogue::Vendor;
-use crate::catalogue::vendor::{ImageEditFormat, TextApi};
+use crate::catalogue::vendor::{ImageEditFormat, TextApi, matches_header_rule};
 use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::{Endpoint, chat, images};
+use crate::gateway::upstream::prepared_heads::{IDENTITY, JSON, USER_AGENT_VALUE};
 use crate::gateway::upstream::routes::{VendorRoute, VendorRouteSet};
 
 pub(crate) mod answer;
@@ -35,6 +36,7 @@ pub(crate) mod failure;
 pub(crate) mod health;
 pub(crate) mod outcome;
 pub(crate) mod pool;
+mod prepared_heads;
 pub(crate) mod probe;
 pub(crate) mod route_tls;
 pub(crate) mod routes;
@@ -47,14 +49,8 @@ const ONE_PIECE_BYTES_MAX: usize = 64 << 10;
 /// Prefixes of the content types that are accepted for an audio response.
 const AUDIO_TYPE_PREFIXES: [&str; 4] =
     ["audio/", "application/octet-stream", "application/ogg", "binary/octet-stream"];
-/// The `user-agent` header of every request to a vendor.
-const USER_AGENT_VALUE: HeaderValue =
-    HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const ANY_TYPE: HeaderValue = HeaderValue::from_static("*/*");
-/// A compressed response could not be metered while it is relayed.
-const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 /// The headers of a vendor's response that the gateway reads.
 const READ_HEADERS: [HeaderName; 5] = [
     CONTENT_TYPE,
@@ -178,8 +174,9 @@ fn join_short(pieces: Vec<Bytes>) -> Vec<Bytes> {
     vec![joined.freeze()]
 }
 
-/// Returns a request head without headers for an attempt; [`fill_request_head`] adds the headers.
-pub(super) fn empty_request_head(
+/// Returns the prepared head of a request for an attempt; [`fill_request_head`] adds what is the
+/// call's own.
+pub(super) fn prepared_request_head(
     priced: &PricedCall,
     route: &VendorRoute,
 ) -> pingora::Result<RequestHeader> {
@@ -187,11 +184,10 @@ pub(super) fn empty_request_head(
         BodyTransform::Translate { .. } => Endpoint::Messages,
         BodyTransform::Patch | BodyTransform::PassThrough => priced.pricing.endpoint,
     };
-    let path = format!("{}{}", route.base.path, endpoint.vendor_path());
-    RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(12))
+    route.request_head(endpoint)
 }
 
-/// Writes all headers of the request for the attempt's route. Of the client's headers only those
+/// Writes the headers of the request that are the call's own. Of the client's headers only those
 /// that the rules name are forwarded, and the client's API key never is.
 pub(super) fn fill_request_head(
     gateway: &Gateway,
@@ -204,23 +200,16 @@ pub(super) fn fill_request_head(
         return Err(internal_error(()));
     };
     let vendor = &priced.pricing.model.vendor;
-    let accept = match &priced.call.kind {
-        RequestKind::Speech { .. } => ANY_TYPE,
-        _ if priced.call.stream => EVENT_STREAM,
-        _ => JSON,
-    };
-    head.insert_header(HOST, attempt.route.authority.as_str())?;
-    match (&priced.call.kind, vendor.image_edits) {
-        (RequestKind::Image { file: Some(_) }, ImageEditFormat::Form) => {
+    match &priced.call.kind {
+        RequestKind::Speech { .. } => head.insert_header(ACCEPT, ANY_TYPE)?,
+        _ if priced.call.stream => head.insert_header(ACCEPT, EVENT_STREAM)?,
+        RequestKind::Image { file: Some(_) } if vendor.image_edits == ImageEditFormat::Form => {
             let form = format!("multipart/form-data; boundary={}", ctx.id);
             head.insert_header(CONTENT_TYPE, form)?;
         }
-        _ => head.insert_header(CONTENT_TYPE, JSON)?,
+        _ => {}
     }
     head.insert_header(CONTENT_LENGTH, attempt.body.length())?;
-    head.insert_header(ACCEPT, accept)?;
-    head.insert_header(ACCEPT_ENCODING, IDENTITY)?;
-    head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
     authorize(head, vendor, &attempt.route)?;
     let vendor_routes = gateway.routes.for_vendor(&vendor.name);
     write_vendor_headers(session, head, priced, vendor, vendor_routes)
@@ -338,7 +327,8 @@ fn collect_forwarded_headers(
         let neutral =
             vendor_routes.map_or(name.as_str(), |routes| routes.neutral_name(name.as_str()));
         let secret = matches!(name.as_str(), "authorization" | "x-api-key");
-        let forwarded = vendor.forward_headers.iter().any(|rule| matches_rule(rule, neutral));
+        let forwarded =
+            vendor.forward_headers.iter().any(|rule| matches_header_rule(rule, neutral));
         if secret || !forwarded || value.is_empty() {
             continue;
         }
@@ -349,10 +339,6 @@ fn collect_forwarded_headers(
     }
     collected.sort();
     collected
-}
-
-fn matches_rule(rule: &str, name: &str) -> bool {
-    rule.strip_suffix('*').map_or(rule == name, |start| name.starts_with(start))
 }
 
 #[expect(clippy::unnecessary_box_returns, reason = "pingora's results carry boxed errors")]

@@ -282,6 +282,13 @@ impl FirstAttempt {
         self.id.key(self.owner.to_string(), ATTEMPT_TTL_MS)
     }
 
+    /// Returns a function that makes this key, after the attempt has ended. Few attempts are in the
+    /// store.
+    pub(crate) fn key_later(&self) -> impl FnOnce() -> IdempotencyKey + use<> {
+        let (id, owner) = (self.id.clone(), self.owner.clone());
+        move || id.key(owner.to_string(), ATTEMPT_TTL_MS)
+    }
+
     /// What the attempts of the call have in common.
     pub(crate) fn id(&self) -> &AttemptId {
         &self.id

@@ -96,7 +96,7 @@ async fn what_it_sent_into_the_dark_is_charged_once(#[case] hold: Hold) {
     let world = World::start(Store::Redis).gated().run().await;
     let through = [("TOLLGATE__STORE__URL", world.gate().url.as_str())];
     let mut first = world.gateway_with("first", &through).await;
-    world.gate().shut_at("request_id", hold);
+    world.gate().shut_at("\"request_id\":\"0", hold);
     let call = world.url_of(&first, "/v1/chat/completions").body(chat_of("lmb-5.5").to_string());
     assert_eq!(call.send().await.expect("an answer").status(), 200);
     world.gate().is_shut().await;

@@ -73,6 +73,8 @@ pub(super) fn build(
         in_flight: InFlight::default(),
         overload: OverloadMonitor::new(Duration::ZERO),
         proxies: None,
+        // It has no vendors, and few requests: it keeps all fields.
+        is_unread_forwarded: Arc::new(|| true),
     };
     let timeouts = Timeouts {
         head: SCRAPER_TIMEOUT,

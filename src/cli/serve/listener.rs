@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::conf::Config;
 use crate::gateway::edge::connection_limits::ConnectionLimits;
+use crate::gateway::edge::unread_fields::is_for_unread;
 use crate::gateway::edge::{EdgeConfig, EdgeService};
 use crate::gateway::state::Gateway;
 use crate::store::OpenStore;
@@ -73,13 +74,25 @@ pub(super) fn build(
 ) -> Service<EdgeService<HttpProxy<Gateway>>> {
     let (busy, load) = (gateway.in_flight.clone(), gateway.overload.clone());
     let proxies = gateway.trusted_proxies.clone();
+    let (catalogue, routes) = (gateway.catalogue.clone(), gateway.routes.clone());
+    let is_renamed = routes.real_header_names().any(is_for_unread);
+    let is_unread_forwarded =
+        Arc::new(move || is_renamed || catalogue.load().forward_headers().any(is_for_unread));
     let mut app = http_proxy(server, gateway);
     let mut options = HttpServerOptions::default();
     options.h2_idle_timeout = Some(conf.timeouts.keepalive);
     app.server_options = Some(options);
     app.h2_options = Some(h2_options(conf.limits.head_bytes_max));
-    let parts =
-        EdgeConfig { app, tls, connection_limits, in_flight: busy, overload: load, proxies };
+    let (in_flight, overload) = (busy, load);
+    let parts = EdgeConfig {
+        app,
+        tls,
+        connection_limits,
+        in_flight,
+        overload,
+        proxies,
+        is_unread_forwarded,
+    };
     let edge = EdgeService::new(parts, &conf.limits, &conf.timeouts);
     let mut service = Service::new("gateway".to_owned(), edge);
     let mut listener = ListenerConfig::tcp(&conf.listen.http);

@@ -6,12 +6,14 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use httparse::{Request, Status};
 use memchr::{memchr, memchr_iter};
 
 /// A head has at most this many fields.
 pub const FIELDS_MAX: usize = 128;
+const LINE_END: &[u8] = b"\r\n";
 /// A method has at most this many bytes.
 const METHOD_BYTES_MAX: usize = 32;
 /// A `content-length` has at most this many digits.
@@ -109,6 +111,15 @@ pub fn find_end(bytes: &[u8], scanned: usize) -> Result<Option<usize>, HeadError
 /// # Errors
 /// The reason why the head is refused.
 pub fn check_head(head: &[u8]) -> Result<(), HeadError> {
+    check_and_select(head, |_| false).map(drop)
+}
+
+/// Checks a complete head like [`check_head`]. Returns where the lines are of the fields with
+/// `selected` names. A line ends where the next one begins.
+pub(super) fn check_and_select(
+    head: &[u8],
+    selected: impl Fn(&str) -> bool,
+) -> Result<Vec<Range<usize>>, HeadError> {
     // httparse would skip empty lines before a request.
     if !head.first().is_some_and(|first| is_token_byte(*first)) {
         return Err(HeadError::BadRequestLine);
@@ -120,10 +131,22 @@ pub fn check_head(head: &[u8]) -> Result<(), HeadError> {
     }
     let target = check_target(&request)?;
     let mut framing = FramingFields::default();
+    let mut lines: Vec<Range<usize>> = Vec::new();
+    let mut is_in_line = false;
     for field in request.headers.iter() {
+        let start = field.name.as_ptr().addr() - head.as_ptr().addr();
+        if is_in_line && let Some(line) = lines.last_mut() {
+            line.end = start;
+        }
         framing.add(field)?;
+        is_in_line = selected(field.name);
+        if is_in_line {
+            // It ends where the next line begins; after the last field is an empty line.
+            lines.push(start..head.len() - LINE_END.len());
+        }
     }
-    framing.check_consistency(&target)
+    framing.check_consistency(&target)?;
+    Ok(lines)
 }
 
 /// Returns the path of a request, without the query, as far as the head contains one. The head may

@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use super::connection::EdgeConnection;
 use super::head;
 use super::limits::{EdgeLimits, SHUTDOWN_GRACE, wait_for_shutdown};
+use super::unread_fields::{is_unread, remove_lines};
 use crate::gateway::api_error::{ApiError, RequestError};
 use crate::gateway::budgets::overload::reject;
 use crate::gateway::in_flight::InFlightGuard;
@@ -27,7 +28,8 @@ pub(super) struct HeadReader {
     is_shutting_down: bool,
 }
 
-/// A complete and valid head, with the bytes that arrived after it.
+/// A complete and valid head without the fields that nobody reads, and the bytes that arrived after
+/// it.
 pub(super) struct ReceivedHead {
     /// The head, and all bytes that were read after it.
     pub(super) bytes: BytesMut,
@@ -105,8 +107,11 @@ impl HeadReader {
             let most = limits.head_bytes_max;
             match head::find_end(&self.bytes, self.scanned)? {
                 Some(end) if end <= most => {
-                    head::check_head(&self.bytes[..end])?;
-                    let bytes = std::mem::take(&mut self.bytes);
+                    let unread = head::check_and_select(&self.bytes[..end], is_unread)?;
+                    let mut bytes = std::mem::take(&mut self.bytes);
+                    if !(limits.is_unread_forwarded)() {
+                        remove_lines(&mut bytes, &unread);
+                    }
                     let received = |in_flight| ReceivedHead { bytes, in_flight };
                     return Ok(self.in_flight.take().map(received));
                 }

@@ -7,6 +7,7 @@ use pingora::protocols::GetSocketDigest;
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::unread_fields::ForwardCheck;
 use crate::gateway::in_flight::InFlight;
 
 /// Once the process begins to stop, a client has at most this time to complete what it has begun to
@@ -25,6 +26,8 @@ pub(super) struct EdgeLimits {
     pub(super) write_wait: Duration,
     /// Counts new connections, and requests from the first byte of their head.
     pub(super) in_flight: InFlight,
+    /// Tells whether a vendor may get a field that the gateway itself does not read.
+    pub(super) is_unread_forwarded: ForwardCheck,
 }
 
 /// Awaits `future` until `deadline`, or until [`SHUTDOWN_GRACE`] after the process begins to stop,

@@ -258,7 +258,7 @@ impl AttemptEnding {
 
     fn end(self, reply_store: Arc<dyn ReplyStore>, settlements: &InFlight) {
         let AttemptEnding { account, attempt, charged, reply } = self;
-        let key = attempt.key();
+        let make_key = attempt.key_later();
         let (promoted, mut ending) = if charged {
             let Some((promoted, reply)) = attempt.complete(reply, monotonic_ms()) else { return };
             (promoted, ClaimEnding::Charged(reply))
@@ -266,7 +266,7 @@ impl AttemptEnding {
             let Some(promoted) = attempt.release() else { return };
             (promoted, ClaimEnding::Released)
         };
-        let in_flight_guard = settlements.begin();
+        let (key, in_flight_guard) = (make_key(), settlements.begin());
         poll_then_spawn(async move {
             let lease = promoted.await_claim().await;
             retry_until_stored(&*reply_store, &account, &key, &mut ending).await;

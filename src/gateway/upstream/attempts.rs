@@ -127,7 +127,7 @@ async fn attempt_route(
     loop {
         let admitted = ctx.admitted().ok_or(AttemptError::Internal)?;
         let route = &admitted.attempt.as_ref().ok_or(AttemptError::Internal)?.route;
-        let head = upstream::empty_request_head(&admitted.priced, route);
+        let head = upstream::prepared_request_head(&admitted.priced, route);
         let mut head = head.map_err(|_| AttemptError::Internal)?;
         let is_large = admitted.permits.upload.is_some();
         let filled = gateway.upstream_request_filter(session, &mut head, ctx).await;

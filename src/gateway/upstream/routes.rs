@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use pingora::http::RequestHeader;
 
 use crate::catalogue::route::{BaseUrl, RouteSection};
 use crate::catalogue::{VendorKey, VendorModelNames, VendorRoutes};
 use crate::clock::unix_ms;
-use crate::dialect::vendor_error;
+use crate::dialect::{Endpoint, vendor_error};
 use crate::gateway::upstream::health::{HealthFailure, RouteHealth};
+use crate::gateway::upstream::prepared_heads::PreparedHeads;
 use crate::gateway::upstream::route_tls::RouteTls;
 use crate::gateway::upstream::vendor_key::{is_header_safe, read_key};
 use crate::ledger::AccountName;
@@ -42,6 +44,7 @@ pub(crate) struct VendorRoute {
     in_flight: Arc<AtomicUsize>,
     addresses: ArcSwap<Vec<SocketAddr>>,
     next_address: AtomicUsize,
+    heads: PreparedHeads,
 }
 
 impl VendorRoute {
@@ -49,6 +52,12 @@ impl VendorRoute {
     #[must_use]
     pub(crate) fn upstream_model<'a>(&self, id: &'a str) -> Cow<'a, str> {
         self.section.vendor_model_name(&self.model_names, id)
+    }
+
+    /// Returns the head of a request to an endpoint, with all headers that are the same for every
+    /// call.
+    pub(super) fn request_head(&self, endpoint: Endpoint) -> pingora::Result<RequestHeader> {
+        self.heads.head(endpoint, &self.base.path, &self.authority)
     }
 
     /// Returns the configuration of the route, and the vendor's names of models.
@@ -191,6 +200,12 @@ impl VendorRouteSet {
 }
 
 impl RouteTable {
+    /// Returns the real names of all headers for which a vendor's rules have neutral names.
+    pub(crate) fn real_header_names(&self) -> impl Iterator<Item = &str> {
+        let names = self.by_vendor.values().flat_map(|vendor| &vendor.header_names);
+        names.map(|(_, real)| real.as_str())
+    }
+
     /// Builds the routes of a configuration. A route whose key is not set is left out, with a
     /// warning.
     ///
@@ -290,6 +305,7 @@ impl VendorRoute {
             model_names: naming.clone(),
             addresses: ArcSwap::from_pointee(address.into_iter().collect()),
             next_address: AtomicUsize::new(0),
+            heads: PreparedHeads::default(),
             health: RouteHealth::default(),
             was_reported_up: AtomicBool::new(true),
         };
