@@ -33,7 +33,8 @@ pub(super) fn is_unread(name: &str) -> bool {
 #[must_use]
 pub(crate) fn is_for_unread(rule: &str) -> bool {
     let Some(start) = rule.strip_suffix('*') else { return is_unread(rule) };
-    let fits = |name: &str| name.starts_with(start) || start.starts_with(name);
+    let start = start.to_ascii_lowercase();
+    let fits = |name: &str| name.starts_with(&start) || start.starts_with(name);
     CLIENT_FIELDS.into_iter().chain([PLATFORM_PREFIX]).any(fits)
 }
 
@@ -67,7 +68,9 @@ mod tests {
 
     #[test]
     fn a_rule_for_a_field_of_the_client_keeps_it() {
-        for rule in ["user-agent", "user-*", "*", "x-*", "x-stainless-*", "x-stainless-os"] {
+        for rule in
+            ["user-agent", "user-*", "User-*", "*", "x-*", "x-stainless-*", "x-stainless-os"]
+        {
             assert!(is_for_unread(rule), "{rule}");
         }
         for rule in ["x-stainless-retry-count", "vendor-beta", "x-vendor-*", "acceptance"] {

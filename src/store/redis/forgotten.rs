@@ -9,13 +9,16 @@ use super::operations::{operation_call, parse_outcome, reply_strings};
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
 use crate::ledger::{Operation, Outcome, Unavailable};
-use crate::money::Money;
 
 /// The reply of a script that asks for a search.
 const SEARCH_FIRST: &str = "search_first";
 /// At most this many pages of a journal are searched, of a thousand lines each: about a second of
 /// the server's time. The call is then taken for one that was charged.
 const PAGES_MAX: u32 = 1_000;
+
+/// At most this many journals are searched at the same time: each page takes a millisecond of the
+/// server, which other calls wait for.
+pub(super) const JOURNAL_SEARCHES_MAX: usize = 2;
 
 /// What the reply of an operation's script means.
 pub(super) enum ScriptAnswer {
@@ -41,18 +44,16 @@ impl RedisStore {
             return parse_outcome(&reply).map(ScriptAnswer::Outcome);
         }
         let id = op.hold_id().unwrap_or_default();
-        let Some(found) = self.find_charge(keys, id).await? else {
+        let found = self.find_charge(keys, id).await?;
+        if found.is_none() {
             log::error!(
                 event = "journal_search_gave_up", request_id = id;
                 "journal too long to search for a late call; call taken for charged"
             );
-            return Ok(ScriptAnswer::Outcome(match op {
-                Operation::Void { .. } => Outcome::AlreadyPosted(Money::ZERO),
-                _ => Outcome::UnknownHold,
-            }));
-        };
+        }
         let mut call = operation_call(keys, op);
-        call.arg(found);
+        // A call that is taken for charged is remembered as one, so that nobody searches again.
+        call.arg(found.as_deref().unwrap_or("0"));
         Ok(ScriptAnswer::SendAgain(call))
     }
 
@@ -64,6 +65,8 @@ impl RedisStore {
         keys: &AccountKeys,
         id: &str,
     ) -> Result<Option<String>, Unavailable> {
+        // The semaphore is never closed.
+        let _turn = self.journal_searches.acquire().await.ok();
         let mut left = String::new();
         for _ in 0..PAGES_MAX {
             let mut call = ScriptCall::default();

@@ -4,11 +4,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 use super::super::section::StoreSection;
 use super::config_check;
 use super::connection::RedisConnection;
+use super::forgotten::JOURNAL_SEARCHES_MAX;
 use super::kept_counts::KeptBytes;
 use super::repair_cursor::IndexRepair;
 use super::run_gate::RunGate;
@@ -25,6 +26,8 @@ pub struct RedisStore {
     pub(super) section: StoreSection,
     pub(super) connected: Arc<OnceCell<RedisConnection>>,
     pub(super) scripts: Arc<Scripts>,
+    /// At most this many searches of journals run at the same time.
+    pub(super) journal_searches: Arc<Semaphore>,
     pub(super) index_repair: IndexRepair,
     pub(super) kept_bytes: Arc<KeptBytes>,
     /// The addresses of the servers, shared by all connections of a serving process.
@@ -44,6 +47,7 @@ impl RedisStore {
             section,
             connected: Arc::default(),
             scripts: Arc::default(),
+            journal_searches: Arc::new(Semaphore::new(JOURNAL_SEARCHES_MAX)),
             index_repair: IndexRepair::default(),
             kept_bytes,
             topology: Arc::default(),
@@ -65,6 +69,7 @@ impl RedisStore {
             section: self.section.clone(),
             connected: self.connected.clone(),
             scripts: self.scripts.clone(),
+            journal_searches: self.journal_searches.clone(),
             index_repair: IndexRepair::default(),
             kept_bytes: self.kept_bytes.clone(),
             topology: self.topology.clone(),

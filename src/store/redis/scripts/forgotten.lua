@@ -28,11 +28,22 @@ local function is_in_line(id, line)
   return begun_at(id) ~= nil and string.find(line, line_mark(id), 1, true) ~= nil
 end
 
+-- Returns the line before which no charge of the last day is whose hold may be forgotten; nil if
+-- there is no such charge at all. Charges of allotments do not move `journal_floor`, so it may be
+-- old: each charge whose hold is forgotten comes within a day after `journal_marked_at`.
+local function search_floor(account)
+  local known = redis.call('HMGET', account, 'journal_floor', 'journal_mark', 'journal_marked_at')
+  if not known[1] then return nil end
+  local age = now_ms() - tonumber(known[3])
+  if age >= 2 * ENDED_HOLD_TTL_MS then return nil end
+  return tonumber(age >= ENDED_HOLD_TTL_MS and known[2] or known[1])
+end
+
 -- Whether an unknown hold may be one that was charged and is forgotten.
 local function may_be_forgotten(account, id)
   local begun = begun_at(id)
   if not begun or math.abs(now_ms() - begun) < REMEMBERED_AGE_MS then return false end
-  return redis.call('HEXISTS', account, 'journal_floor') == 1
+  return search_floor(account) ~= nil
 end
 
 -- Remembers a charge that was found in the journal, so that who asks again need not wait for

@@ -5,9 +5,8 @@
 -- It comes after forgotten.lua.
 local account, journal = KEYS[1], KEYS[2]
 local LINES_MAX = 1000
-local floor = redis.call('HGET', account, 'journal_floor')
-if not floor then return {'none'} end
-local first = tonumber(floor)
+local first = search_floor(account)
+if not first then return {'none'} end
 local last = tonumber(ARGV[2]) or redis.call('LLEN', journal)
 local from = math.max(first, last - LINES_MAX)
 if last <= first then return {'none'} end
