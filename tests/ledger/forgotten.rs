@@ -118,6 +118,14 @@ impl Books {
         assert_eq!(self.forget(id), self.beside.is_some(), "{id} is remembered for longer");
     }
 
+    /// Makes the last note of the length of the journal one of so long ago.
+    fn mark_journal(&mut self, age_ms: i64, length: u64) {
+        let mut noted = redis::cmd("HSET");
+        noted.arg(format!("tollgate:{{{ACCOUNT}}}:account"));
+        noted.arg("journal_mark").arg(length).arg("journal_marked_at").arg(now() - age_ms);
+        noted.exec(self.beside.as_mut().expect("Redis")).expect("noted");
+    }
+
     /// That a hold which ended without a charge, or after its lease, is remembered for a day.
     fn assert_remembered(&mut self, id: &str) {
         let life = self.remembered_ms(id);
@@ -254,6 +262,28 @@ async fn a_charge_far_back_in_a_long_journal_was_not_found() {
     assert_eq!(books.apply(&settle(&id, 40, age)).await, Outcome::AlreadyPosted(nano(40)));
     // One that is nowhere in it.
     assert_eq!(books.apply(&settle(&id_of(age, 2), 30, age)).await, posted(30));
+}
+
+/// Charges of busy accounts do not move the floor at which a search ends.
+#[tokio::test]
+async fn a_search_went_back_to_a_direct_charge_of_weeks_ago() {
+    let server = RedisServer::shared();
+    let mut books = Books::redis(&server).await;
+    let age = 3 * HOUR_MS;
+    let [first, second, third] = [1, 2, 3].map(|number| id_of(age, number));
+    for id in [&first, &second, &third] {
+        books.charge_and_forget(id, 40, age).await;
+    }
+    let found = Outcome::AlreadyPosted(nano(40));
+    books.mark_journal(HOUR_MS, 2);
+    assert_eq!(books.apply(&settle(&first, 40, age)).await, found, "it ends at the floor");
+    // No direct charge came in the last day, or the mark would be younger.
+    books.mark_journal(25 * HOUR_MS, 2);
+    assert_eq!(books.apply(&settle(&third, 40, age)).await, found);
+    assert_eq!(books.apply(&settle(&second, 40, age)).await, posted(40), "it ends at the mark");
+    assert!(books.forget(&third));
+    books.mark_journal(49 * HOUR_MS, 2);
+    assert_eq!(books.apply(&settle(&third, 40, age)).await, posted(40), "there is no search");
 }
 
 #[tokio::test]
