@@ -1,6 +1,6 @@
 //! `tollgate restore`: puts a backup where the configuration has its store, and where none is.
 
-use std::path::Path;
+use std::path::{self, Path};
 
 use anyhow::bail;
 
@@ -19,14 +19,16 @@ pub(super) fn run(conf: &Config, file: &Path, out: OutputFormat) -> anyhow::Resu
     let restored = backup::restore_backup(file, database)?;
     if out.json {
         let mut shown = summary_json(&restored.backup);
-        shown["restored"] = database.display().to_string().into();
+        shown["restored"] = path::absolute(database)?.display().to_string().into();
         shown["log_folders_kept"] = restored.folders_kept.into();
         print_line(format_args!("{shown}"))?;
         return Ok(());
     }
-    print_line(format_args!("restored  {}", database.display()))?;
+    print_line(format_args!("restored  {}", path::absolute(database)?.display()))?;
     print_summary(&restored.backup)?;
     print_line(format_args!("kept      {} log folders that were there", restored.folders_kept))?;
-    print_line(format_args!("next      start the gateway; it charges what only the logs have"))?;
+    print_line(format_args!(
+        "next      enter the payments since the backup, then start the gateway"
+    ))?;
     Ok(())
 }

@@ -68,7 +68,7 @@ pub(super) use retention::Retention;
 use segment_dir::{SegmentDir, SegmentKind};
 use settlement_log::HoldEndKey;
 pub(super) use settlement_log::SettlementLog;
-pub(super) use superseded::SupersededCheck;
+pub(super) use superseded::{SupersededCheck, begun_at};
 pub(super) use target::{OutboxTarget, ServerRun};
 
 /// An entry that the store has not acknowledged for this long is sent again. At most

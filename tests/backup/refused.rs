@@ -81,7 +81,14 @@ async fn a_backup_overwrites_nothing() {
     let world = World::start(Store::Sqlite).run().await;
     fs::write(world.path(BACKUP), "precious").expect("a file");
     let before = names_in(&world.path(""));
-    for (file, told) in [(BACKUP, "is there already"), ("no/where", "there is no folder no")] {
+    let own = "would be among the store's own files";
+    for (file, told) in [
+        (BACKUP, "is there already"),
+        ("no/where", "there is no folder no"),
+        ("tollgate.db-journal", own),
+        ("tollgate.db-outbox/run/x.log", own),
+        ("./tollgate.db-allotments/x", own),
+    ] {
         let run = world.command(&["backup", file]).await;
         assert_eq!((run.code, run.out.as_str()), (1, ""), "{file}");
         assert!(run.err.contains(told), "{file}: {}", run.err);
@@ -92,6 +99,21 @@ async fn a_backup_overwrites_nothing() {
     let run = world.command_with(&["backup", "other"], &nowhere).await;
     assert!(run.code == 1 && run.err.contains("there is no store"), "{}", run.err);
     assert!(!world.path("nowhere.db").exists() && !world.path("other").exists());
+}
+
+/// The gateway would refuse a database of root's, and adopt no logs beside one.
+#[tokio::test]
+async fn root_restored_what_the_user_of_the_gateway_could_not_open() {
+    let world = lost_world().await;
+    // Only root can give a file away.
+    if rustix::process::geteuid().is_root() {
+        let logs = world.path(LOGS[0]);
+        fs::create_dir(&logs).expect("a folder");
+        std::os::unix::fs::chown(&logs, Some(65_534), None).expect("given away");
+        is_refused(&world, BACKUP, "belongs to user 65534, and this process is root").await;
+        fs::remove_dir(&logs).expect("removed");
+    }
+    world.command(&["restore", BACKUP]).await.done();
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use crate::ledger::prepaid::answer::LedgerAnswer;
 use crate::ledger::prepaid::records::{AllotmentId, CallEnd};
 use crate::ledger::prepaid::update::{AllotmentUpdate, CALLS_MAX};
 use crate::metrics::METRICS;
-use crate::store::outbox::{AllotmentKey, EndFiles, LastEnd, OrphanedEnds, WantedEnds};
+use crate::store::outbox::{AllotmentKey, EndFiles, LastEnd, OrphanedEnds, WantedEnds, begun_at};
 
 /// Tells the store the ends of logs that it lacks.
 #[derive(Default)]
@@ -164,9 +164,10 @@ async fn tell_missing(
     if !wanted.is_empty() {
         for (key, ends) in read_blocking(place, move || files.read_wanted(&wanted)).await? {
             let mut known = known.get(&key).copied().unwrap_or(0);
+            let times = LentTimes::of(ends.lent_at, &ends.ends);
             for run in consecutive(ends.ends) {
                 told += run.1.len();
-                is_accepted &= tell_run(store, &key, ends.lent_at, run, &mut known).await?;
+                is_accepted &= tell_run(store, &key, times, run, &mut known).await?;
                 failpoint!("ends_replayed");
             }
         }
@@ -179,6 +180,22 @@ async fn tell_missing(
         );
     }
     Ok(is_accepted)
+}
+
+/// Times at which an allotment was out, in unix ms.
+#[derive(Clone, Copy)]
+struct LentTimes {
+    /// When it was lent first.
+    first: i64,
+    /// When the newest of its calls began that the store lacks.
+    last: i64,
+}
+
+impl LentTimes {
+    fn of(first: i64, ends: &BTreeMap<u64, CallEnd>) -> LentTimes {
+        let begun = ends.values().map(|end| begun_at(&end.call));
+        LentTimes { first, last: begun.max().unwrap_or(i64::MIN) }
+    }
 }
 
 /// Divides ends into runs of consecutive numbers, of at most as many as an update may have. Each
@@ -200,13 +217,19 @@ fn consecutive(ends: BTreeMap<u64, CallEnd>) -> Vec<(u64, Vec<CallEnd>)> {
 async fn tell_run(
     store: &impl AllotmentStore,
     (account, id): &AllotmentKey,
-    lent_at: i64,
+    times: LentTimes,
     (first_seq, ends): (u64, Vec<CallEnd>),
     known: &mut u64,
 ) -> Result<bool, Unavailable> {
     let last = first_seq.saturating_add(ends.len() as u64).saturating_sub(1);
-    let mut update = AllotmentUpdate::replay(id.clone(), lent_at, first_seq, ends);
+    let mut update = AllotmentUpdate::replay(id.clone(), times.first, first_seq, ends);
     let mut answer = store.update_allotment(account, update.clone()).await?;
+    if answer == Some(LedgerAnswer::UnknownAllotment) && times.last > times.first {
+        // The store remembers an ended allotment for a day. One that was lent long ago, and had
+        // calls in the last hours, is not forgotten: the store has lost it.
+        update.lent_at = times.last;
+        answer = store.update_allotment(account, update.clone()).await?;
+    }
     if let Some(LedgerAnswer::MissingEnds { last_seq }) = answer {
         if last_seq < *known {
             return Err(Unavailable("the store has lost ends meanwhile".to_owned()));

@@ -1,7 +1,8 @@
 //! Makes a backup of a store, whether a gateway runs on it or not.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::{self, Path, PathBuf};
+use std::{fs, io};
 
 use super::archive::{digest_file, write_archive};
 use super::durable_files::{StagingFolder, folder_of, hidden_beside, publish};
@@ -45,9 +46,14 @@ pub(crate) fn create_backup(database: &Path, to: &Path) -> Result<BackupSummary,
     if to.symlink_metadata().is_ok() {
         return Err(BackupError::BackupExists(to.to_owned()));
     }
+    if is_own_place(database, to).map_err(BackupError::of_file(to))? {
+        return Err(BackupError::OwnPlace(to.to_owned()));
+    }
     if !folder_of(to).is_dir() {
         return Err(BackupError::NoFolder(folder_of(to).to_owned()));
     }
+    // Whoever enters again what came since then must not miss what came while this copied.
+    let made_at = clock::timestamp().to_string();
     let source = SnapshotSource::open(database).map_err(database_error)?;
     let id = uuid::Uuid::new_v4().simple().to_string();
     let staging = hidden_beside(to, &format!("begun-{id}"));
@@ -61,7 +67,7 @@ pub(crate) fn create_backup(database: &Path, to: &Path) -> Result<BackupSummary,
         tollgate: env!("CARGO_PKG_VERSION").to_owned(),
         data_version,
         store_id,
-        made_at: clock::timestamp().to_string(),
+        made_at,
         parts: [copy.parts, logs.parts].concat(),
     };
     let archive = staging.file("archive");
@@ -71,6 +77,16 @@ pub(crate) fn create_backup(database: &Path, to: &Path) -> Result<BackupSummary,
         _ => BackupError::of_file(to)(why),
     })?;
     Ok(BackupSummary::new(&manifest, accounts))
+}
+
+/// Whether a file is one of the store's own, or would be: one beside the database whose name begins
+/// with that of the database and a hyphen, or one in a log.
+fn is_own_place(database: &Path, file: &Path) -> io::Result<bool> {
+    let (database, file) = (path::absolute(database)?, path::absolute(file)?);
+    let own = database.file_name().map(|name| [name.as_encoded_bytes(), b"-"].concat());
+    let begins_so = |name: &OsStr| own.is_some_and(|own| name.as_encoded_bytes().starts_with(&own));
+    let is_in_log = EmbeddedLog::ALL.iter().any(|log| file.starts_with(log.root(&database)));
+    Ok(is_in_log || file.parent() == database.parent() && file.file_name().is_some_and(begins_so))
 }
 
 /// Copies the files of the logs.
@@ -105,7 +121,9 @@ fn copy_database(
     let path = staging.file("database");
     permissions::make_file(&path).map_err(BackupError::of_file(&path))?;
     let copied = source.copy_to(&path);
-    copied.map_err(|what| BackupError::Database { path: database.to_owned(), what })?;
+    // It may be about either: SQLite says that a disk is full, and not which one.
+    let told = |what| format!("copied to {}: {what}", path.display());
+    copied.map_err(|what| BackupError::Database { path: database.to_owned(), what: told(what) })?;
     let unsound = |what| BackupError::Unsound { path: database.to_owned(), what };
     let checked = check_copy(&path).map_err(unsound)?;
     let (bytes, sha256) = digest_file(&path).map_err(BackupError::of_file(&path))?;

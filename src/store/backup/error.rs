@@ -23,6 +23,8 @@ pub(crate) enum BackupError {
         .0.display()
     )]
     BackupExists(PathBuf),
+    #[error("{} would be among the store's own files: name another file", .0.display())]
+    OwnPlace(PathBuf),
     #[error("there is no folder {}: make it first", .0.display())]
     NoFolder(PathBuf),
     /// The file is no backup, or it was changed.
@@ -46,6 +48,11 @@ pub(crate) enum BackupError {
         .database.display(), list(.found), .database.display(), .database.display()
     )]
     DatabaseExists { database: PathBuf, found: Vec<PathBuf> },
+    #[error(
+        "{} belongs to user {owner}, and this process is root: restore as the user of the gateway",
+        .folder.display()
+    )]
+    OtherUser { folder: PathBuf, owner: u32 },
     #[error("another restore is under way in {}", .0.display())]
     RestoreRuns(PathBuf),
 }

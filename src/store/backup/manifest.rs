@@ -28,7 +28,7 @@ pub(super) struct BackupManifest {
     /// The version of the data of the store.
     pub(super) data_version: u32,
     pub(super) store_id: String,
-    /// When it was made, in UTC.
+    /// When it was begun, in UTC: what came before is in it.
     pub(super) made_at: String,
     /// The database, and then the files of the logs.
     pub(super) parts: Vec<BackupPart>,

@@ -2,7 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
 
 use super::archive::read_archive;
 use super::durable_files::{
@@ -33,6 +36,7 @@ const IDENTITIES_MAX: usize = 64;
 /// Says what is wrong with which file. There is no database then.
 pub(crate) fn restore_backup(from: &Path, database: &Path) -> Result<RestoreSummary, BackupError> {
     check_place(database)?;
+    check_user(database)?;
     let manifest = read_archive(from, |part, content| verify_part(from, part, content))?;
     if let Some(what) = version_fault(manifest.data_version) {
         return Err(BackupError::LaterVersion { path: from.to_owned(), what });
@@ -41,6 +45,8 @@ pub(crate) fn restore_backup(from: &Path, database: &Path) -> Result<RestoreSumm
     permissions::make_shared_folder(folder).map_err(BackupError::of_file(folder))?;
     let lock = lock_folder(folder).map_err(BackupError::of_file(folder))?;
     let Some(_lock) = lock else { return Err(BackupError::RestoreRuns(folder.to_owned())) };
+    // Another restore may have ended, and a gateway begun, while the archive was read.
+    check_place(database)?;
     let staging = hidden_beside(database, "restore");
     let staging = StagingFolder::create(staging.clone()).map_err(BackupError::of_file(&staging))?;
     unpack(from, &manifest, &staging)?;
@@ -54,8 +60,9 @@ pub(crate) fn restore_backup(from: &Path, database: &Path) -> Result<RestoreSumm
         let root = log.root(database);
         folders_kept += log.count_folders(database).map_err(BackupError::of_file(&root))?;
     }
-    let copy = with_new_identity(copy, database, &staging).map_err(BackupError::of_file(folder))?;
     place_logs(&manifest, &staging, database).map_err(BackupError::of_file(folder))?;
+    // After the logs: those of the backup may name a database that was lost before it was made.
+    let copy = with_new_identity(copy, database, &staging).map_err(BackupError::of_file(folder))?;
     sync_folder(folder).map_err(BackupError::of_file(folder))?;
     publish(&copy, database).map_err(|why| match why.kind() {
         ErrorKind::AlreadyExists => database_exists(database, vec![database.to_owned()]),
@@ -81,6 +88,24 @@ fn check_place(database: &Path) -> Result<(), BackupError> {
     let files = ["", "-wal", "-shm", "-journal"].iter().map(path_of);
     let found: Vec<PathBuf> = files.filter(|file| file.symlink_metadata().is_ok()).collect();
     if found.is_empty() { Ok(()) } else { Err(database_exists(database, found)) }
+}
+
+/// Checks that what is restored will belong to the user of the gateway, when root restores: the
+/// gateway refuses files of another user, and adopts no logs beside one that it cannot read. The
+/// logs that are there are the gateway's; without them, the folder tells its user.
+fn check_user(database: &Path) -> Result<(), BackupError> {
+    let roots = EmbeddedLog::ALL.map(|log| log.root(database));
+    let folder = folder_of(database).to_owned();
+    let known = roots.into_iter().chain([folder]).find_map(|folder| {
+        let owner = fs::metadata(&folder).ok()?.uid();
+        Some((folder, owner))
+    });
+    match known {
+        Some((folder, owner)) if geteuid().is_root() && owner != 0 => {
+            Err(BackupError::OtherUser { folder, owner })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn database_exists(database: &Path, found: Vec<PathBuf>) -> BackupError {

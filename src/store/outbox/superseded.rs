@@ -103,7 +103,7 @@ impl SupersededCheck {
 }
 
 /// Returns when a call began, in unix ms, as its id says: a UUID of version 7.
-fn begun_at(call: &str) -> i64 {
+pub(in crate::store) fn begun_at(call: &str) -> i64 {
     let timestamp = uuid::Uuid::try_parse(call).ok().and_then(|id| id.get_timestamp());
     let begun_ms = timestamp.map(|at| {
         let (seconds, nanos) = at.to_unix();

@@ -20,6 +20,8 @@ use crate::ledger::{AccountName, Leases};
 use crate::money::Money;
 use crate::store::outbox::{AllotmentKey, EndLog, Retention};
 
+mod long_lent;
+
 const STORE_ID: &str = "s";
 const LEASE: Duration = Duration::from_secs(60);
 
