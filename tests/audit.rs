@@ -59,6 +59,25 @@ async fn nobody_could_tell_who_had_changed_a_balance(
     assert_eq!(mode & 0o777, 0o600);
 }
 
+/// After a restore the books are those of another time.
+#[tokio::test]
+async fn a_restore_was_not_in_the_trail() {
+    let mut world = World::start(Store::Sqlite).run().await;
+    world.command(&["backup", "b.tar"]).await.done();
+    assert_eq!(world.command(&["restore", "b.tar"]).await.code, 1, "a gateway runs");
+    world.gateway.kill();
+    let elsewhere = [("TOLLGATE__STORE__URL", "sqlite:other.db")];
+    world.command_with(&["restore", "b.tar"], &elsewhere).await.done();
+    let written: Vec<_> = lines(&world).iter().map(told).collect();
+    let fields = |line: &Value| {
+        ["action", "backup", "stage", "result"]
+            .map(|name| line[name].as_str().unwrap_or("-").to_owned())
+    };
+    let expected = [("begun", "-"), ("ended", "failed"), ("begun", "-"), ("ended", "done")];
+    let expected = expected.map(|(stage, result)| ["store.restore", "b.tar", stage, result]);
+    assert_eq!(written.iter().map(fields).collect::<Vec<_>>(), expected);
+}
+
 #[tokio::test]
 async fn each_change_is_told_and_no_secret_with_it() {
     let world = World::start(Store::Sqlite).run().await;

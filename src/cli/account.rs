@@ -71,7 +71,7 @@ pub(super) async fn run(
                 ..AuditedChange::default()
             };
             let making = async || store.durability.write(opening).await;
-            audit::run_audited(audit, ledger, &change, making).await?;
+            audit::run_audited(audit, Some(ledger), &change, making).await?;
             show_account(ledger, &name, out).await
         }
         AccountCommand::List => {

@@ -34,15 +34,18 @@ pub(super) struct AuditedChange {
     /// The id of a payment.
     pub(super) payment: Option<String>,
     pub(super) amount: Option<Money>,
+    /// The file of a backup, as the operator named it.
+    pub(super) backup: Option<String>,
 }
 
-/// Makes a change and writes a line before and after it.
+/// Makes a change and writes a line before and after it. A change of an account is told with what
+/// its `ledger` says.
 ///
 /// # Errors
 /// The first line cannot be written, and nothing was changed; or the error of the change itself.
 pub(super) async fn run_audited<T>(
     to: &AuditSection,
-    ledger: &dyn Ledger,
+    ledger: Option<&dyn Ledger>,
     change: &AuditedChange,
     apply: impl AsyncFnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
@@ -83,11 +86,13 @@ impl AuditedChange {
         let key = self.key.as_deref().map(|key| key_prefix(key).into());
         let payment = self.payment.as_deref().map(|id| truncate(id, TEXT_CHARS_MAX).into());
         let amount = self.amount.map(|amount| json!(amount));
-        let fields: [(&str, Option<Value>); 4] = [
+        let backup = self.backup.as_deref().map(|file| truncate(file, TEXT_CHARS_MAX).into());
+        let fields: [(&str, Option<Value>); 5] = [
             ("account", account),
             ("key_prefix", key),
             ("payment", payment),
             ("amount_nano", amount),
+            ("backup", backup),
         ];
         fields_json.extend(fields.into_iter().filter_map(|(name, v)| Some((name.to_owned(), v?))));
         fields_json
@@ -113,9 +118,9 @@ fn truncate(text: &str, chars_max: usize) -> String {
 }
 
 /// Returns the sum of all payments of the account, if the store answers.
-async fn credited_nano(ledger: &dyn Ledger, change: &AuditedChange) -> Option<Value> {
+async fn credited_nano(ledger: Option<&dyn Ledger>, change: &AuditedChange) -> Option<Value> {
     let account = change.account.as_ref()?;
-    let balances = ledger.balances(account).await.ok()??;
+    let balances = ledger?.balances(account).await.ok()??;
     Some(json!(balances.credit))
 }
 

@@ -1,4 +1,4 @@
-//! `tollgate backup`: copies the store with its logs into one file, while a gateway runs or not.
+//! `tollgate backup`: copies the store with its logs into one file, whether a gateway runs or not.
 
 use std::path::Path;
 

@@ -45,7 +45,7 @@ pub(super) async fn run(
     let adding = async || {
         store.durability.write(async || add_credit(ledger, &name, &tx, amount).await).await
     };
-    let taking = audit::run_audited(audit, ledger, &change, adding).await;
+    let taking = audit::run_audited(audit, Some(ledger), &change, adding).await;
     // Only if the store did not answer is it unknown whether it has the payment.
     let explain = |why: anyhow::Error| {
         if !why.is::<Unavailable>() {

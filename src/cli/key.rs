@@ -55,7 +55,7 @@ pub(super) async fn run(
                 }
                 anyhow::Ok(())
             };
-            audit::run_audited(audit, &*store.ledger, &change, revoking).await?;
+            audit::run_audited(audit, Some(&*store.ledger), &change, revoking).await?;
             if out.json {
                 print_line(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
             }
@@ -90,7 +90,7 @@ async fn issue_key(
         let add = async || ledger.add_key(key.hash(), record.clone()).await;
         anyhow::Ok(store.durability.write(add).await?)
     };
-    audit::run_audited(audit, ledger, &change, adding).await?;
+    audit::run_audited(audit, Some(ledger), &change, adding).await?;
     if out.json {
         print_line(format_args!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() })))?;
     } else {

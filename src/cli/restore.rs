@@ -1,11 +1,13 @@
-//! `tollgate restore`: puts a backup where the configuration has its store, and where none is.
+//! `tollgate restore`: restores a backup as the store of the configuration, where there is none.
 
 use std::path::{self, Path};
 
 use anyhow::bail;
 
+use super::audit::{self, AuditedChange};
 use super::backup::{print_summary, summary_json};
 use super::output::{OutputFormat, print_line};
+use super::runtime::build_runtime;
 use crate::conf::Config;
 use crate::store::backup;
 
@@ -16,7 +18,11 @@ pub(super) fn run(conf: &Config, file: &Path, out: OutputFormat) -> anyhow::Resu
              data as docs/operate/backup.md#restore-redis says"
         );
     };
-    let restored = backup::restore_backup(file, database)?;
+    let backup = Some(file.display().to_string());
+    let change = AuditedChange { action: "store.restore", backup, ..AuditedChange::default() };
+    let restoring = async || Ok(backup::restore_backup(file, database)?);
+    let recorded = audit::run_audited(&conf.audit, None, &change, restoring);
+    let restored = build_runtime()?.block_on(recorded)?;
     if out.json {
         let mut shown = summary_json(&restored.backup);
         shown["restored"] = path::absolute(database)?.display().to_string().into();

@@ -134,7 +134,7 @@ async fn a_backup_with_a_flipped_byte_or_without_its_end_is_refused() {
     }
     fs::write(world.path("damaged"), "no archive").expect("a file");
     is_refused(&world, "damaged", "cannot be restored, and nothing was changed").await;
-    is_refused(&world, "missing", "missing").await;
+    is_refused(&world, "missing", "No such file or directory").await;
     world.command(&["restore", BACKUP]).await.done();
 }
 

@@ -72,7 +72,7 @@ pub(super) fn build(
     connection_limits: Arc<ConnectionLimits>,
     tls: Option<Acceptor>,
 ) -> Service<EdgeService<HttpProxy<Gateway>>> {
-    let (busy, load) = (gateway.in_flight.clone(), gateway.overload.clone());
+    let (in_flight, overload) = (gateway.in_flight.clone(), gateway.overload.clone());
     let proxies = gateway.trusted_proxies.clone();
     let (catalogue, routes) = (gateway.catalogue.clone(), gateway.routes.clone());
     let is_renamed = routes.real_header_names().any(is_for_unread);
@@ -83,7 +83,6 @@ pub(super) fn build(
     options.h2_idle_timeout = Some(conf.timeouts.keepalive);
     app.server_options = Some(options);
     app.h2_options = Some(h2_options(conf.limits.head_bytes_max));
-    let (in_flight, overload) = (busy, load);
     let parts = EdgeConfig {
         app,
         tls,
