@@ -74,7 +74,7 @@ enum CliCommand {
         /// The file, which must not exist.
         file: String,
     },
-    /// Put a backup where the configuration has its SQLite store, and where none is.
+    /// Restore a backup as the SQLite store of the configuration, where there is none.
     Restore {
         /// The file that `tollgate backup` has made.
         file: String,

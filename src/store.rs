@@ -81,8 +81,8 @@ pub fn open_for_serving(
     times: HoldTimes,
 ) -> Result<ServingStore, Unavailable> {
     let lease = times.lease;
-    if let Some(path) = section.url.strip_prefix("sqlite:") {
-        let (path, store) = (Path::new(path), open_embedded(section, path.as_ref())?);
+    if let Some(path) = section.database() {
+        let store = open_embedded(section, path)?;
         let store = Arc::new(store.with_lent_wait(times.lent_wait()));
         let log = Arc::new(SettlementLog::open_for_embedded(path)?);
         let outbox = || Outbox::new(store.clone(), log.clone());
@@ -151,10 +151,8 @@ fn open_shared(
 /// # Errors
 /// [`Unavailable`] if a file cannot be opened.
 pub fn open_lazily(section: &StoreSection) -> Result<OpenStore, Unavailable> {
-    match section.url.strip_prefix("sqlite:") {
-        Some(path) => {
-            Ok(OpenStore::from_embedded(Arc::new(open_embedded(section, path.as_ref())?)))
-        }
+    match section.database() {
+        Some(path) => Ok(OpenStore::from_embedded(Arc::new(open_embedded(section, path)?))),
         None => Ok(open_ungated(RedisStore::new(section.clone()))),
     }
 }
@@ -177,9 +175,9 @@ pub enum StoreCreation {
 /// # Errors
 /// The same as [`open`], and [`Unavailable`] if the file is not a store.
 pub async fn create(section: &StoreSection) -> Result<StoreCreation, Unavailable> {
-    match section.url.strip_prefix("sqlite:") {
-        Some(path) if SqliteStore::create(path.as_ref())? => Ok(StoreCreation::New),
-        Some(path) => SqliteStore::open(path.as_ref()).map(|_| StoreCreation::AlreadyExists),
+    match section.database() {
+        Some(path) if SqliteStore::create(path)? => Ok(StoreCreation::New),
+        Some(path) => SqliteStore::open(path).map(|_| StoreCreation::AlreadyExists),
         None => RedisStore::open(section).await.map(|_| StoreCreation::NotNeeded),
     }
 }
@@ -190,10 +188,8 @@ pub async fn create(section: &StoreSection) -> Result<StoreCreation, Unavailable
 /// [`Unavailable`] if a file does not exist or cannot be opened, an address cannot be parsed, or a
 /// Redis is configured in a way that would lose money.
 pub async fn open(section: &StoreSection) -> Result<OpenStore, Unavailable> {
-    match section.url.strip_prefix("sqlite:") {
-        Some(path) => {
-            Ok(OpenStore::from_embedded(Arc::new(open_embedded(section, path.as_ref())?)))
-        }
+    match section.database() {
+        Some(path) => Ok(OpenStore::from_embedded(Arc::new(open_embedded(section, path)?))),
         None => Ok(open_ungated(RedisStore::open(section).await?)),
     }
 }

@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use crate::world::{Answer, CHAT, Charge, Offer, Process, SPEECH, Store, World, with};
 
 const AT_ONCE: usize = 16;
-/// A point that a call can reach is reached by one of so many.
+/// The calls of a burst: each point that a call can reach is reached by one of them.
 const BURST: usize = 1_000;
-/// So many calls are made of the gateway that is left.
+/// How many calls are made at the gateway that is left.
 const CALLS_AFTER: usize = 16;
-/// Of the first calls, so many are all small.
+/// How many of the first calls are all small.
 const SMALL_CALLS: usize = 60;
 const SPEECH_CHARACTERS: usize = 4_000;
 const SPEECH_COST: i64 = 4_000 * 15_000;
@@ -26,7 +26,7 @@ const CHAT_COST: i64 = 10 * 5_000 + 10 * 30_000;
 const VENDOR: &str = "prompt=10;completion=10;chunk-delay=1";
 /// The machine may have more to do than it can. What no successor knows of is held for a lease.
 const CONF: &str = "[timeouts]\nledger_ms = 10_000\nlease_ms = 1_000";
-/// Whoever lives as long after the burst does not reach the point.
+/// A gateway that still lives at this time after the burst does not reach its point.
 const DEATH_WAIT: Duration = Duration::from_secs(20);
 const KILLED: i32 = 9;
 /// The variable that arms a point.
@@ -154,7 +154,10 @@ async fn a_busy_account_outlives_its_gateway(
 #[case::update_in_transaction("update_in_transaction:5", false)]
 #[case::settlement_in_transaction("settlement_in_transaction:60", true)]
 #[tokio::test]
-async fn a_transaction_outlives_no_gateway(#[case] point: &'static str, #[case] is_direct: bool) {
+async fn a_gateway_that_dies_in_a_transaction_leaves_nothing_of_it(
+    #[case] point: &'static str,
+    #[case] is_direct: bool,
+) {
     die_at(Store::Sqlite, point, is_direct, chat).await;
 }
 
@@ -205,7 +208,10 @@ async fn what_was_given_back_is_not_given_twice(
 #[case::settlement_replayed_sqlite(Store::Sqlite, "settlement_replayed:1")]
 #[case::settlement_replayed_redis(Store::Redis, "settlement_replayed:1")]
 #[tokio::test]
-async fn an_adoption_outlives_the_successor(#[case] store: Store, #[case] point: &'static str) {
+async fn an_adoption_is_done_again_after_the_successor_died(
+    #[case] store: Store,
+    #[case] point: &'static str,
+) {
     let is_direct = point.starts_with("settlement");
     let first = if is_direct { "settlement_line_written:60" } else { "end_written:60" };
     let mut world = armed_world(store, first, is_direct).await;

@@ -44,10 +44,11 @@ const ARROWS: [(&str, &str); 20] = [
 ];
 
 /// Crates and the only places for them. A name that ends in `*` is the beginning of several.
-const CRATES: [(&str, &[&str]); 6] = [
+const CRATES: [(&str, &[&str]); 7] = [
     ("pingora*", &["src/gateway", "src/cli/serve"]),
     ("rusqlite", &["src/store"]),
     ("redis", &["src/store"]),
+    ("tar", &["src/store/backup"]),
     ("object_store", &["src/files"]),
     ("reqwest", &["src/jobs/video_client"]),
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),

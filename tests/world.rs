@@ -164,7 +164,7 @@ impl World {
         Process::start(self.folder.path(), name, env).await
     }
 
-    /// The same of a gateway that may end before it is ready.
+    /// Starts a gateway that may end before it is ready.
     pub(crate) fn doomed_gateway(&self, name: &str, env: &[(&str, &str)]) -> Process {
         Process::start_doomed(self.folder.path(), name, env)
     }

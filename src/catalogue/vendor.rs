@@ -70,7 +70,7 @@ pub struct Vendor {
     pub(super) output_limits: Vec<OutputLimitRule>,
 }
 
-/// Whether a header has the name of a rule of [`Vendor::forward_headers`], in any case.
+/// Whether a rule of [`Vendor::forward_headers`] fits a header, whatever the case of its name.
 #[must_use]
 pub(crate) fn matches_header_rule(rule: &str, name: &str) -> bool {
     rule.strip_suffix('*').map_or_else(

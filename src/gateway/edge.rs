@@ -2,8 +2,8 @@
 //!
 //! pingora keeps reading a request head for as long as the client sends bytes, and accepts heads
 //! that another server might parse differently. So the edge reads each head first, within limits of
-//! size and time, checks it, and hands the bytes to pingora as already read. It does so for every
-//! request of an HTTP/1 connection.
+//! size and time, checks it, removes the fields that nobody reads, and hands the rest to pingora as
+//! already read. It does so for every request of an HTTP/1 connection.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,8 +82,15 @@ impl<A> EdgeService<A> {
         limits: &Limits,
         timeouts: &Timeouts,
     ) -> EdgeService<A> {
-        let EdgeConfig { app, tls, connection_limits, in_flight, overload, proxies, .. } = parts;
-        let is_unread_forwarded = parts.is_unread_forwarded;
+        let EdgeConfig {
+            app,
+            tls,
+            connection_limits,
+            in_flight,
+            overload,
+            proxies,
+            is_unread_forwarded,
+        } = parts;
         EdgeService {
             app: Arc::new(app),
             tls,

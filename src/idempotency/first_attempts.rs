@@ -282,8 +282,8 @@ impl FirstAttempt {
         self.id.key(self.owner.to_string(), ATTEMPT_TTL_MS)
     }
 
-    /// Returns a function that makes this key, after the attempt has ended. Few attempts are in the
-    /// store.
+    /// Returns a function that makes the key of [`FirstAttempt::key`] after the attempt has ended.
+    /// Most attempts are not in the store and need no key.
     pub(crate) fn key_later(&self) -> impl FnOnce() -> IdempotencyKey + use<> {
         let (id, owner) = (self.id.clone(), self.owner.clone());
         move || id.key(owner.to_string(), ATTEMPT_TTL_MS)

@@ -101,7 +101,8 @@ impl Books {
         Some(life.expect("a time"))
     }
 
-    /// Lets Redis forget a hold, as it does by itself two hours after the charge. Whether it would.
+    /// Lets Redis forget a hold, as it does by itself two hours after the charge. Returns whether
+    /// it would.
     fn forget(&mut self, id: &str) -> bool {
         let Some(life) = self.remembered_ms(id) else { return false };
         let is_due = (1..=CHARGED_MS).contains(&life);
@@ -260,7 +261,7 @@ async fn a_charge_far_back_in_a_long_journal_was_not_found() {
     }
     push.exec(books.beside.as_mut().expect("Redis")).expect("many lines");
     assert_eq!(books.apply(&settle(&id, 40, age)).await, Outcome::AlreadyPosted(nano(40)));
-    // One that is nowhere in it.
+    // A call that has no line in it.
     assert_eq!(books.apply(&settle(&id_of(age, 2), 30, age)).await, posted(30));
 }
 

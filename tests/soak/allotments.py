@@ -1,8 +1,8 @@
-"""Whether the holds of busy accounts are made in memory, by allotments: forced on, forced off, or as
-the load of a machine has it; and whether that is what happened.
+"""Forces the allotments of busy accounts on or off, or leaves them as the load of a machine has it; and
+checks, by the metrics of the gateways, that this is what happened.
 
-Off is a setting. On is a load that keeps few accounts busy, and a share of all charges that must have
-been held in memory at least: what a gateway is told otherwise it does not show.
+Off is a setting. On is a load that keeps few accounts busy: at least a share of all charges must then
+have been held in memory.
 """
 
 import http.client
@@ -16,7 +16,7 @@ ENDS, UPDATES = "tollgate_allotment_ends_total", "tollgate_allotment_updates_tot
 
 
 def settings(way):
-    """What a configuration has to say."""
+    """The sections of a configuration that a way needs."""
     return {"store": {"allotments": False}} if way == OFF else {}
 
 

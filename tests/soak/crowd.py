@@ -30,8 +30,8 @@ LEASE_MS = 30_000
 # The first node's vendors take their time, so that all holds stand at once; the second's do not.
 SLOW = "delay=300"
 KNOWN = ("speech", "image by bill")
-# Over so many seconds the calls come where allotments are forced on, with credit for so many at least,
-# and so large a share of the charges must have been held in memory.
+# Where allotments are forced on: the seconds over which the calls come, the least number of calls that
+# there is credit for, and the least share of the charges that must have been held in memory.
 SPREAD_S, WIDE, LEAST_IN_MEMORY = 1.5, 300, 0.2
 CHATS = ("chat", "chat stream", "messages stream", "translated")
 

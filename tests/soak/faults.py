@@ -18,8 +18,8 @@ from traffic import BUSY, Traffic
 
 LEASE_MS = 2_000
 ACCOUNTS = 6
-# Where allotments are forced on: how often the busy account is chosen for once that another is, and so
-# large a share of all charges must have been held in memory.
+# Where allotments are forced on: how many times as often as another the busy account is chosen, and the
+# least share of all charges that must have been held in memory.
 BUSY_SHARE, LEAST_IN_MEMORY = 24, 0.2
 # Slow streams of three seconds, so that something is always under way.
 SLOW = {"vendor_c": "chunk-delay=50;chunks=60"}

@@ -22,7 +22,7 @@ DAY_S = 86_400
 RESOLVE_EVERY_S = 30
 # The shortest that a configuration may have.
 SHORT_LEASE_MS = 1_000
-# How often a process is paused anew that was in the middle of a write of SQLite.
+# How many times at most a process is paused again because it was in the middle of a write of SQLite.
 PAUSES_MAX = 50
 
 

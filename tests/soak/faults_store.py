@@ -9,8 +9,8 @@ from faults import rows_of
 ROWS, row = rows_of()
 # Within this a gateway has to say that its ledger is away: its deadline of 250 ms and some work.
 REFUSED_WITHIN_S = 1.0
-# For so long paid calls may be served though the ledger is gone: with their holds in the store, and out of
-# allotments, which are used for 900 ms after the store was heard.
+# How long paid calls may be served after the ledger is gone: with their holds in the store, and out of
+# allotments, which are used for 900 ms after the last answer of the store.
 SERVED_WITHOUT_S, SERVED_OUT_OF_ALLOTMENTS_S = 0.5, 1.2
 RECOVERS_WITHIN_S = 3.0
 # On a machine that is busy with other things.

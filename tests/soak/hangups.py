@@ -26,8 +26,8 @@ LEASE_MS = 5_000
 AT_ONCE = 12
 CREDIT = 10**12
 WAIT_S = 20
-# Calls that make an account busy, the seconds between two of them, and so large a share of the charges
-# must then have been held in memory.
+# Calls that make an account busy, the seconds between two of them, and the least share of the charges
+# that must then have been held in memory.
 AHEAD, AHEAD_EVERY_S, LEAST_IN_MEMORY = 10, 0.01, 0.3
 
 

@@ -27,10 +27,11 @@ LEASE_MS = 2_000
 # rich, some run dry, some are paid into again and again and have always too little for their
 # streams, and some ask again until they are answered.
 GROUPS = {"rich": (48, 12, 10**14), "poor": (8, 3, 2 * 10**7), "thin": (3, 3, 3 * 10**5), "keyed": (6, 4, 10**13)}
-# Where allotments are forced on there are fewer rich accounts, which have nearly all calls; and so large
-# a share of the charges must have been held in memory. Where they come as they do, one is busy.
+# Where allotments are forced on: the number of rich accounts, which have nearly all calls; the shares of
+# the busy ones (the usual load has only the first); and the least share of the charges that must have been
+# held in memory.
 BUSY_RICH, BUSY_SHARES, LEAST_IN_MEMORY = 2, (20, 10), 0.2
-# And kills are fewer: for about a second after its start a gateway on SQLite lends nothing.
+# Kills are fewer then: for about a second after its start a gateway on SQLite lends nothing.
 BUSY_KILL_EVERY_S, BUSY_SECONDS = 3.0, 9
 STATED = ("refused", "whole", "broken")
 KILL_EVERY_S = 1.0
@@ -112,7 +113,7 @@ class Payments(threading.Thread):
 
 
 class Killer:
-    """Kills a random process about so often, and starts again whatever is down."""
+    """Kills a random process about each `every` seconds, and starts again whatever is down."""
 
     def __init__(self, fleet, seed, every):
         self.fleet, self.random, self.every = fleet, random.Random(f"kill/{seed}"), every

@@ -1,4 +1,4 @@
-"""Machine 11: an earlier version of the program and this one, in turns on one SQLite file and on one
+"""Machine 11: an older version of the program and this one, in turns on one SQLite file and on one
 Redis, and both at once on one Redis.
 
 Under load one version takes over from the other (`serve --upgrade`) and gives way again, and each is
@@ -8,10 +8,10 @@ with each other, with the vendors, and with every answer that a client got, as t
 
 Two weaknesses are accepted, and no check here is about them:
 
-- An earlier version that sweeps the allotment of a dead gateway drops the checkpoints of its streams: what
+- An older version that sweeps the allotment of a dead gateway drops the checkpoints of its streams: what
   they had cost is not charged. Streams that were cut may so be missing from the journal. Calls that ended
   are in the log of ends, and are charged when this version comes again.
-- An earlier version does not find the first attempt of a call in the memory of this one, so a retry of an
+- An older version does not find the first attempt of a call in the memory of this one, so a retry of an
   SDK (`x-stainless-retry-count`) at it may be a second call. The load sends no such retries; calls with an
   `Idempotency-Key` it does send, and these are paid once.
 """
@@ -154,7 +154,7 @@ class Pair:
             fleet.keep = self.found.violated
 
     def prepare(self, fleet):
-        """The store, made by the earlier version, and the places, served by each version in turn."""
+        """The store, made by the older version, and the places, served by each version in turn."""
         # A process is taken over only from one of the same name.
         link = fleet.folder / "older" / TOLLGATE.name
         link.parent.mkdir()
@@ -198,7 +198,7 @@ class Pair:
             time.sleep(KILL_EVERY_S * self.random.uniform(0.6, 1.4))
 
     def end_with_newer(self):
-        """This version in each place: it charges what an earlier one passed over."""
+        """This version in each place: it charges what an older one passed over."""
         for place in self.places:
             if place.current.version == OLDER:
                 place.turn(NOBODY, 0)

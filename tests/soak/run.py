@@ -4,7 +4,7 @@
     python3 tests/soak/run.py [MACHINE...] [--long] [--seed N] [--report FILE.json]
                               [--allotments on|off|as-is] [--older-bin PATH]
 
-Without a name: all of them, except `older`, which needs the binary of an earlier version; with
+Without a name: all of them, except `older`, which needs the binary of an older version; with
 --allotments on or off: all that move money. The short forms of many run a few at a time; the long
 forms one after the other, since they also judge times. Prints figures; exits with 1 if anything was
 violated.
@@ -39,7 +39,7 @@ MACHINES = {
     "tenants": ("one tenant against all", 300, 900),
     "unread": ("clients that read nothing of large answers", 300, 1_800),
     "canaries": ("secrets that must not come out", 300, 900),
-    "older": ("an earlier version beside this one, in turns and at once", 600, 2 * 3_600),
+    "older": ("an older version beside this one, in turns and at once", 600, 2 * 3_600),
 }
 # What is run only by its name.
 ON_DEMAND = ("older",)
@@ -122,8 +122,8 @@ def arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--report", metavar="FILE.json")
     parser.add_argument("--allotments", choices=allotments.WAYS, default=allotments.AS_IS)
-    earlier = "an earlier tollgate, for the machine older"
-    parser.add_argument("--older-bin", metavar="PATH", type=os.path.abspath, help=earlier)
+    what = "an older tollgate, for the machine older"
+    parser.add_argument("--older-bin", metavar="PATH", type=os.path.abspath, help=what)
     options = parser.parse_args()
     if unknown := set(options.machines) - set(MACHINES):
         parser.error(f"no such machine: {', '.join(sorted(unknown))}")

@@ -48,7 +48,7 @@ class Traffic:
 
     def __init__(self, fleet, accounts, seed, threads=8, mix=MIX, pause=PAUSE_S):
         self.fleet, self.accounts, self.mix, self.pause = fleet, accounts, mix, pause
-        # The gateways that are called; without any all of them.
+        # The gateways that are called; all of them if this is empty.
         self.only = []
         # How many calls are under way, by port.
         self.open = Counter()

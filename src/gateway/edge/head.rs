@@ -114,8 +114,8 @@ pub fn check_head(head: &[u8]) -> Result<(), HeadError> {
     check_and_select(head, |_| false).map(drop)
 }
 
-/// Checks a complete head like [`check_head`]. Returns where the lines are of the fields with
-/// `selected` names. A line ends where the next one begins.
+/// Checks a complete head like [`check_head`]. Returns where the lines of the fields with
+/// `selected` names are. A line ends where the next one begins.
 pub(super) fn check_and_select(
     head: &[u8],
     selected: impl Fn(&str) -> bool,

@@ -38,8 +38,8 @@ pub(crate) fn is_for_unread(rule: &str) -> bool {
     CLIENT_FIELDS.into_iter().chain([PLATFORM_PREFIX]).any(fits)
 }
 
-/// Removes lines from the head at the start of `bytes`, which are in order. What follows the last
-/// of them stays where it is.
+/// Removes lines, which are in order, from the head at the start of `bytes`. It moves only what is
+/// before the last of them.
 pub(super) fn remove_lines(bytes: &mut BytesMut, lines: &[Range<usize>]) {
     let mut start = lines.last().map_or(0, |last| last.end);
     for (index, line) in lines.iter().enumerate().rev() {

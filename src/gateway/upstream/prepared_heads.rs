@@ -29,7 +29,7 @@ impl Default for PreparedHeads {
 
 impl PreparedHeads {
     /// Returns the head of a request to an endpoint, with all fields that are the same for every
-    /// call. Without others, it takes JSON and asks for JSON.
+    /// call. Unless they are replaced, `content-type` and `accept` are those of JSON.
     ///
     /// # Errors
     /// The path or the authority is invalid.

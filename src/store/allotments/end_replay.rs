@@ -182,12 +182,12 @@ async fn tell_missing(
     Ok(is_accepted)
 }
 
-/// Times at which an allotment was out, in unix ms.
+/// When an allotment was lent, and was still in use, in unix ms.
 #[derive(Clone, Copy)]
 struct LentTimes {
     /// When it was lent first.
     first: i64,
-    /// When the newest of its calls began that the store lacks.
+    /// When the newest of its calls whose ends the store lacks began.
     last: i64,
 }
 

@@ -122,7 +122,7 @@ pub(super) fn read_archive(
         let mut content = DigestReader::new(entry);
         take(part, &mut content)?;
         if content.finish() != (part.bytes, part.sha256.clone()) {
-            let what = format!("{name} is damaged: it has not the length and digest of before");
+            let what = format!("{name} is damaged: its length or digest differs from the manifest");
             return Err(BackupError::damaged(path)(what));
         }
     }

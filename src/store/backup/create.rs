@@ -52,7 +52,7 @@ pub(crate) fn create_backup(database: &Path, to: &Path) -> Result<BackupSummary,
     if !folder_of(to).is_dir() {
         return Err(BackupError::NoFolder(folder_of(to).to_owned()));
     }
-    // Whoever enters again what came since then must not miss what came while this copied.
+    // The time is taken first: payments that are made during the copy are entered again, too.
     let made_at = clock::timestamp().to_string();
     let source = SnapshotSource::open(database).map_err(database_error)?;
     let id = uuid::Uuid::new_v4().simple().to_string();
@@ -73,7 +73,7 @@ pub(crate) fn create_backup(database: &Path, to: &Path) -> Result<BackupSummary,
     let archive = staging.file("archive");
     write_archive(&archive, &manifest, &[copy.contents, logs.contents].concat())?;
     publish(&archive, to).map_err(|why| match why.kind() {
-        std::io::ErrorKind::AlreadyExists => BackupError::BackupExists(to.to_owned()),
+        io::ErrorKind::AlreadyExists => BackupError::BackupExists(to.to_owned()),
         _ => BackupError::of_file(to)(why),
     })?;
     Ok(BackupSummary::new(&manifest, accounts))
@@ -121,7 +121,7 @@ fn copy_database(
     let path = staging.file("database");
     permissions::make_file(&path).map_err(BackupError::of_file(&path))?;
     let copied = source.copy_to(&path);
-    // It may be about either: SQLite says that a disk is full, and not which one.
+    // The message may be about either file: SQLite says that a disk is full, and not which one.
     let told = |what| format!("copied to {}: {what}", path.display());
     copied.map_err(|what| BackupError::Database { path: database.to_owned(), what: told(what) })?;
     let unsound = |what| BackupError::Unsound { path: database.to_owned(), what };

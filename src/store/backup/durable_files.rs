@@ -55,7 +55,7 @@ pub(super) fn remove_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes to disk which names a folder has.
+/// Syncs a folder to disk, so that the names in it outlive a power cut.
 pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

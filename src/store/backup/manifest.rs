@@ -11,11 +11,11 @@ use crate::store::outbox::EmbeddedLog;
 pub(super) const FORMAT: u32 = 1;
 /// The name of the database in a backup.
 const DATABASE: &str = "tollgate.db";
-/// A digest and an id are so many hexadecimal digits.
+/// The numbers of hexadecimal digits of a digest and of an id.
 const DIGEST_DIGITS: usize = 64;
 const ID_DIGITS: usize = 32;
 
-/// What a backup has.
+/// The manifest of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BackupManifest {
@@ -90,7 +90,7 @@ impl BackupManifest {
 
     fn find_fault(&self) -> Option<String> {
         if !is_hex(&self.id, ID_DIGITS) {
-            return Some("the id of the backup is none".to_owned());
+            return Some("the id of the backup is malformed".to_owned());
         }
         if self.parts.first().is_none_or(|first| first.name != PartName::Database) {
             return Some(format!("{DATABASE} is not its first part"));
@@ -208,7 +208,7 @@ mod tests {
         let parts = sound["parts"].as_array().expect("parts").clone();
         for (member, value, told) in [
             ("format", json!(2), "format 2, and this program reads format 1"),
-            ("id", json!("../x"), "the id of the backup is none"),
+            ("id", json!("../x"), "the id of the backup is malformed"),
             ("more", json!(1), "unknown field `more`"),
             ("parts", json!([]), "tollgate.db is not its first part"),
             ("parts", json!([parts[1], parts[0]]), "tollgate.db is not its first part"),

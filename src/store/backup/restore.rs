@@ -27,10 +27,11 @@ const USER_VERSION_AT: usize = 60;
 /// A file is copied at most this often to get an identity that no log knows.
 const IDENTITIES_MAX: usize = 64;
 
-/// Restores the backup in the file `from` as the store in the file `database`, where none may be.
+/// Restores the backup in the file `from` as the store in the file `database`, which must not
+/// exist.
 ///
 /// The logs come to their places first and the database last. So if this is interrupted, there is
-/// no store, no gateway starts, and a repetition makes all of it. The logs that are there stay.
+/// no store, no gateway starts, and a repetition does all of it. The logs that are there stay.
 ///
 /// # Errors
 /// Says what is wrong with which file. There is no database then.
@@ -112,8 +113,8 @@ fn database_exists(database: &Path, found: Vec<PathBuf>) -> BackupError {
     BackupError::DatabaseExists { database: database.to_owned(), found }
 }
 
-/// Reads a part to its end, so that its digest can be compared. Of the database it checks the
-/// version.
+/// Reads a part to its end, so that its digest can be compared. It checks the version of the
+/// database.
 fn verify_part(from: &Path, part: &BackupPart, content: &mut dyn Read) -> Result<(), BackupError> {
     if part.name == PartName::Database {
         let mut header = [0; HEADER_BYTES];

@@ -1,4 +1,4 @@
-//! What a backup has, as the commands show it.
+//! What the commands show of a backup and of a restore.
 
 use super::manifest::{BackupManifest, PartName};
 
@@ -10,7 +10,7 @@ pub(crate) struct BackupSummary {
     pub(crate) store_id: String,
     /// The version of the data of the store.
     pub(crate) data_version: u32,
-    /// When it was made, in UTC.
+    /// When it was begun, in UTC.
     pub(crate) made_at: String,
     pub(crate) database_bytes: u64,
     /// The files of the logs.

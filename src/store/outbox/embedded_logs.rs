@@ -74,8 +74,8 @@ impl EmbeddedLog {
         name.len() <= NAME_BYTES_MAX && is_plain(name)
     }
 
-    /// Whether this is the name of a file that a copy of the log has. Locks are not copied, and no
-    /// note of what another file has acknowledged.
+    /// Whether this is the name of a file that a copy of the log has. Locks are not copied, nor
+    /// the note of what a database has acknowledged.
     pub(in crate::store) fn is_file_name(self, name: &str) -> bool {
         if name == STORE_ID_FILE {
             return true;
@@ -97,8 +97,8 @@ impl EmbeddedLog {
     /// live or not, and hands each file to `take`. A file or folder that goes away meanwhile is
     /// passed over: the store has all that was in it.
     ///
-    /// The newest segment of a folder is read first. So if a process writes meanwhile, no line is
-    /// lacking of which a later line is there.
+    /// The newest segment of a folder is read first. So if a process writes meanwhile, each line
+    /// before a copied one is copied, too.
     ///
     /// # Errors
     /// A file or folder cannot be read, or the error of `take`.
@@ -115,7 +115,7 @@ impl EmbeddedLog {
                 continue;
             }
             let of_store = segment_dir::read_store_id(&path)?;
-            // What is for another store that was at this path is none of this store's.
+            // Its entries are for another store, which was at this path before.
             if of_store.as_deref().is_some_and(|id| id != store_id) {
                 continue;
             }

@@ -58,8 +58,8 @@ impl RedisStore {
     }
 
     /// Searches the journal for the charge of a call, from its end to the first line whose hold may
-    /// be forgotten. Returns the charge as digits, or nothing in their place if there is none;
-    /// `None` if the journal is too long.
+    /// be forgotten. Returns the charge as digits, or an empty text if there is none; `None` if
+    /// the journal is too long.
     async fn find_charge(
         &self,
         keys: &AccountKeys,

@@ -26,7 +26,7 @@ pub struct RedisStore {
     pub(super) section: StoreSection,
     pub(super) connected: Arc<OnceCell<RedisConnection>>,
     pub(super) scripts: Arc<Scripts>,
-    /// At most this many searches of journals run at the same time.
+    /// Bounds how many journals are searched at the same time.
     pub(super) journal_searches: Arc<Semaphore>,
     pub(super) index_repair: IndexRepair,
     pub(super) kept_bytes: Arc<KeptBytes>,

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_copy_whose_books_do_not_add_up_is_told() {
+    async fn a_copy_whose_books_do_not_add_up_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, copy) = (folder.path().join("t.db"), folder.path().join("copy.db"));
         drop(store_with_credit(&path).await);

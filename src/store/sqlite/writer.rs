@@ -52,7 +52,7 @@ pub(super) struct CommittedBatch {
     pub(super) is_awaited: bool,
 }
 
-/// The queue of jobs and the connection that writes, which all callers share.
+/// The queue of jobs, which all callers share, and the connection that writes.
 pub(super) struct WriteScheduler {
     queue: WriteQueue<WriteJob>,
     writer: Mutex<WriteConnection>,
@@ -92,7 +92,7 @@ impl WriteScheduler {
     /// Puts a job into the queue at once. The future returns its result when the job is
     /// acknowledged.
     pub(super) fn run<T, J>(
-        self: &Arc<Self>,
+        &self,
         priority: Priority,
         job: J,
     ) -> impl Future<Output = Result<T, Unavailable>> + use<T, J>

@@ -28,9 +28,10 @@ local function is_in_line(id, line)
   return begun_at(id) ~= nil and string.find(line, line_mark(id), 1, true) ~= nil
 end
 
--- Returns the line before which no charge of the last day is whose hold may be forgotten; nil if
--- there is no such charge at all. Charges of allotments do not move `journal_floor`, so it may be
--- old: each charge whose hold is forgotten comes within a day after `journal_marked_at`.
+-- Returns the line at which a search ends: no charge of the last day whose hold may be forgotten is
+-- before it. Returns nil if there is no such charge at all. Charges of allotments do not move
+-- `journal_floor`, so it may be old: each charge whose hold is forgotten comes within a day after
+-- `journal_marked_at`.
 local function search_floor(account)
   local known = redis.call('HMGET', account, 'journal_floor', 'journal_mark', 'journal_marked_at')
   if not known[1] then return nil end
@@ -46,8 +47,8 @@ local function may_be_forgotten(account, id)
   return search_floor(account) ~= nil
 end
 
--- Remembers a charge that was found in the journal, so that who asks again need not wait for
--- another search.
+-- Remembers a charge that was found in the journal, so that a repeat need not wait for another
+-- search.
 local function remember_charge(hold, charge)
   redis.call('HSET', hold, 'state', 'posted', 'held', '0', 'posted', charge)
   redis.call('PEXPIRE', hold, CHARGED_HOLD_TTL_MS)

@@ -37,7 +37,7 @@ local function now_ms()
 end
 
 -- A hold that has ended is remembered for this time, in ms (one day), so that a repeated operation
--- gets the same reply. Of one that was charged forgotten.lua has another time.
+-- gets the same reply. forgotten.lua has a shorter time for one that was charged.
 local ENDED_HOLD_TTL_MS = 86400000
 
 -- Takes an amount from what is available, and writes off the part that is not available. Returns
