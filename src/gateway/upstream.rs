@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, RETRY_AFTER,
-    TRANSFER_ENCODING, USER_AGENT,
+    ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRANSFER_ENCODING,
 };
 use http::{HeaderName, HeaderValue, Method};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -27,7 +26,7 @@ use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::{Endpoint, chat, images};
-use crate::gateway::upstream::prepared_heads::{IDENTITY, JSON, USER_AGENT_VALUE};
+use crate::gateway::upstream::prepared_heads::add_common_headers;
 use crate::gateway::upstream::routes::{VendorRoute, VendorRouteSet};
 
 pub(crate) mod answer;
@@ -223,10 +222,7 @@ pub(super) fn build_probe_head(
 ) -> pingora::Result<RequestHeader> {
     let path = format!("{}/models", route.base.path);
     let mut head = RequestHeader::build_no_case(Method::GET, path.as_bytes(), Some(6))?;
-    head.insert_header(HOST, route.authority.as_str())?;
-    head.insert_header(ACCEPT, JSON)?;
-    head.insert_header(ACCEPT_ENCODING, IDENTITY)?;
-    head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
+    add_common_headers(&mut head, &route.authority)?;
     authorize(&mut head, vendor, route)?;
     write_version_header(&mut head, vendor, vendor_routes)?;
     Ok(head)

@@ -39,6 +39,7 @@ mod write_txn;
 mod writer;
 
 pub use embedded_store::SqliteStore;
+pub(in crate::store) use file_identity::side_file;
 pub(in crate::store) use snapshot::{CheckedCopy, SnapshotSource, check_copy, file_identity_of};
 use write_txn::WriteTxn;
 use writer::Priority;

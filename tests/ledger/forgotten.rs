@@ -10,6 +10,7 @@ use tollgate::ledger::{AccountName, HoldRequest, Operation, Outcome};
 use tollgate::money::Money;
 
 use super::laws::sound;
+use super::properties::bounds;
 use super::redis_server::RedisServer;
 use super::script::{LONG_MS, SHORT_MS, balances_text, now};
 use super::subject::{Memory, Stored, Subject, name};
@@ -393,13 +394,7 @@ fn whatever_redis_forgets_each_answer_is_that_of_a_ledger_that_remembers() {
     let server = RedisServer::shared();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
-    let bounds = ProptestConfig {
-        cases: 48,
-        max_shrink_iters: 400,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    proptest!(bounds, |(events in prop::collection::vec(event(), 1..=40))| {
+    proptest!(bounds(48), |(events in prop::collection::vec(event(), 1..=40))| {
         runtime.block_on(same_as_without_forgetting(&server, &events))?;
     });
 }

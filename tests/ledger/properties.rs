@@ -90,18 +90,22 @@ async fn same_books(
     Ok(())
 }
 
+/// So many random cases against real stores, which shrink for a bounded time.
+pub(super) fn bounds(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        max_shrink_iters: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
 #[test]
 fn random_scripts_end_the_same_on_all_three() {
     let server = RedisServer::shared();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
-    let bounds = ProptestConfig {
-        cases: 48,
-        max_shrink_iters: 400,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    proptest!(bounds, |(steps in steps())| {
+    proptest!(bounds(48), |(steps in steps())| {
         let folder = tempfile::tempdir().expect("a folder");
         runtime.block_on(async {
             let sqlite = Stored::sqlite(folder.path()).await;

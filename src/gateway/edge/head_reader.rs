@@ -109,7 +109,7 @@ impl HeadReader {
                 Some(end) if end <= most => {
                     let unread = head::check_and_select(&self.bytes[..end], is_unread)?;
                     let mut bytes = std::mem::take(&mut self.bytes);
-                    if !(limits.is_unread_forwarded)() {
+                    if !unread.is_empty() && !(limits.is_unread_forwarded)() {
                         remove_lines(&mut bytes, &unread);
                     }
                     let received = |in_flight| ReceivedHead { bytes, in_flight };

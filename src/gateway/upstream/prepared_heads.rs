@@ -10,13 +10,24 @@ use pingora::http::RequestHeader;
 use crate::dialect::Endpoint;
 
 /// The `user-agent` header of every request to a vendor.
-pub(super) const USER_AGENT_VALUE: HeaderValue =
+const USER_AGENT_VALUE: HeaderValue =
     HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
-pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// A compressed response could not be metered while it is relayed.
-pub(super) const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 /// Room for the headers of a request.
 const HEADERS_HINT: usize = 12;
+
+/// Adds the headers that every request to a vendor has. Without others, it asks for JSON.
+///
+/// # Errors
+/// The authority is invalid.
+pub(super) fn add_common_headers(head: &mut RequestHeader, authority: &str) -> pingora::Result<()> {
+    head.insert_header(HOST, authority)?;
+    head.insert_header(ACCEPT, JSON)?;
+    head.insert_header(ACCEPT_ENCODING, IDENTITY)?;
+    head.insert_header(USER_AGENT, USER_AGENT_VALUE)
+}
 
 /// The prepared heads of a route.
 pub(super) struct PreparedHeads([(Endpoint, OnceLock<RequestHeader>); Endpoint::ALL.len()]);
@@ -46,11 +57,8 @@ impl PreparedHeads {
         let path = format!("{base_path}{}", endpoint.vendor_path());
         let mut head =
             RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(HEADERS_HINT))?;
-        head.insert_header(HOST, authority)?;
+        add_common_headers(&mut head, authority)?;
         head.insert_header(CONTENT_TYPE, JSON)?;
-        head.insert_header(ACCEPT, JSON)?;
-        head.insert_header(ACCEPT_ENCODING, IDENTITY)?;
-        head.insert_header(USER_AGENT, USER_AGENT_VALUE)?;
         if let Some(prepared) = prepared {
             // Another call may have prepared the same one meanwhile.
             let _ = prepared.set(head.clone());

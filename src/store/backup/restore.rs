@@ -18,7 +18,7 @@ use super::summary::{BackupSummary, RestoreSummary};
 use crate::permissions;
 use crate::store::data_version::version_fault;
 use crate::store::outbox::EmbeddedLog;
-use crate::store::sqlite::{check_copy, file_identity_of};
+use crate::store::sqlite::{check_copy, file_identity_of, side_file};
 
 /// The beginning of every SQLite database, and where its header has `user_version`.
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
@@ -81,13 +81,9 @@ fn check_place(database: &Path) -> Result<(), BackupError> {
             return Err(BackupError::GatewayRuns { database: database.to_owned(), folder });
         }
     }
-    let path_of = |ending: &&str| {
-        let mut path = database.as_os_str().to_owned();
-        path.push(ending);
-        PathBuf::from(path)
-    };
-    let files = ["", "-wal", "-shm", "-journal"].iter().map(path_of);
-    let found: Vec<PathBuf> = files.filter(|file| file.symlink_metadata().is_ok()).collect();
+    let files = ["", "-wal", "-shm", "-journal"].map(|ending| side_file(database, ending));
+    let found: Vec<PathBuf> =
+        files.into_iter().filter(|file| file.symlink_metadata().is_ok()).collect();
     if found.is_empty() { Ok(()) } else { Err(database_exists(database, found)) }
 }
 

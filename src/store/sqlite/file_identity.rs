@@ -89,7 +89,7 @@ impl OpenFiles {
 }
 
 /// Returns the path of a file that SQLite keeps beside the store's file.
-pub(super) fn side_file(path: &Path, ending: &str) -> PathBuf {
+pub(in crate::store) fn side_file(path: &Path, ending: &str) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(ending);
     beside.into()
