@@ -34,8 +34,13 @@ def is_whole(said):
 class Stream:
     """A connection on which one stream comes."""
 
-    def __init__(self, number, port, request, selector):
+    def __init__(self, number, port, request, selector, line=None):
         self.request, self.said, self.is_open, self.end = request, b"", False, b""
+        if line:
+            self.socket = line
+            self.socket.setblocking(False)
+            selector.register(self.socket, selectors.EVENT_WRITE, self)
+            return
         self.socket = socket.socket()
         self.socket.bind((f"127.0.1.{1 + number % SOURCES}", 0))
         self.socket.setblocking(False)
@@ -45,10 +50,11 @@ class Stream:
 
 
 class Crowd:
-    """So many streams, driven by one loop; `request` makes the bytes of another request."""
+    """So many streams, driven by one loop; `request` makes the bytes of another request. They come on
+    the `lines`, connections that are there already, or on new ones."""
 
-    def __init__(self, port, request, count):
-        self.port, self.request, self.count = port, request, count
+    def __init__(self, port, request, count, lines=()):
+        self.port, self.request, self.count, self.lines = port, request, count, list(lines)
         self.selector = selectors.DefaultSelector()
         self.made = self.opened = self.ended = 0
 
@@ -85,7 +91,8 @@ class Crowd:
             if self.ended:
                 sys.exit("failed: streams ended before all were open; this machine is too slow for so many")
             while self.made < self.count and self.made - self.opened < OPENING:
-                Stream(self.made, self.port, self.request(), self.selector)
+                line = self.lines.pop() if self.lines else None
+                Stream(self.made, self.port, self.request(), self.selector, line)
                 self.made += 1
             self.tick()
 

@@ -1,65 +1,103 @@
 #!/usr/bin/env python3
 """A vendor for large bodies: it reads a request's head, drops the body, and answers a chat.
 
-What it is sent is counted by the kernel and not even copied, so that it costs next to nothing beside
-what is measured. It speaks HTTP/1.1 without TLS, with bodies of known length.
+What it is sent is counted by the kernel and not even copied, so that it costs next to nothing
+beside what is measured. It speaks HTTP/1.1 without TLS, with bodies of known length.
+
+With --ca FILE it speaks TLS, offers HTTP/2 (not with --http1), and writes the certificate of the
+authority that vouches for it into the file. Then bodies are decrypted, and dropped after that.
 """
 
-import re
+import argparse
 import selectors
 import socket
+import ssl
+import subprocess
+import tempfile
+from pathlib import Path
+
+import dropped
 
 READ = 1 << 20
-LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.I)
-BODY = (
-    b'{"id":"chatcmpl-count","object":"chat.completion","created":1795219200,"model":"count","choices":[{"index":0,'
-    b'"message":{"role":"assistant","content":"Read.","refusal":null},"logprobs":null,"finish_reason":"stop"}],'
-    b'"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}'
-)
-ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)
+# A record of TLS has 16 KiB at most: so many reads come before another connection has its turn.
+READS_TLS = 64
+HANDSHAKE_S = 5
 
 
 class Connection:
-    """One request after another."""
+    """What comes on a connection, for a protocol that drops it."""
 
-    room = bytearray(READ)
+    room = memoryview(bytearray(READ))
 
     def __init__(self, stream):
-        self.stream, self.head, self.missing = stream, b"", 0
+        self.stream, self.is_tls = stream, isinstance(stream, ssl.SSLSocket)
+        is_http2 = self.is_tls and stream.selected_alpn_protocol() == "h2"
+        self.protocol = (dropped.Http2 if is_http2 else dropped.Http1)(stream.sendall)
 
     def read(self):
         """Takes what has come; whether the connection goes on."""
         try:
-            return self.drop() if self.missing else self.look()
-        except BlockingIOError:
+            return all(self.take() for _ in range(READS_TLS if self.is_tls else 1))
+        except (BlockingIOError, ssl.SSLWantReadError):
             return True
-        except ConnectionError:
+        except OSError:
             return False
 
-    def drop(self):
-        count = self.stream.recv_into(self.room, min(self.missing, READ), socket.MSG_TRUNC)
-        self.missing -= count
-        if not self.missing:
-            self.stream.sendall(ANSWER)
-        return count > 0
+    def take(self):
+        """One read, of which what belongs to a body is not even looked at where that can be."""
+        missing = self.protocol.missing
+        if missing and not self.is_tls:
+            count = self.stream.recv_into(self.room, min(missing, READ), socket.MSG_TRUNC)
+            return count > 0 and self.protocol.drop(count)
+        count = self.stream.recv_into(self.room, READ)
+        return count > 0 and self.protocol.take(self.room[:count])
 
-    def look(self):
-        """Reads on in a head, and finds how much of the body is not there yet."""
-        piece = self.stream.recv(1 << 16)
-        self.head += piece
-        head, end, rest = self.head.partition(b"\r\n\r\n")
-        if not end:
-            return bool(piece)
-        length = LENGTH.search(head + b"\r\n")
-        if not length:
-            return False
-        self.head, self.missing = b"", int(length[1]) - len(rest)
-        if not self.missing:
-            self.stream.sendall(ANSWER)
-        return True
+
+def secured(ca, http1):
+    """TLS with a certificate that a new authority signs, whose own is written into a file."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def openssl(*words):
+            subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout"]
+        names = "subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth\n"
+        Path(folder, "names").write_text(names)
+        authority = ["-x509", "-days", "2", "-subj", "/CN=authority", "-out", "ca.pem"]
+        openssl("req", *key, "ca.key", *authority, "-addext", "keyUsage=critical,keyCertSign")
+        openssl("req", *key, "leaf.key", "-subj", "/CN=localhost", "-out", "leaf.csr")
+        signer = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
+        openssl("x509", "-req", "-in", "leaf.csr", *signer, "-extfile", "names", "-out", "leaf.pem")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(Path(folder, "leaf.pem"), Path(folder, "leaf.key"))
+        context.set_alpn_protocols(["http/1.1"] if http1 else ["h2", "http/1.1"])
+        ca.write_bytes(Path(folder, "ca.pem").read_bytes())
+    return context
+
+
+def accepted(listener, context):
+    """A connection that was made, after its handshake if it has one; None if that failed."""
+    stream, _ = listener.accept()
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        if context:
+            stream.settimeout(HANDSHAKE_S)
+            stream = context.wrap_socket(stream, server_side=True)
+        stream.setblocking(False)
+        return Connection(stream)
+    except OSError:
+        stream.close()
+        return None
 
 
 def main():
+    words = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    words.add_argument("--ca", type=Path, help="speak TLS; where its authority's certificate goes")
+    words.add_argument("--http1", action="store_true", help="no HTTP/2 over TLS")
+    said = words.parse_args()
+    context = secured(said.ca, said.http1) if said.ca else None
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ, None)
@@ -71,10 +109,9 @@ def main():
                     selector.unregister(key.fileobj)
                     key.fileobj.close()
                 continue
-            stream, _ = listener.accept()
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            stream.setblocking(False)
-            selector.register(stream, selectors.EVENT_READ, Connection(stream))
+            connection = accepted(listener, context)
+            if connection:
+                selector.register(connection.stream, selectors.EVENT_READ, connection)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def tables(found, variants, streams, reply_bytes, rounds):
             row += [f"{r[f]:.1f}" if f in r else "-" for f in ["cpu", "rss", "store_cpu"]]
             rows.append(row)
     for row in rows:
-        print(f"{row[0]:20} {row[1]:16} " + " ".join(f"{cell:>9}" for cell in row[2:]))
+        print(f"{row[0]:20} {row[1]:25} " + " ".join(f"{cell:>9}" for cell in row[2:]))
     print()
     for name, memory in found.memory.items():
         print(f"memory {LARGE.name} {name}: {memory['idle']:.1f} MiB idle, {memory['peak']:.1f} MiB at most: "
@@ -73,14 +73,41 @@ def ratios(found, variants):
     print()
 
 
-def peers(variants, streams):
-    """What one has to know about the other gateways before looking at their figures."""
+def told(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def peers(found, variants, streams):
+    """What one has to know about the other gateways before looking at their figures, and these figures
+    beside ours, as docs/performance.md has them: with an official client's head, and with the least."""
     there = [variant for variant in variants if variant.peer]
     for variant in there:
         counts = ", ".join(f"{kind} {stream.told[variant.name]}" for kind, stream in streams.items())
         print(f"peer {variant.name}: {variant.about}; events that it makes of a stream: {counts}")
-    if there:
-        print()
+    if not there:
+        return
+    beside = [v.name for v in variants if v.process and not transport(v.name)]
+    tables = {
+        "32 connections": [
+            ("whole chats/s", "chat-whole-32", "rps", 1), ("p50 in ms", "chat-whole-32", "p50", 1e3),
+            ("CPU µs", "chat-whole-32", "cpu", 1), ("streams/s", "chat-stream-32", "rps", 1),
+            ("CPU µs a chunk", "chat-stream-32", "cpu", 1), ("MiB", "chat-stream-32", "rss", 1),
+            ("least head: whole chats/s", "chat-whole-32-curl", "rps", 1),
+            ("CPU µs", "chat-whole-32-curl", "cpu", 1),
+        ],
+        "chat → messages, 32 connections": [
+            ("whole chats/s", "translated-whole-32", "rps", 1), ("CPU µs", "translated-whole-32", "cpu", 1),
+            ("streams/s", "translated-stream-32", "rps", 1),
+            ("CPU µs an event", "translated-stream-32", "cpu", 1),
+        ],
+    }
+    for title, columns in tables.items():
+        print(f"\n| {title} | " + " | ".join(column[0] for column in columns) + " |")
+        print("|---" * (len(columns) + 1) + "|")
+        for name in beside:
+            seen = [(found.seen(scenario, figure, name), unit) for _, scenario, figure, unit in columns]
+            print(f"| {name} | " + " | ".join(told(median(s) / unit) if s else "" for s, unit in seen) + " |")
+    print()
 
 
 class Found:
@@ -112,20 +139,21 @@ class Found:
         yield name, "first chunk beside 32 busy streams / bare's", 1.5, False, first
         rps = self.compared(truediv, LARGE.name, "rps", name, base)
         yield name, "5 MB bodies: requests/s / bare's", 0.9, True, rps
+        memory = [self.memory[name]["bodies"]] if name in self.memory else []
+        yield name, "5 MB bodies: memory above idle / bodies under way", 1.3, False, memory
 
     def targets(self):
         """Of each target: whose, what, the bound, whether found may not be below it, and what was found each time."""
         for name, added in (SQLITE, 30), (REDIS, 60):
             yield from self.ratios(name)
             yield name, "added p50 at one connection, us", added, False, self.compared(sub, ALONE.name, "p50", name)
-            memory = [self.memory[name]["bodies"]] if name in self.memory else []
-            yield name, "5 MB bodies: memory above idle / bodies under way", 1.3, False, memory
             stream = [self.open[name]] if name in self.open else []
             yield name, "memory of an open stream, KiB", 49, False, stream
             yield name, "start to the first answer, ms", 150, False, self.starts.get(name, [])
         store = self.seen("chat-whole-32", "store_cpu", REDIS)
         yield REDIS, "CPU of Redis itself per whole chat, us", 5, False, store
-        yield from self.ratios(f"{SQLITE}-tls")
+        for name in SQLITE, REDIS:
+            yield from self.ratios(f"{name}-tls")
 
 
 def targets(found):

@@ -9,9 +9,9 @@ has answered a paid request. In the end the ledgers must agree to the nano: a qu
 loses a charge has lost.
 
 Requests have the head that an official client sends, and a number of their own in the text. Those of
-the scenario "-curl" have the least head that is needed, for comparison. Bodies of 5 MB go to a vendor
-that only counts bytes (`count_bytes.py`), through processes of their own; with TLS, and through other
-gateways, to the simulated vendor.
+the scenario "-curl" have the least head that is needed, for comparison. Other gateways get the same
+requests. Bodies of 5 MB go to a vendor that only counts bytes (`count_bytes.py`), through processes of
+their own, with and without TLS; through other gateways they go to the simulated vendor.
 
 The last table has what is aimed at. With --check it decides: anything that does not hold, or was
 not measured, ends the run with 1.
@@ -45,8 +45,9 @@ from variants import SIM_PATHS, Variant, bare_pingora, cli, nginx, redis, tollga
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 PLAIN = ["nginx", report.BARE, report.SQLITE, report.REDIS]
-ALL = ["direct", *PLAIN, "bare-pingora-tls", "tollgate-sqlite-tls"]
-MORE = ["bare-pingora-tls-http1", "tollgate-sqlite-tls-http1"]
+SECURED = [f"{name}-tls" for name in (report.BARE, report.SQLITE, report.REDIS)]
+ALL = ["direct", *PLAIN, *SECURED]
+MORE = [f"{name}-http1" for name in SECURED]
 VARIANTS = os.environ.get("VARIANTS", ",".join(ALL + peers.installed())).split(",")
 
 
@@ -56,10 +57,10 @@ def simulator(name="sim", *words):
     return told_port(name)
 
 
-def counter():
+def counter(name="count_bytes", *words):
     """The port of a vendor that only counts bytes."""
-    start("count_bytes", [sys.executable, Path(__file__).parent / "count_bytes.py"])
-    return told_port("count_bytes")
+    start(name, [sys.executable, Path(__file__).parent / "count_bytes.py", *words])
+    return told_port(name)
 
 
 def told_port(name):
@@ -74,23 +75,26 @@ def told_port(name):
     return int(until(f"{name} listens", address))
 
 
-def secured(name, word):
-    """Starts a simulated vendor of its own for a variant with TLS, and what the name stands for."""
+def secured(name):
+    """Starts what a name stands for in front of vendors of its own, to which it speaks TLS."""
+    words = ["--http1"] if name.endswith("-http1") else []
     ca = FOLDER / f"{name}.pem"
-    sim_port = simulator(f"{name}.sim", "--ca", ca, *([word] if word else []))
-    if name.startswith(report.BARE):
-        return bare_pingora(name, sim_port, ca)
-    return tollgate(name, sim_port, None, ca=ca)
+    made = start_proxy(name, name, simulator(f"{name}.sim", "--ca", ca, *words), ca=ca)
+    if LARGE in SCENARIOS:
+        ca = FOLDER / f"{name}.count_bytes.pem"
+        port = counter(f"{name}.count_bytes", "--ca", ca, *words)
+        made.large = start_proxy(name, f"{name}.large", port, ca=ca)
+    return made
 
 
-def plain(name, process_name, vendor_port, faults="fast"):
-    """Starts a proxy in front of a vendor without TLS."""
+def start_proxy(name, process_name, vendor_port, faults="fast", ca=None):
+    """Starts a proxy; with the file of an authority it speaks to the vendor over TLS."""
     if name == "nginx":
         return nginx(process_name, vendor_port)
-    if name == report.BARE:
-        return bare_pingora(process_name, vendor_port, faults=faults)
-    process, url = redis(f"{process_name}.redis") if name == report.REDIS else (None, None)
-    return tollgate(process_name, vendor_port, url, process, faults=faults)
+    if name.startswith(report.BARE):
+        return bare_pingora(process_name, vendor_port, ca, faults)
+    process, url = redis(f"{process_name}.redis") if name.startswith(report.REDIS) else (None, None)
+    return tollgate(process_name, vendor_port, url, process, ca, faults)
 
 
 def variant(name, sim_port, counter_port):
@@ -100,18 +104,16 @@ def variant(name, sim_port, counter_port):
         peer.about += "; a wrong key is " + ("refused" if refuses_strangers(peer) else "NOT refused")
         return peer
     if name in PLAIN:
-        made = plain(name, name, sim_port)
-        made.large = counter_port and plain(name, f"{name}.large", counter_port)
+        made = start_proxy(name, name, sim_port)
+        made.large = counter_port and start_proxy(name, f"{name}.large", counter_port)
         return made
-    known = {"direct": lambda: Variant(name, sim_port)}
-    for each in ALL + MORE:
-        if "-tls" in each:
-            known[each] = lambda: secured(name, "--http1" if name.endswith("-http1") else None)
+    if name in SECURED + MORE:
+        return secured(name)
+    if name == "direct":
+        return Variant(name, sim_port)
     if name in peers.ALL:
         sys.exit(f"{name} is not installed, or not as listed: run benches/peers/install")
-    if name not in known:
-        sys.exit(f"no such variant: {name}; known are {', '.join([*ALL, *MORE, *peers.ALL])}")
-    return known[name]()
+    sys.exit(f"no such variant: {name}; known are {', '.join([*ALL, *MORE, *peers.ALL])}")
 
 
 def opened(sim_port):
@@ -120,7 +122,7 @@ def opened(sim_port):
     for name in PLAIN[1:]:
         if name not in VARIANTS:
             continue
-        alone = plain(name, f"{name}.open", sim_port, OPEN_FAULTS)
+        alone = start_proxy(name, f"{name}.open", sim_port, OPEN_FAULTS)
         found[name] = open_streams(alone)
         if alone.conf:
             check_ledger(alone)
@@ -172,7 +174,7 @@ def main():
     found = report.Found(in_rounds, memory, opened(sim_port), starts(variants))
     report.tables(found, variants, streams, reply_bytes, ROUNDS)
     report.ratios(found, variants)
-    report.peers(variants, streams)
+    report.peers(found, variants, streams)
     for each in variants:
         for one in filter(None, (each, each.large)):
             if one.conf:

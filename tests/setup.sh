@@ -31,6 +31,7 @@ look() {
       ;;
     bench)
       need redis-server redis-server
+      need openssl openssl           # a certificate for the vendor of large bodies
       need python3 python3
       need wrk wrk
       # Its folder is seldom on the path of an ordinary user.
