@@ -75,10 +75,10 @@ pub(super) fn messages_stream() -> Bytes {
 
 /// An account that never runs dry, and the operations of one call.
 pub(super) fn call(n: u64) -> [Operation; 2] {
-    let id = format!("{n:016x}");
+    let (id, key) = (format!("{n:016x}"), None);
     let amount = Money::from_nano(1_000).expect("not negative");
     [
-        Operation::Hold { id: id.clone(), wanted: amount, least: amount, lease_ms: 60_000 },
+        Operation::Hold { id: id.clone(), wanted: amount, least: amount, lease_ms: 60_000, key },
         Operation::Settle { id, charge: amount, line: "{}".to_owned(), origin: None },
     ]
 }

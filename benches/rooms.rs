@@ -9,7 +9,7 @@ use tollgate::dialect::relay::{Relay, RelayMode};
 use tollgate::dialect::sse::SseSplitter;
 use tollgate::dialect::translate::request::{Translation, TranslationContext};
 use tollgate::gateway::edge::head;
-use tollgate::ledger::account::InMemoryAccount;
+use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::{AccountName, Ledger, Outcome};
 use tollgate::store::sqlite::SqliteStore;
 

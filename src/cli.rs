@@ -6,8 +6,10 @@ use clap::{Parser, Subcommand};
 
 mod account;
 mod account_name;
+mod amount;
 mod audit;
 mod backup;
+mod budgets;
 mod charges;
 mod check;
 mod credit;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::files::bodies::{BodyKind, BodyName};
-use crate::ledger::{AccountName, Unavailable};
+use crate::ledger::{AccountName, KeyId, Unavailable, WindowId};
 use crate::money::price::Quote;
 use crate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
 
@@ -30,6 +30,9 @@ pub struct Job {
     pub account: AccountName,
     /// The beginning of the API key with which the video was ordered.
     pub key_prefix: String,
+    /// The id of the API key; `None` in a job of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<KeyId>,
     /// The id of the model.
     pub model: String,
     /// The name by which the client asked for the model, if that is not the model's id.
@@ -258,6 +261,16 @@ pub enum PlaceResult {
     Deleted,
     /// The account has this amount available, which is not enough.
     Insufficient(Money),
+    /// A budget does not allow the job until its window ends.
+    BudgetExceeded {
+        /// The window.
+        window: WindowId,
+        /// What the limit leaves once nothing is held.
+        left: Money,
+    },
+    /// The part of a budget that the job needs is held for calls that run; the value is what can be
+    /// held now.
+    BudgetInUse(Money),
     /// The account already has the maximum of open jobs.
     TooManyOpen,
     /// There is no such account.

@@ -13,6 +13,8 @@ use crate::money::price::Quote;
 
 pub mod account;
 mod account_name;
+pub mod budget;
+pub mod in_memory;
 mod journal;
 pub mod key;
 pub mod lease;
@@ -22,12 +24,14 @@ mod receipt;
 
 pub use account::Balances;
 pub use account_name::AccountName;
+pub use budget::BudgetUse;
 pub use journal::JournalEntry;
 pub(crate) use journal::JournalLine;
 pub use key::{KeyHash, KeyRecord};
 pub use lease::Lease;
 pub use lease::Leases;
 pub use operation::{HoldRequest, Operation, Outcome};
+pub use prepaid::window::{BudgetOwner, KeyId, WindowId, WindowKind};
 pub use receipt::Receipt;
 
 /// The result of a sweep.
@@ -55,9 +59,16 @@ pub trait Ledger: Send + Sync {
     /// Submits an operation on an account. When this returns, the operation is on its way to the
     /// store.
     fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a>;
-    /// Holds `amount` for a call out of what this process has borrowed of the account; `false` if
-    /// the hold has to be placed by [`Ledger::submit`]. All other operations on the hold go there.
-    fn hold_in_memory(&self, _account: &AccountName, _id: &str, _amount: Money) -> bool {
+    /// Holds `amount` for a call of a key out of what this process has borrowed of the account;
+    /// `false` if the hold has to be placed by [`Ledger::submit`]. All other operations on the hold
+    /// go there.
+    fn hold_in_memory(
+        &self,
+        _account: &AccountName,
+        _id: &str,
+        _key: Option<KeyId>,
+        _amount: Money,
+    ) -> bool {
         false
     }
     /// Returns an account's balances; `None` if there is no such account. What gateways have
@@ -80,11 +91,28 @@ pub trait Ledger: Send + Sync {
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable>;
     /// Returns the record of an API key; `None` if it is unknown.
     async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable>;
+    /// Returns the record of the API key that is listed under a prefix; `None` if there is none.
+    async fn find_key_by_prefix(&self, prefix: &str) -> Result<Option<KeyRecord>, Unavailable>;
     /// Returns the API keys of an account, oldest first.
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable>;
     /// Revokes the API key that is listed under a prefix, at the time `at` (unix seconds); `false`
     /// if there is none.
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable>;
+    /// Sets the limit of a budget, or removes it (`None`). What was spent stays spent, and a window
+    /// whose limit was removed counts on. `false` if there is no such account.
+    ///
+    /// A version of the program that knows no budgets does not find the keys that a budget is about
+    /// any more: all keys of the account, or the one key.
+    async fn set_budget(
+        &self,
+        account: &AccountName,
+        owner: BudgetOwner,
+        kind: WindowKind,
+        limit: Option<Money>,
+    ) -> Result<bool, Unavailable>;
+    /// Returns the budgets of an account and of its keys that have, or had, a limit, with what is
+    /// used of the windows that run now; in order.
+    async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable>;
     /// Whether new holds are accepted now. If this fails, the caller has sent nothing to the store
     /// yet, so it has nothing to void.
     async fn accepts_holds(&self) -> Result<(), Unavailable> {
@@ -117,6 +145,24 @@ pub enum HoldRefused {
         /// The amount that is available.
         available: Money,
     },
+    /// A budget does not allow the call until its window ends.
+    #[error("the budget does not cover the call")]
+    BudgetExceeded {
+        /// The window of the budget.
+        window: WindowId,
+        /// The least amount that the call needs.
+        least: Money,
+        /// What the limit leaves once nothing is held.
+        left: Money,
+    },
+    /// The part of a budget that the call needs is held for calls that run.
+    #[error("the budget is held for other calls")]
+    BudgetInUse {
+        /// The least amount that the call needs.
+        least: Money,
+        /// What can be held now.
+        left: Money,
+    },
     /// The id was used before for another hold, or for one that has ended.
     #[error("the id was used before")]
     Conflict,
@@ -137,18 +183,19 @@ pub fn hold_in_memory(
     ledger: &dyn Ledger,
     account: &AccountName,
     id: &str,
+    key: Option<KeyId>,
     Quote { wanted, least }: Quote,
     at: i64,
 ) -> Option<Hold> {
-    let origin = HoldRequest { wanted, least, at };
+    let origin = HoldRequest { wanted, least, at, key };
     let hold = || {
         let (account, id) = (account.clone(), id.to_owned());
         Hold { account, id, held: wanted, origin, is_in_memory: true }
     };
-    ledger.hold_in_memory(account, id, wanted).then(hold)
+    ledger.hold_in_memory(account, id, key, wanted).then(hold)
 }
 
-/// Places a hold for a call that was made at `at` (unix ms).
+/// Places a hold for a call of a key that was made at `at` (unix ms).
 ///
 /// # Errors
 /// See [`HoldRefused`]. After [`HoldRefused::Unavailable`] the hold may have been placed all the
@@ -157,19 +204,21 @@ pub async fn place_hold(
     ledger: &dyn Ledger,
     account: &AccountName,
     id: &str,
-    quote: Quote,
-    at: i64,
+    origin: HoldRequest,
     lease_ms: u64,
 ) -> Result<Hold, HoldRefused> {
-    let Quote { wanted, least } = quote;
-    let op = Operation::Hold { id: id.to_owned(), wanted, least, lease_ms };
+    let HoldRequest { wanted, least, key, .. } = origin;
+    let op = Operation::Hold { id: id.to_owned(), wanted, least, lease_ms, key };
     match ledger.submit(account, op).await? {
         Outcome::Held(held) | Outcome::HoldExists { held, open: true } => {
-            let origin = HoldRequest { wanted, least, at };
             let (account, id) = (account.clone(), id.to_owned());
             Ok(Hold { account, id, held, origin, is_in_memory: false })
         }
         Outcome::Insufficient(available) => Err(HoldRefused::Insufficient { least, available }),
+        Outcome::BudgetExceeded { window, left } => {
+            Err(HoldRefused::BudgetExceeded { window, least, left })
+        }
+        Outcome::BudgetInUse(left) => Err(HoldRefused::BudgetInUse { least, left }),
         Outcome::NoAccount => Err(HoldRefused::NoAccount),
         Outcome::Wait => Err(HoldRefused::Lent),
         Outcome::HoldExists { open: false, .. }
@@ -190,8 +239,14 @@ pub async fn place_hold(
 impl Hold {
     /// Makes the hold that a store placed together with a job, from the values in the job. The
     /// job's worker needs it to end the hold.
-    pub(crate) fn resume(account: AccountName, id: String, held: Money, placed_at: i64) -> Hold {
-        let origin = HoldRequest { wanted: held, least: held, at: placed_at };
+    pub(crate) fn resume(
+        account: AccountName,
+        id: String,
+        key: Option<KeyId>,
+        held: Money,
+        placed_at: i64,
+    ) -> Hold {
+        let origin = HoldRequest { wanted: held, least: held, at: placed_at, key };
         Hold { account, id, held, origin, is_in_memory: false }
     }
 

@@ -24,6 +24,7 @@ async fn accounts_are_opened_shown_and_listed(#[values(Store::Sqlite, Store::Red
         "held_nano": 0,
         "posted_nano": 0,
         "written_off_nano": 0,
+        "budgets": [],
     });
     assert_eq!(shown, std::slice::from_ref(&expected));
     let opened = world.command(&["--json", "account", "create", "b.2-x_y"]).await.json();
@@ -81,12 +82,13 @@ async fn keys_are_shown_once_and_listed_by_their_beginnings(
     assert_eq!(plain.lines().count(), 1, "the key alone, so that a shell can take it");
     assert!(plain.starts_with("sk-"), "{plain}");
     let issued = world.command(&["--json", "key", "issue", ACCOUNT]).await.json().remove(0);
-    assert_eq!(fields(&issued), ["key", "prefix"].into());
+    assert_eq!(fields(&issued), ["key", "prefix", "id", "budgets"].into());
     let prefix = issued["prefix"].as_str().expect("a prefix");
     world.command(&["key", "revoke", prefix]).await.done();
     let listed = world.command(&["--json", "key", "list", ACCOUNT]).await.json();
     assert_eq!(listed.len(), 3);
-    assert!(listed.iter().all(|k| fields(k) == ["prefix", "created_at", "revoked_at"].into()));
+    let promised = ["prefix", "id", "created_at", "revoked_at", "budgets"];
+    assert!(listed.iter().all(|k| fields(k) == promised.into()), "{listed:?}");
     let revoked: Vec<_> = listed.iter().filter(|k| !k["revoked_at"].is_null()).collect();
     assert_eq!(revoked.len(), 1);
     assert_eq!(revoked[0]["prefix"], prefix);
@@ -107,6 +109,7 @@ async fn charges_have_the_fields_that_are_promised(
     let promised = [
         "request_id",
         "at",
+        "key_id",
         "endpoint",
         "model",
         "vendor",

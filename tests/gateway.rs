@@ -5,6 +5,7 @@ mod allotments;
 mod audit;
 mod backup;
 mod billing;
+mod budgets;
 mod chat;
 mod cli;
 #[cfg(debug_assertions)]

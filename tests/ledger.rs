@@ -1,6 +1,7 @@
 //! The ledger: one expected output for the pure machine, SQLite and Redis.
 
 mod allotments;
+mod budgets_in_file;
 mod canaries;
 mod conformance;
 mod durability;
@@ -16,6 +17,7 @@ mod outage;
 mod parallel;
 mod properties;
 mod queue;
+mod redis_budgets;
 #[allow(dead_code, reason = "the tests of the gateway use the rest of it")]
 pub(crate) mod redis_cluster;
 #[allow(dead_code, reason = "the tests of the gateway use the rest of it")]

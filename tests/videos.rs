@@ -1,6 +1,7 @@
 //! Video jobs, from the call to the file: what is charged for them, and that every one ends,
 //! whatever dies in between.
 
+mod budgets;
 mod content;
 mod crashes;
 mod cut_off;

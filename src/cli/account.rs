@@ -1,4 +1,4 @@
-//! `tollgate account`: open accounts, list them, show one.
+//! `tollgate account`: open accounts, list them, show one, change one.
 
 use std::cell::Cell;
 
@@ -7,11 +7,13 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::account_name::{no_such_account, parse_account};
-use super::audit::{self, AuditedChange};
+use super::amount::parse_amount;
+use super::audit::{self, AuditedBudgets, AuditedChange};
+use super::budgets::{self, BudgetArgs, LimitChanges, ShownBudgets};
 use super::output::{OutputFormat, print_line};
 use crate::conf::AuditSection;
 use crate::ledger::account::Balances;
-use crate::ledger::{AccountName, Ledger};
+use crate::ledger::{AccountName, BudgetOwner, Ledger};
 use crate::store::OpenStore;
 
 #[derive(Debug, Subcommand)]
@@ -29,10 +31,17 @@ pub(super) enum AccountCommand {
     },
     /// List all accounts.
     List,
-    /// Show an account's balances.
+    /// Show an account's balances and budgets.
     Show {
         /// Its name.
         name: String,
+    },
+    /// Change the budgets of an account.
+    Set {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        budgets: BudgetArgs,
     },
 }
 
@@ -53,7 +62,7 @@ pub(super) async fn run(
     match command {
         AccountCommand::Create { name, credit, .. } => {
             let name = parse_account(name)?;
-            let amount = credit.as_deref().map(super::credit::parse_amount).transpose()?;
+            let amount = credit.as_deref().map(parse_amount).transpose()?;
             let is_new = Cell::new(false);
             let opening = async || {
                 is_new.set(ledger.open_account(&name).await? || is_new.get());
@@ -81,7 +90,32 @@ pub(super) async fn run(
             Ok(())
         }
         AccountCommand::Show { name } => show_account(ledger, &parse_account(name)?, out).await,
+        AccountCommand::Set { name, budgets } => {
+            set_account(&store, &parse_account(name)?, &budgets.parse()?, audit, out).await
+        }
     }
+}
+
+async fn set_account(
+    store: &OpenStore,
+    name: &AccountName,
+    limits: &LimitChanges,
+    audit: &AuditSection,
+    out: OutputFormat,
+) -> anyhow::Result<()> {
+    let (ledger, owner) = (&*store.ledger, BudgetOwner::Account);
+    let change = AuditedChange {
+        action: "account.set",
+        account: Some(name.clone()),
+        budgets: AuditedBudgets::new(owner, limits),
+        ..AuditedChange::default()
+    };
+    let setting = async || {
+        let set = async || budgets::set_limits(ledger, name, owner, limits).await;
+        store.durability.write(set).await
+    };
+    audit::run_audited(audit, Some(ledger), &change, setting).await?;
+    show_account(ledger, name, out).await
 }
 
 /// Returns the id of an account's first payment.
@@ -96,6 +130,7 @@ pub(super) async fn show_account(
 ) -> anyhow::Result<()> {
     let Some(balances) = ledger.balances(name).await? else { return Err(no_such_account(name)) };
     let Balances { credit, available, held, posted, written_off } = balances;
+    let budgets = ShownBudgets::read(ledger, name).await?;
     if out.json {
         let shown = json!({
             "name": name.as_str(),
@@ -104,6 +139,7 @@ pub(super) async fn show_account(
             "held_nano": held,
             "posted_nano": posted,
             "written_off_nano": written_off,
+            "budgets": budgets.to_json(),
         });
         print_line(format_args!("{shown}"))?;
     } else {
@@ -113,6 +149,7 @@ pub(super) async fn show_account(
         print_line(format_args!("held         {held} USD"))?;
         print_line(format_args!("posted       {posted} USD"))?;
         print_line(format_args!("written off  {written_off} USD"))?;
+        budgets.print()?;
     }
     Ok(())
 }

@@ -13,10 +13,11 @@ use anyhow::Context as _;
 use rustix::process::{geteuid, getuid};
 use serde_json::{Map, Value, json};
 
+use super::budgets::{LimitChanges, limits_json};
 use crate::clock;
 use crate::conf::AuditSection;
 use crate::ledger::key::PREFIX_CHARS;
-use crate::ledger::{AccountName, Ledger};
+use crate::ledger::{AccountName, BudgetOwner, Ledger};
 use crate::money::Money;
 use crate::permissions;
 
@@ -36,6 +37,22 @@ pub(super) struct AuditedChange {
     pub(super) amount: Option<Money>,
     /// The file of a backup, as the operator named it.
     pub(super) backup: Option<String>,
+    /// The budgets of the account or the key that are changed.
+    pub(super) budgets: Option<AuditedBudgets>,
+}
+
+/// Changes of budgets that are recorded in the audit trail.
+#[derive(Debug)]
+pub(super) struct AuditedBudgets {
+    owner: BudgetOwner,
+    limits: LimitChanges,
+}
+
+impl AuditedBudgets {
+    /// Takes the limits that are set and removed; `None` if there are none.
+    pub(super) fn new(owner: BudgetOwner, limits: &LimitChanges) -> Option<AuditedBudgets> {
+        (!limits.is_empty()).then(|| AuditedBudgets { owner, limits: limits.clone() })
+    }
 }
 
 /// Makes a change and writes a line before and after it. A change of an account is told with what
@@ -54,6 +71,8 @@ pub(super) async fn run_audited<T>(
     begun.extend(actor_fields());
     let before = credited_nano(ledger, change).await;
     begun.extend(before.map(|nano| ("credited_before_nano".to_owned(), nano)));
+    let before = limits_nano(ledger, change).await;
+    begun.extend(before.map(|limits| ("budgets_before_nano".to_owned(), limits)));
     write_line(to, &id, "begun", begun)
         .context("no line can be written to the audit trail, so nothing was changed")?;
     let result = apply().await;
@@ -63,6 +82,8 @@ pub(super) async fn run_audited<T>(
             let after = credited_nano(ledger, change).await;
             ended.insert("result".to_owned(), "done".into());
             ended.extend(after.map(|nano| ("credited_after_nano".to_owned(), nano)));
+            let after = limits_nano(ledger, change).await;
+            ended.extend(after.map(|limits| ("budgets_after_nano".to_owned(), limits)));
         }
         Err(why) => {
             ended.insert("result".to_owned(), "failed".into());
@@ -87,12 +108,14 @@ impl AuditedChange {
         let payment = self.payment.as_deref().map(|id| truncate(id, TEXT_CHARS_MAX).into());
         let amount = self.amount.map(|amount| json!(amount));
         let backup = self.backup.as_deref().map(|file| truncate(file, TEXT_CHARS_MAX).into());
-        let fields: [(&str, Option<Value>); 5] = [
+        let budgets = self.budgets.as_ref().map(|changed| limits_json(&changed.limits));
+        let fields: [(&str, Option<Value>); 6] = [
             ("account", account),
             ("key_prefix", key),
             ("payment", payment),
             ("amount_nano", amount),
             ("backup", backup),
+            ("budgets_nano", budgets),
         ];
         fields_json.extend(fields.into_iter().filter_map(|(name, v)| Some((name.to_owned(), v?))));
         fields_json
@@ -122,6 +145,15 @@ async fn credited_nano(ledger: Option<&dyn Ledger>, change: &AuditedChange) -> O
     let account = change.account.as_ref()?;
     let balances = ledger?.balances(account).await.ok()??;
     Some(json!(balances.credit))
+}
+
+/// Returns the limits of the account or the key whose budgets are changed, if the store answers.
+async fn limits_nano(ledger: Option<&dyn Ledger>, change: &AuditedChange) -> Option<Value> {
+    let (account, changed) = (change.account.as_ref()?, change.budgets.as_ref()?);
+    let uses = ledger?.list_budgets(account).await.ok()?;
+    let of_owner = uses.iter().filter(|budget| budget.owner == changed.owner);
+    let limited = of_owner.filter(|budget| budget.limit.is_some());
+    Some(limits_json(limited.map(|budget| (&budget.kind, &budget.limit))))
 }
 
 /// Returns the user that runs this command, according to the system and to sudo.

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::account_name::{no_such_account, parse_account};
 use super::output::{OutputFormat, print_line};
-use crate::ledger::{JournalEntry, JournalLine, Ledger};
+use crate::ledger::{JournalEntry, JournalLine, KeyId, Ledger};
 use crate::money::BilledUnits;
 
 /// The number of journal entries that are read at a time.
@@ -38,6 +38,10 @@ fn print_entry(entry: &JournalEntry, out: OutputFormat) -> anyhow::Result<()> {
         let mut shown = serde_json::to_value(&line)?;
         shown["amount_nano"] = json!(entry.amount);
         shown["written_off_nano"] = json!(entry.written_off);
+        if let Some(KeyId(id)) = line.key_id {
+            // Many readers of JSON lose digits of a number as long as this one.
+            shown["key_id"] = json!(id.to_string());
+        }
         print_line(format_args!("{shown}"))?;
         return Ok(());
     }

@@ -1,9 +1,10 @@
 //! `tollgate credit`: take payments.
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use clap::Subcommand;
 
 use super::account_name::{no_such_account, parse_account};
+use super::amount::parse_amount;
 use super::audit::{self, AuditedChange};
 use super::output::OutputFormat;
 use crate::conf::AuditSection;
@@ -58,11 +59,6 @@ pub(super) async fn run(
     };
     taking.map_err(explain)?;
     super::account::show_account(ledger, &name, out).await
-}
-
-/// Parses an amount in USD.
-pub(super) fn parse_amount(usd: &str) -> anyhow::Result<Money> {
-    Money::parse_usd(usd).map_err(|why| anyhow!("'{usd}' is no amount in USD: {why}"))
 }
 
 /// Makes a payment. A payment that was made before, under the same id, is no error.

@@ -1,16 +1,19 @@
-//! `tollgate key`: issue, list and revoke keys.
+//! `tollgate key`: issue, change, show, list and revoke keys.
 
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::account_name::{no_such_account, parse_account};
-use super::audit::{self, AuditedChange};
+use super::audit::{self, AuditedBudgets, AuditedChange};
+use super::budgets::{self, BudgetArgs, LimitChanges, ShownBudgets};
 use super::output::{OutputFormat, print_line};
 use crate::clock::unix_ms;
 use crate::conf::AuditSection;
 use crate::ledger::key::ApiKey;
-use crate::ledger::{KeyRecord, Ledger};
+use crate::ledger::prepaid::window::WindowUse;
+use crate::ledger::{BudgetOwner, BudgetUse, KeyId, KeyRecord, Ledger, Unavailable, WindowId};
+use crate::money::Money;
 use crate::store::OpenStore;
 
 #[derive(Debug, Subcommand)]
@@ -19,6 +22,21 @@ pub(super) enum KeyCommand {
     Issue {
         /// The account.
         name: String,
+        /// Allow at most so much in each hour, day, week or month, or in total, such as day=5.
+        #[arg(long = "budget", value_name = "WINDOW=USD")]
+        budgets: Vec<String>,
+    },
+    /// Change the budgets of a key.
+    Set {
+        /// Its beginning, as listed, or its id.
+        prefix: String,
+        #[command(flatten)]
+        budgets: BudgetArgs,
+    },
+    /// Show a key with its budgets.
+    Show {
+        /// Its beginning, as listed, or its id.
+        prefix: String,
     },
     /// List the keys of an account by their beginnings.
     List {
@@ -27,7 +45,7 @@ pub(super) enum KeyCommand {
     },
     /// Make a key useless.
     Revoke {
-        /// Its beginning, as listed.
+        /// Its beginning, as listed, or its id.
         prefix: String,
     },
 }
@@ -38,35 +56,26 @@ pub(super) async fn run(
     audit: &AuditSection,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
+    let ledger = &*store.ledger;
     match command {
-        KeyCommand::Issue { name } => issue_key(&store, name, audit, out).await,
-        KeyCommand::List { name } => list_keys(&*store.ledger, name, out).await,
-        KeyCommand::Revoke { prefix } => {
-            let at = unix_ms() / 1_000;
-            let change = AuditedChange {
-                action: "key.revoke",
-                key: Some(prefix.clone()),
-                ..AuditedChange::default()
-            };
-            let revoking = async || {
-                let revoke = async || store.ledger.revoke_key(prefix, at).await;
-                if !store.durability.write(revoke).await? {
-                    bail!("there is no key listed as '{prefix}'");
-                }
-                anyhow::Ok(())
-            };
-            audit::run_audited(audit, Some(&*store.ledger), &change, revoking).await?;
-            if out.json {
-                print_line(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
-            }
-            Ok(())
+        KeyCommand::Issue { name, budgets } => {
+            issue_key(&store, name, &budgets::parse_limits(budgets)?, audit, out).await
         }
+        KeyCommand::Set { prefix, budgets } => {
+            set_key(&store, prefix, &budgets.parse()?, audit, out).await
+        }
+        KeyCommand::Show { prefix } => {
+            show_key(ledger, &find_key(ledger, prefix).await?, out).await
+        }
+        KeyCommand::List { name } => list_keys(ledger, name, out).await,
+        KeyCommand::Revoke { prefix } => revoke_key(&store, prefix, audit, out).await,
     }
 }
 
 async fn issue_key(
     store: &OpenStore,
     name: &str,
+    limits: &LimitChanges,
     audit: &AuditSection,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
@@ -78,23 +87,108 @@ async fn issue_key(
     getrandom::fill(&mut bits).map_err(|why| anyhow!("no random bits: {why}"))?;
     let key = ApiKey::from_random(bits);
     let prefix = key.prefix().to_owned();
+    let id = key.hash().key_id();
     let record =
-        KeyRecord { account: name, prefix, created_at: unix_ms() / 1_000, revoked_at: None };
+        KeyRecord { id, account: name, prefix, created_at: unix_ms() / 1_000, revoked_at: None };
+    let owner = BudgetOwner::Key(id);
     let change = AuditedChange {
         action: "key.issue",
         account: Some(record.account.clone()),
         key: Some(record.prefix.clone()),
+        budgets: AuditedBudgets::new(owner, limits),
         ..AuditedChange::default()
     };
     let adding = async || {
-        let add = async || ledger.add_key(key.hash(), record.clone()).await;
-        anyhow::Ok(store.durability.write(add).await?)
+        let add = async || {
+            // The budgets must be in force before the key works.
+            budgets::set_limits(ledger, &record.account, owner, limits).await?;
+            anyhow::Ok(ledger.add_key(key.hash(), record.clone()).await?)
+        };
+        store.durability.write(add).await
     };
     audit::run_audited(audit, Some(ledger), &change, adding).await?;
     if out.json {
-        print_line(format_args!("{}", json!({ "key": key.reveal(), "prefix": key.prefix() })))?;
+        let budgets = ShownBudgets::new(unused_budgets(owner, limits), &[record]).key_json(id);
+        let shown = json!({
+            "key": key.reveal(),
+            "prefix": key.prefix(),
+            "id": id.0.to_string(),
+            "budgets": budgets,
+        });
+        print_line(format_args!("{shown}"))?;
     } else {
         print_line(format_args!("{}", key.reveal()))?;
+    }
+    Ok(())
+}
+
+/// Returns the budgets of a key that was never used. The store is not asked for them: if it did not
+/// answer, the key would never be shown.
+fn unused_budgets(owner: BudgetOwner, limits: &LimitChanges) -> Vec<BudgetUse> {
+    let now = unix_ms();
+    let budgets = limits.iter().map(|(kind, limit)| BudgetUse {
+        owner,
+        kind: *kind,
+        limit: *limit,
+        window: WindowId::at(owner, *kind, now),
+        used: WindowUse::default(),
+        free: Money::ZERO,
+    });
+    budgets.collect()
+}
+
+async fn set_key(
+    store: &OpenStore,
+    prefix: &str,
+    limits: &LimitChanges,
+    audit: &AuditSection,
+    out: OutputFormat,
+) -> anyhow::Result<()> {
+    let ledger = &*store.ledger;
+    let record = find_key(ledger, prefix).await?;
+    let (account, owner) = (&record.account, BudgetOwner::Key(record.id));
+    let change = AuditedChange {
+        action: "key.set",
+        account: Some(account.clone()),
+        key: Some(record.prefix.clone()),
+        budgets: AuditedBudgets::new(owner, limits),
+        ..AuditedChange::default()
+    };
+    let setting = async || {
+        let set = async || budgets::set_limits(ledger, account, owner, limits).await;
+        store.durability.write(set).await
+    };
+    audit::run_audited(audit, Some(ledger), &change, setting).await?;
+    show_key(ledger, &record, out).await
+}
+
+async fn revoke_key(
+    store: &OpenStore,
+    prefix: &str,
+    audit: &AuditSection,
+    out: OutputFormat,
+) -> anyhow::Result<()> {
+    let ledger = &*store.ledger;
+    let prefix = match parse_key_id(prefix) {
+        Some(_) => find_key(ledger, prefix).await?.prefix,
+        None => prefix.to_owned(),
+    };
+    let at = unix_ms() / 1_000;
+    let change = AuditedChange {
+        action: "key.revoke",
+        key: Some(prefix.clone()),
+        ..AuditedChange::default()
+    };
+    let revoking = async || {
+        let revoke = async || ledger.revoke_key(&prefix, at).await;
+        if !store.durability.write(revoke).await? {
+            return Err(no_such_key(&prefix));
+        }
+        Ok(())
+    };
+    audit::run_audited(audit, Some(ledger), &change, revoking).await?;
+    if out.json {
+        print_line(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
     }
     Ok(())
 }
@@ -104,19 +198,81 @@ async fn list_keys(ledger: &dyn Ledger, name: &str, out: OutputFormat) -> anyhow
     if ledger.balances(&name).await?.is_none() {
         return Err(no_such_account(&name));
     }
-    for record in ledger.list_keys(&name).await? {
-        let KeyRecord { prefix, created_at, revoked_at, .. } = record;
+    let keys = ledger.list_keys(&name).await?;
+    let budgets = ShownBudgets::new(ledger.list_budgets(&name).await?, &keys);
+    for record in &keys {
         if out.json {
-            let shown = json!({
-                "prefix": prefix,
-                "created_at": created_at,
-                "revoked_at": revoked_at,
-            });
-            print_line(format_args!("{shown}"))?;
+            print_line(format_args!("{}", key_json(record, &budgets)))?;
         } else {
-            let state = if revoked_at.is_some() { "revoked" } else { "valid" };
-            print_line(format_args!("{prefix}…  {state}"))?;
+            print_line(format_args!("{}…  {}", record.prefix, state_of(record)))?;
+            budgets.print_key(record.id, "  budget  ")?;
         }
     }
     Ok(())
+}
+
+async fn show_key(
+    ledger: &dyn Ledger,
+    record: &KeyRecord,
+    out: OutputFormat,
+) -> anyhow::Result<()> {
+    let KeyRecord { id: KeyId(id), account, prefix, created_at, .. } = record;
+    let uses = ledger.list_budgets(account).await?;
+    let budgets = ShownBudgets::new(uses, std::slice::from_ref(record));
+    if out.json {
+        let mut shown = key_json(record, &budgets);
+        shown["account"] = account.as_str().into();
+        print_line(format_args!("{shown}"))?;
+        return Ok(());
+    }
+    let created = jiff::Timestamp::from_second(*created_at)?;
+    print_line(format_args!("key          {prefix}…"))?;
+    print_line(format_args!("id           {id}"))?;
+    print_line(format_args!("account      {account}"))?;
+    print_line(format_args!("created      {created}"))?;
+    print_line(format_args!("state        {}", state_of(record)))?;
+    budgets.print_key(record.id, "budget       ")
+}
+
+fn state_of(record: &KeyRecord) -> &'static str {
+    if record.revoked_at.is_some() { "revoked" } else { "valid" }
+}
+
+fn key_json(record: &KeyRecord, budgets: &ShownBudgets) -> Value {
+    json!({
+        "prefix": record.prefix,
+        "id": record.id.0.to_string(),
+        "created_at": record.created_at,
+        "revoked_at": record.revoked_at,
+        "budgets": budgets.key_json(record.id),
+    })
+}
+
+/// Finds a key by its beginning, as it is listed, or by its id.
+async fn find_key(ledger: &dyn Ledger, prefix: &str) -> anyhow::Result<KeyRecord> {
+    let found = match parse_key_id(prefix) {
+        Some(id) => find_key_by_id(ledger, id).await?,
+        None => ledger.find_key_by_prefix(prefix).await?,
+    };
+    found.ok_or_else(|| no_such_key(prefix))
+}
+
+/// Parses the id of a key; `None` if the text is none, and is the beginning of a key.
+fn parse_key_id(text: &str) -> Option<KeyId> {
+    text.parse().ok().map(KeyId)
+}
+
+/// Looks through the keys of all accounts: stores find a key by its digest or its beginning.
+async fn find_key_by_id(ledger: &dyn Ledger, id: KeyId) -> Result<Option<KeyRecord>, Unavailable> {
+    for account in ledger.list_accounts().await? {
+        let keys = ledger.list_keys(&account).await?;
+        if let Some(record) = keys.into_iter().find(|key| key.id == id) {
+            return Ok(Some(record));
+        }
+    }
+    Ok(None)
+}
+
+fn no_such_key(prefix: &str) -> anyhow::Error {
+    anyhow!("there is no key listed as '{prefix}'")
 }

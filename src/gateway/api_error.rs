@@ -8,7 +8,7 @@ use crate::catalogue::field_policy::RefusedField;
 use crate::dialect::relay::RelayError;
 use crate::dialect::vendor_error::VendorError;
 use crate::dialect::{CallError, Endpoint};
-use crate::ledger::HoldRefused;
+use crate::ledger::{HoldRefused, WindowId};
 use crate::money::Money;
 
 mod description;
@@ -121,6 +121,22 @@ pub(crate) enum AdmissionError {
         least: Money,
         /// The account has this much.
         available: Money,
+    },
+    /// A budget does not allow the call until its window ends.
+    BudgetExceeded {
+        /// The window of the budget.
+        window: WindowId,
+        /// The call needs at least this much.
+        least: Money,
+        /// The limit leaves this much once nothing is held.
+        left: Money,
+    },
+    /// A budget does not allow the call now, but once calls under way have ended it does.
+    BudgetInUse {
+        /// The call needs at least this much.
+        least: Money,
+        /// This much can be held now.
+        left: Money,
     },
 }
 
@@ -259,6 +275,12 @@ impl From<HoldRefused> for ApiError {
         match why {
             HoldRefused::Insufficient { least, available } => {
                 AdmissionError::InsufficientBalance { least, available }.into()
+            }
+            HoldRefused::BudgetExceeded { window, least, left } => {
+                AdmissionError::BudgetExceeded { window, least, left }.into()
+            }
+            HoldRefused::BudgetInUse { least, left } => {
+                AdmissionError::BudgetInUse { least, left }.into()
             }
             HoldRefused::NoAccount => ApiKeyError::Unknown.into(),
             HoldRefused::Lent | HoldRefused::Unavailable(_) => {

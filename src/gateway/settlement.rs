@@ -139,6 +139,7 @@ pub(super) fn journal_line(
         request_id,
         at: unix_ms(),
         key_prefix: key.prefix.clone(),
+        key_id: Some(key.id),
         endpoint: pricing.endpoint.name().to_owned(),
         model: pricing.model.id.clone(),
         requested_model: pricing.requested_model.as_deref().map(str::to_owned),

@@ -91,6 +91,7 @@ mod tests {
             id: "video_1".to_owned(),
             account: AccountName::parse("alice").expect("a name"),
             key_prefix: "sk-abc".to_owned(),
+            key_id: None,
             model: "lmd-imagine-video".to_owned(),
             requested_model: None,
             vendor: "vendor_d".to_owned(),

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::prepaid::window::KeyId;
 use crate::money::{BilledUnits, Money, UsageBasis};
 
 /// A charge as it is in the journal.
@@ -27,6 +28,9 @@ pub(crate) struct JournalLine {
     pub at: i64,
     /// The beginning of the API key.
     pub key_prefix: String,
+    /// The id of the API key; `None` in a line of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<KeyId>,
     /// The endpoint's short name.
     pub endpoint: String,
     /// The model's id.
@@ -75,6 +79,20 @@ mod tests {
         let written = serde_json::to_string(&JournalLine { rejected_usage, ..line }).expect("JSON");
         let read: JournalLine = serde_json::from_str(&written).expect("a line");
         assert_eq!(read.rejected_usage, rejected_usage);
+    }
+
+    #[test]
+    fn a_line_of_before_keys_had_ids_is_read_and_a_new_one_has_the_id() {
+        let old = r#"{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m","vendor":"v","route":"r0","depth":0,"usage":{"prompt_tokens":3,"completion_tokens":2},"basis":"counted","price_version":"p"}"#;
+        let line: JournalLine = serde_json::from_str(old).expect("a line");
+        assert_eq!(line.key_id, None);
+        let key_id = Some(KeyId(u64::MAX >> 1));
+        let written = serde_json::to_string(&JournalLine { key_id, ..line }).expect("JSON");
+        let expected = old
+            .replace(r#""key_prefix":"k","#, r#""key_prefix":"k","key_id":9223372036854775807,"#);
+        assert_eq!(written, expected);
+        let read: JournalLine = serde_json::from_str(&written).expect("a line");
+        assert_eq!(read.key_id, key_id);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 use sha2::{Digest, Sha256};
 
 use super::account_name::AccountName;
-use crate::hex::to_hex;
+use super::prepaid::window::KeyId;
+use crate::hex::{from_hex, to_hex};
 
 /// How every key begins.
 const KEY_PREFIX: &str = "sk-tg-";
@@ -31,6 +32,19 @@ impl KeyHash {
         sound.then(|| KeyHash::of(key))
     }
 
+    /// Returns the id that a key with this digest has from its issue on: the first 63 bits.
+    #[must_use]
+    pub fn key_id(self) -> KeyId {
+        let first = self.0[..8].iter().fold(0, |id, byte| id << 8 | u64::from(*byte));
+        KeyId(first >> 1)
+    }
+
+    /// Parses a digest in hexadecimal; `None` if it is none.
+    #[must_use]
+    pub(crate) fn from_hex(digits: &str) -> Option<KeyHash> {
+        from_hex(digits)?.try_into().ok().map(KeyHash)
+    }
+
     /// Returns the digest in hexadecimal.
     #[must_use]
     pub fn hex(self) -> String {
@@ -41,6 +55,8 @@ impl KeyHash {
 /// The stored record of an API key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
+    /// The id, to which budgets and journal lines refer.
+    pub id: KeyId,
     /// The account of the key.
     pub account: AccountName,
     /// The beginning of the key, which is shown in lists.

@@ -55,8 +55,8 @@ impl LeaseEntry {
         let LeasedItem::Hold { origin, held, is_in_memory: false } = self.item else {
             return Vec::new();
         };
-        let HoldRequest { wanted, least, .. } = origin;
-        let hold = Operation::Hold { id: self.id.clone(), wanted, least, lease_ms };
+        let HoldRequest { wanted, least, key, .. } = origin;
+        let hold = Operation::Hold { id: self.id.clone(), wanted, least, lease_ms, key };
         vec![hold, Operation::Extend { id: self.id.clone(), wanted: held }]
     }
 }
@@ -147,6 +147,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::ledger::KeyId;
 
     #[test]
     fn a_call_that_lost_its_name_to_another_one_took_that_ones_lease_along() {
@@ -173,7 +174,7 @@ mod tests {
         let leases = Leases::default();
         let account = AccountName::parse("a").expect("a name");
         let nano = |n| Money::from_nano(n).expect("money");
-        let origin = HoldRequest { wanted: nano(9), least: nano(1), at: 0 };
+        let origin = HoldRequest { wanted: nano(9), least: nano(1), at: 0, key: Some(KeyId(3)) };
         let kept = LeasedItem::Hold { origin, held: nano(4), is_in_memory: false };
         let lease = leases.keep_alive(LeaseEntry {
             account: account.clone(),
@@ -189,7 +190,8 @@ mod tests {
                     id: "h".to_owned(),
                     wanted: nano(9),
                     least: nano(1),
-                    lease_ms: 5
+                    lease_ms: 5,
+                    key: Some(KeyId(3)),
                 },
                 Operation::Extend { id: "h".to_owned(), wanted: nano(7) },
             ]
@@ -217,7 +219,7 @@ mod tests {
         let nano = |n| Money::from_nano(n).expect("money");
         let keep = |account: &str, id: String| {
             let account = AccountName::parse(account).expect("a name");
-            let origin = HoldRequest { wanted: nano(9), least: nano(1), at: 0 };
+            let origin = HoldRequest { wanted: nano(9), least: nano(1), at: 0, key: None };
             leases.keep_alive(LeaseEntry {
                 account,
                 id,

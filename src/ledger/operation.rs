@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::prepaid::window::{KeyId, WindowId};
 use crate::money::Money;
 
 /// An operation on an account.
@@ -25,6 +26,8 @@ pub enum Operation {
         least: Money,
         /// The lease of the hold, in ms.
         lease_ms: u64,
+        /// The key of the call, in whose budgets it counts.
+        key: Option<KeyId>,
     },
     /// Raises an open hold to `wanted` in total, as far as the available balance allows. It never
     /// lowers the hold.
@@ -105,20 +108,9 @@ pub struct HoldRequest {
     /// When the hold was requested, in unix ms.
     #[serde(default)]
     pub at: i64,
-}
-
-/// An unknown hold that was requested longer ago than this, in ms, is not settled. A store
-/// remembers for one day how a hold ended, or finds its charge in the journal; after that it would
-/// charge the hold a second time.
-const HOLD_REQUEST_AGE_MAX_MS: u64 = 12 * 60 * 60 * 1_000;
-
-impl HoldRequest {
-    /// Whether the hold was requested within 12 hours of `now` (unix ms, by the store's own clock).
-    /// A store that lacks a hold this recent has lost it.
-    #[must_use]
-    pub(crate) fn is_recent(&self, now: i64) -> bool {
-        now.abs_diff(self.at) < HOLD_REQUEST_AGE_MAX_MS
-    }
+    /// The key of the call, in whose budgets it counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<KeyId>,
 }
 
 /// The result of an operation.
@@ -147,6 +139,16 @@ pub enum Outcome {
     },
     /// Not enough is available; the value is what is available.
     Insufficient(Money),
+    /// A budget does not allow the call until its window ends.
+    BudgetExceeded {
+        /// The window.
+        window: WindowId,
+        /// What the limit leaves once nothing is held.
+        left: Money,
+    },
+    /// The part of a budget that the call needs is held for calls that run; the value is what can
+    /// be held now.
+    BudgetInUse(Money),
     /// The hold was voided before it arrived.
     Tombstoned,
     /// The hold was posted.
@@ -175,25 +177,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_origin_counts_for_half_a_day_before_and_after_its_moment() {
-        let half_a_day = 43_200_000;
-        let of = |at| HoldRequest { wanted: Money::ZERO, least: Money::ZERO, at };
-        for at in [0, 7, 1_800_000_000_000] {
-            for (off, expect_recent) in [(0, true), (half_a_day - 1, true), (half_a_day, false)] {
-                assert_eq!(of(at).is_recent(at + off), expect_recent, "{at} and {off} ms");
-                assert_eq!(of(at).is_recent(at - off), expect_recent, "{off} ms before {at}");
-            }
-        }
-        assert!(!of(i64::MIN).is_recent(i64::MAX));
-    }
-
-    #[test]
     fn every_operation_on_a_hold_names_it_and_a_payment_none() {
         let (id, amount, line) = ("h".to_owned(), Money::ZERO, String::new());
         let payment = Operation::Credit { tx: id.clone(), amount };
         assert_eq!(payment.hold_id(), None);
         for op in [
-            Operation::Hold { id: id.clone(), wanted: amount, least: amount, lease_ms: 1 },
+            Operation::Hold {
+                id: id.clone(),
+                wanted: amount,
+                least: amount,
+                lease_ms: 1,
+                key: None,
+            },
             Operation::Extend { id: id.clone(), wanted: amount },
             Operation::Renew { id: id.clone(), lease_ms: 1 },
             Operation::Checkpoint { id: id.clone(), charge: amount, line: line.clone() },

@@ -16,6 +16,7 @@ mod lend;
 pub mod lending_rule;
 pub mod local;
 pub mod lot;
+pub mod operations;
 pub mod rate;
 mod rate_slices;
 pub mod records;

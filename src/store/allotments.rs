@@ -19,8 +19,8 @@ use crate::ledger::account::Balances;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalExtension, NumberedEnd};
 use crate::ledger::{
-    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, Receipt,
-    SweepReport, Unavailable,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyId, KeyRecord, Ledger,
+    Operation, Outcome, Receipt, SweepReport, Unavailable, WindowKind,
 };
 use crate::money::{Money, MoneyError};
 
@@ -197,9 +197,15 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         self.outbox.submit(account, op)
     }
 
-    fn hold_in_memory(&self, account: &AccountName, id: &str, amount: Money) -> bool {
+    fn hold_in_memory(
+        &self,
+        account: &AccountName,
+        id: &str,
+        key: Option<KeyId>,
+        amount: Money,
+    ) -> bool {
         let may_hold = self.outbox.log.is_writable() && self.outbox.store.may_hold();
-        may_hold && self.book.hold(account, id, amount)
+        may_hold && self.book.hold(account, id, key, amount)
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
@@ -242,12 +248,30 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         self.outbox.find_key(hash).await
     }
 
+    async fn find_key_by_prefix(&self, prefix: &str) -> Result<Option<KeyRecord>, Unavailable> {
+        self.outbox.find_key_by_prefix(prefix).await
+    }
+
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         self.outbox.list_keys(account).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         self.outbox.revoke_key(prefix, at).await
+    }
+
+    async fn set_budget(
+        &self,
+        account: &AccountName,
+        owner: BudgetOwner,
+        kind: WindowKind,
+        limit: Option<Money>,
+    ) -> Result<bool, Unavailable> {
+        self.outbox.set_budget(account, owner, kind, limit).await
+    }
+
+    async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
+        self.outbox.list_budgets(account).await
     }
 
     async fn accepts_holds(&self) -> Result<(), Unavailable> {

@@ -27,10 +27,11 @@ use crate::hex::to_hex;
 use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, Receipt,
-    SweepReport, Unavailable,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, Ledger, Operation,
+    Outcome, Receipt, SweepReport, Unavailable, WindowKind,
 };
 use crate::metrics::METRICS;
+use crate::money::Money;
 use crate::permissions;
 
 mod attempt_marker;
@@ -395,12 +396,30 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
         self.store.find_key(hash).await
     }
 
+    async fn find_key_by_prefix(&self, prefix: &str) -> Result<Option<KeyRecord>, Unavailable> {
+        self.store.find_key_by_prefix(prefix).await
+    }
+
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         self.store.list_keys(account).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         self.store.revoke_key(prefix, at).await
+    }
+
+    async fn set_budget(
+        &self,
+        account: &AccountName,
+        owner: BudgetOwner,
+        kind: WindowKind,
+        limit: Option<Money>,
+    ) -> Result<bool, Unavailable> {
+        self.store.set_budget(account, owner, kind, limit).await
+    }
+
+    async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
+        self.store.list_budgets(account).await
     }
 
     async fn accepts_holds(&self) -> Result<(), Unavailable> {

@@ -7,16 +7,19 @@
 //! were submitted.
 
 use async_trait::async_trait;
+use futures_util::future::try_join;
 use redis::Value;
 
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Outcome, Receipt,
-    SweepReport, Unavailable,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, Ledger, Operation,
+    Outcome, Receipt, SweepReport, Unavailable, WindowKind,
 };
+use crate::money::Money;
 
 mod allotments;
 mod aof_tail;
+mod budgets;
 mod client;
 mod cluster;
 mod config_check;
@@ -169,9 +172,14 @@ impl Ledger for RedisStore {
         let hash = hash.hex();
         let found = keys::find(self.connection().await?, &hash).await?;
         if found.is_none() {
-            self.confirm_absence(&keys::record_key(&hash)).await?;
+            let [plain, restricted] = keys::record_keys(&hash);
+            try_join(self.confirm_absence(&plain), self.confirm_absence(&restricted)).await?;
         }
         Ok(found)
+    }
+
+    async fn find_key_by_prefix(&self, prefix: &str) -> Result<Option<KeyRecord>, Unavailable> {
+        keys::find_by_prefix(self.connection().await?, prefix).await
     }
 
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
@@ -180,6 +188,20 @@ impl Ledger for RedisStore {
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         keys::revoke(self.connection().await?, prefix, at).await
+    }
+
+    async fn set_budget(
+        &self,
+        account: &AccountName,
+        owner: BudgetOwner,
+        kind: WindowKind,
+        limit: Option<Money>,
+    ) -> Result<bool, Unavailable> {
+        self.write_budget(account, owner, kind, limit).await
+    }
+
+    async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
+        self.read_budgets(account).await
     }
 
     async fn accepts_holds(&self) -> Result<(), Unavailable> {

@@ -12,17 +12,22 @@ use crate::ledger::prepaid::answer::LedgerAnswer;
 use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::prepaid::update::AllotmentUpdate;
 use crate::ledger::{
-    AccountName, JournalEntry, KeyHash, KeyRecord, Ledger, Operation, Receipt, SweepReport,
-    Unavailable,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, Ledger, Operation,
+    Receipt, SweepReport, Unavailable, WindowKind,
 };
+use crate::money::Money;
 
 mod accounts;
 mod allotment_rows;
 mod allotments;
+mod budget_rows;
+mod budgets;
 mod cache_entries;
+mod columns;
 mod disk;
 mod embedded_store;
 mod file_identity;
+mod hold_rows;
 mod holds;
 mod idempotency;
 mod jobs;
@@ -147,9 +152,11 @@ impl Ledger for SqliteStore {
 
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
         let swept = self.scheduler.run(Priority::NowDurable, holds::expire_due).await?;
+        self.scheduler.run(Priority::Now, budgets::reconcile_holds).await?;
         // The steps are small, so that no call waits long for the writer.
         for _ in 0..HOLD_PURGE_STEPS_MAX {
-            if self.scheduler.run(Priority::Now, |txn| holds::purge_ended(txn.conn)).await? == 0 {
+            if self.scheduler.run(Priority::Now, |txn| hold_rows::purge_ended(txn.conn)).await? == 0
+            {
                 break;
             }
         }
@@ -200,6 +207,11 @@ impl Ledger for SqliteStore {
         self.scheduler.run(Priority::Now, move |txn| keys::find(txn.conn, hash)).await
     }
 
+    async fn find_key_by_prefix(&self, prefix: &str) -> Result<Option<KeyRecord>, Unavailable> {
+        let prefix = prefix.to_owned();
+        self.scheduler.run(Priority::Now, move |txn| keys::find_by_prefix(txn.conn, &prefix)).await
+    }
+
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         let account = account.clone();
         self.scheduler.run(Priority::Now, move |txn| keys::list(txn.conn, &account)).await
@@ -210,6 +222,23 @@ impl Ledger for SqliteStore {
         self.scheduler
             .run(Priority::NowDurable, move |txn| keys::revoke(txn.conn, &prefix, at))
             .await
+    }
+
+    async fn set_budget(
+        &self,
+        account: &AccountName,
+        owner: BudgetOwner,
+        kind: WindowKind,
+        limit: Option<Money>,
+    ) -> Result<bool, Unavailable> {
+        let account = account.clone();
+        let setting = move |txn: &mut WriteTxn<'_>| budgets::set(txn, &account, owner, kind, limit);
+        self.scheduler.run(Priority::NowDurable, setting).await
+    }
+
+    async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
+        let account = account.clone();
+        self.scheduler.run(Priority::Now, move |txn| budgets::list(txn, &account)).await
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {

@@ -44,6 +44,8 @@ fn unreadable(offer: Offer) -> Sent {
 struct Keys {
     revoked: String,
     poor: String,
+    /// With a budget of nothing.
+    limited: String,
 }
 
 impl Keys {
@@ -53,7 +55,9 @@ impl Keys {
         let prefix = prefix.as_str().expect("a prefix");
         world.command(&["key", "revoke", prefix]).await.done();
         let poor = world.another_account("poor", "0").await;
-        Keys { revoked: revoked.as_str().expect("a key").to_owned(), poor }
+        let limited = world.command(&["key", "issue", ACCOUNT, "--budget", "day=0"]).await.done();
+        let revoked = revoked.as_str().expect("a key").to_owned();
+        Keys { revoked, poor, limited: limited.trim().to_owned() }
     }
 }
 
@@ -74,11 +78,16 @@ async fn keys(world: &World, keys: &Keys, offer: Offer, table: &mut Table) {
             Some(&keys.poor),
             Expected::new(402, "insufficient_credits", "billing_error"),
         ),
+        (
+            "no budget",
+            Some(&keys.limited),
+            Expected::new(402, "key_budget_exceeded", "billing_error").saying("it resets at "),
+        ),
     ] {
         let request = world.sending(offer.path, &media, key.map(String::as_str));
         let answer = Answer::read(request.body(bytes.clone())).await;
-        if offer == MODERATION && what == "no balance" {
-            table.hold("a moderation needs no balance", answer.status == 200);
+        if offer == MODERATION && matches!(what, "no balance" | "no budget") {
+            table.hold("a moderation needs no money", answer.status == 200);
         } else {
             table.judge(offer, what, &answer, &expected);
         }
@@ -168,7 +177,7 @@ fn answer_of(raw: &RawAnswer) -> Answer {
 }
 
 /// All cells of these, for the endpoints that have them: keys, fields and bodies.
-const CELLS: usize = 13 * (4 + 5 + 4) - 5 + 2 * 2 + 1;
+const CELLS: usize = 13 * (5 + 5 + 4) - 6 + 2 * 2 + 1;
 
 #[rstest]
 #[tokio::test]
@@ -180,10 +189,10 @@ async fn what_is_wrong_with_a_call_is_told_and_no_vendor_hears_of_it(
     let mut table = Table::default();
     for offer in OFFERS.into_iter().chain([VIDEO]) {
         keys(&world, &issued, offer, &mut table).await;
-        // The moderation that needs no balance was made.
+        // The moderations that need no money were made.
         let heard: Vec<_> = world.sim.take_seen().into_iter().map(|seen| seen.path).collect();
-        table
-            .hold(&format!("{heard:?} was heard"), heard.len() == usize::from(offer == MODERATION));
+        let free = if offer == MODERATION { 2 } else { 0 };
+        table.hold(&format!("{heard:?} was heard"), heard.len() == free);
         fields(&world, offer, &mut table).await;
         bodies(&world, offer, &mut table).await;
     }

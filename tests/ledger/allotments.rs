@@ -9,6 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 use tollgate::ledger::AccountName;
 
 use super::redis_server::RedisServer;
+use super::script::wait_for_room_in_the_hour;
 use super::subject::name;
 
 mod events;
@@ -32,7 +33,11 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..default }
 }
 
+/// No life takes so long, in ms: all its calls count in windows of one hour.
+const LIFE_MS: i64 = 30_000;
+
 async fn live(store: &dyn LendingStore, account: AccountName, life: Life) {
+    wait_for_room_in_the_hour(LIFE_MS).await;
     let mut pair = Pair::new(store, account, life.factor).await;
     for (at, event) in life.events {
         pair.happen(at, event.clone()).await;

@@ -2,16 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use tollgate::ledger::account::{Balances, InMemoryAccount};
-use tollgate::ledger::{HoldRequest, JournalEntry, Operation, Outcome};
+use tollgate::ledger::account::Balances;
+use tollgate::ledger::in_memory::InMemoryAccount;
+use tollgate::ledger::{
+    BudgetOwner, BudgetUse, HoldRequest, JournalEntry, Operation, Outcome, WindowKind,
+};
 use tollgate::money::Money;
 
 use super::memory::{self, Machine, Memory};
 use super::script::{LONG_MS, settle, settle_even_if_lost};
 use super::tables::tables;
 
+mod budget_fault;
+mod budgets;
 mod fault;
 
+use budget_fault::BUDGET_FAULTS;
+use budgets::BudgetCanary;
 use fault::{FAULTS, Fault, Fault as F};
 
 /// A machine with a fault; with none it is the right one.
@@ -162,7 +169,7 @@ impl Canary {
             Operation::Settle { origin: None, id, charge, .. }
                 if self.is(F::LostHoldNeedsNoOrigin) =>
             {
-                let origin = HoldRequest { wanted: *charge, least: *charge, at: now };
+                let origin = HoldRequest { wanted: *charge, least: *charge, at: now, key: None };
                 let op = settle_even_if_lost(id, *charge, origin);
                 Some(self.account.apply(&op, now))
             }
@@ -222,8 +229,8 @@ impl Canary {
     /// Settles what the store may have lost.
     fn settle_lost(&mut self, op: &Operation, origin: HoldRequest, now: i64) -> Option<Outcome> {
         let Operation::Settle { id, charge, line, .. } = op else { return None };
-        let HoldRequest { wanted, least, .. } = origin;
-        let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms: 0 };
+        let HoldRequest { wanted, least, key, .. } = origin;
+        let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms: 0, key };
         let known = self.foreseen(&again, now);
         if self.is(F::LostHoldOutranksTheTombstone) && known == Outcome::Tombstoned {
             self.charge(*charge, line);
@@ -341,6 +348,14 @@ impl Machine for Canary {
     fn journal(&self) -> &[JournalEntry] {
         &self.account.journal
     }
+
+    fn set_budget(&mut self, owner: BudgetOwner, kind: WindowKind, limit: Option<Money>, now: i64) {
+        self.account.set_budget(owner, kind, limit, now);
+    }
+
+    fn budgets(&mut self, now: i64) -> Vec<BudgetUse> {
+        self.account.budgets(now)
+    }
 }
 
 fn settlement(id: &str) -> Operation {
@@ -360,7 +375,7 @@ fn machine(fault: Option<Fault>) -> Canary {
 }
 
 /// The first line of the tables at which a machine is caught.
-async fn caught(make: impl Fn() -> Canary + Copy + Send + Sync + 'static) -> Option<String> {
+async fn caught<M: Machine>(make: impl Fn() -> M + Copy + Send + Sync + 'static) -> Option<String> {
     for (file, cases) in tables() {
         let mut memory = Memory::new(make);
         if let Err(why) = memory::run(&mut memory, &cases).await {
@@ -382,6 +397,18 @@ async fn the_tables_catch_every_broken_machine() {
 }
 
 #[tokio::test]
+async fn the_tables_catch_every_machine_that_is_wrong_about_budgets() {
+    let mut free = Vec::new();
+    for fault in BUDGET_FAULTS {
+        if caught(move || BudgetCanary::new(Some(fault))).await.is_none() {
+            free.push(fault);
+        }
+    }
+    assert!(free.is_empty(), "no line of any table catches {free:?}");
+}
+
+#[tokio::test]
 async fn a_canary_without_a_fault_passes() {
     assert_eq!(caught(|| machine(None)).await, None);
+    assert_eq!(caught(|| BudgetCanary::new(None)).await, None);
 }

@@ -32,9 +32,11 @@ async fn redis_does_what_the_tables_say() {
 
 #[tokio::test]
 async fn a_redis_cluster_does_what_the_tables_say() {
-    let node = RedisServer::start_cluster();
-    let mut subject = Stored::at(&node.cluster_url()).await;
-    run_table(&mut subject, "expiry.txt").await;
+    for table in ["expiry.txt", "budgets.txt"] {
+        let node = RedisServer::start_cluster();
+        let mut subject = Stored::at(&node.cluster_url()).await;
+        run_table(&mut subject, table).await;
+    }
 }
 
 #[tokio::test]

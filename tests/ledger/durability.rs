@@ -8,7 +8,6 @@ use tollgate::ledger::{
     self, AccountName, HoldRefused, HoldRequest, KeyHash, KeyRecord, Ledger, Operation, Outcome,
 };
 use tollgate::money::Money;
-use tollgate::money::price::Quote;
 
 use super::redis_server::RedisServer;
 use super::script::{LONG_MS, balances_text, journal_text, now, settle, settle_even_if_lost};
@@ -22,13 +21,17 @@ fn sqlite_url(folder: &Path) -> String {
     format!("sqlite:{}", folder.join("ledger.db").display())
 }
 
+/// The request of a hold that is made now.
+fn request(wanted: i64, least: i64) -> HoldRequest {
+    HoldRequest { wanted: nano(wanted), least: nano(least), at: now(), key: None }
+}
+
 async fn charged(ledger: &dyn Ledger, account: &AccountName) {
     assert_eq!(ledger.open_account(account).await, Ok(true));
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
     assert_eq!(ledger.submit(account, credit).await, Ok(Outcome::Done));
-    let quote = Quote { wanted: nano(60), least: nano(60) };
-    let hold =
-        ledger::place_hold(ledger, account, "a", quote, now(), LONG_MS).await.expect("a hold");
+    let hold = ledger::place_hold(ledger, account, "a", request(60, 60), LONG_MS).await;
+    let hold = hold.expect("a hold");
     let answer = hold.settle(ledger, nano(55), "\"a\"").await.expect("an answer");
     assert_eq!(answer, Outcome::Posted { amount: nano(55), written_off: Money::ZERO });
 }
@@ -64,11 +67,10 @@ async fn an_extension_and_the_charge_of_a_lost_hold_outlive_the_store_that_took_
     let (url, account) = (sqlite_url(folder.path()), name("lasting"));
     let first = open(&url).await;
     charged(&*first, &account).await;
-    let quote = Quote { wanted: nano(20), least: nano(20) };
-    let mut hold =
-        ledger::place_hold(&*first, &account, "b", quote, now(), LONG_MS).await.expect("a hold");
+    let hold = ledger::place_hold(&*first, &account, "b", request(20, 20), LONG_MS).await;
+    let mut hold = hold.expect("a hold");
     assert_eq!(hold.extend(&*first, nano(30)).await, Ok(nano(30)));
-    let origin = HoldRequest { wanted: nano(9), least: nano(9), at: now() };
+    let origin = request(9, 9);
     let lost = settle_even_if_lost("c", nano(7), origin);
     let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(first.submit(&account, lost.clone()).await, Ok(posted));
@@ -94,11 +96,11 @@ async fn a_hold_knows_what_it_holds_and_how_it_began() {
     for url in [sqlite_url(folder.path()), server.fresh_url()] {
         let (ledger, account) = (open(&url).await, name("growing"));
         charged(&*ledger, &account).await;
-        let (quote, at) = (Quote { wanted: nano(20), least: nano(10) }, now());
-        let hold = async || ledger::place_hold(&*ledger, &account, "b", quote, at, LONG_MS).await;
+        let origin = request(20, 10);
+        let hold = async || ledger::place_hold(&*ledger, &account, "b", origin, LONG_MS).await;
         let mut first = hold().await.expect("a hold");
         assert_eq!((first.id(), first.held()), ("b", nano(20)));
-        assert_eq!(first.origin(), HoldRequest { wanted: nano(20), least: nano(10), at });
+        assert_eq!(first.origin(), origin);
         // Less changes nothing, more is more as far as there is any.
         for (wanted, held) in [(5, 20), (30, 30), (60, 45), (30, 45)] {
             assert_eq!(first.extend(&*ledger, nano(wanted)).await, Ok(nano(held)), "{url}");
@@ -124,15 +126,14 @@ async fn a_hold_is_settled_where_nobody_knows_it() {
         let (before, after, account) = (open(&url).await, open(&other).await, name("lost"));
         charged(&*before, &account).await;
         charged(&*after, &account).await;
-        let quote = Quote { wanted: nano(20), least: nano(10) };
-        let hold =
-            async |id| ledger::place_hold(&*before, &account, id, quote, now(), LONG_MS).await;
+        let origin = request(20, 10);
+        let hold = async |id| ledger::place_hold(&*before, &account, id, origin, LONG_MS).await;
         let (lost, voided) = (hold("b").await.expect("a hold"), hold("c").await.expect("a hold"));
         let settled = lost.settle(&*after, nano(50), "\"b\"").await.expect("an answer");
         assert_eq!(settled, Outcome::Posted { amount: nano(50), written_off: nano(5) }, "{url}");
         assert_eq!(voided.void(&*after).await.expect("an answer"), Outcome::Voided);
         for id in ["b", "c"] {
-            let late = ledger::place_hold(&*after, &account, id, quote, now(), LONG_MS).await;
+            let late = ledger::place_hold(&*after, &account, id, origin, LONG_MS).await;
             assert_eq!(late.expect_err("it has ended"), HoldRefused::Conflict, "{url}");
         }
         let books = "credit 100 available 0 held 0 posted 105 lost 5";
@@ -155,7 +156,7 @@ async fn what_a_store_may_have_forgotten_is_not_charged_once_more() {
         for (id, hours, is_lost) in
             [("b", 25, false), ("c", 13, false), ("d", 11, true), ("e", -25, false)]
         {
-            let origin = HoldRequest { wanted: nano(9), least: nano(9), at: now() - hours * HOUR };
+            let origin = HoldRequest { at: now() - hours * HOUR, ..request(9, 9) };
             let answer = ledger.submit(&account, settle_even_if_lost(id, nano(1), origin)).await;
             let posted = Outcome::Posted { amount: nano(1), written_off: Money::ZERO };
             let expected = if is_lost { posted } else { Outcome::UnknownHold };
@@ -173,12 +174,10 @@ async fn the_journal_is_read_in_pages() {
     for url in [sqlite_url(folder.path()), server.fresh_url()] {
         let (ledger, account) = (open(&url).await, name("pages"));
         ledger.open_account(&account).await.expect("open");
-        let quote = Quote { wanted: Money::ZERO, least: Money::ZERO };
         for n in 0..5 {
             let id = format!("p{n}");
-            let hold = ledger::place_hold(&*ledger, &account, &id, quote, now(), LONG_MS)
-                .await
-                .expect("held");
+            let hold = ledger::place_hold(&*ledger, &account, &id, request(0, 0), LONG_MS).await;
+            let hold = hold.expect("held");
             hold.settle(&*ledger, nano(n), "{}").await.expect("posted");
         }
         let page = async |after, limit| {
@@ -199,8 +198,7 @@ async fn a_hold_is_refused_in_its_own_words() {
     let folder = tempfile::tempdir().expect("a folder");
     let (ledger, account) = (open(&sqlite_url(folder.path())).await, name("words"));
     let hold = async |id: &str, least| {
-        let quote = Quote { wanted: nano(60), least: nano(least) };
-        ledger::place_hold(&*ledger, &account, id, quote, now(), LONG_MS).await
+        ledger::place_hold(&*ledger, &account, id, request(60, least), LONG_MS).await
     };
     assert_eq!(hold("a", 60).await.expect_err("no account"), HoldRefused::NoAccount);
     charged(&*ledger, &account).await;
@@ -218,7 +216,8 @@ async fn a_hold_is_refused_in_its_own_words() {
 
 fn record(account: &AccountName, key: &ApiKey, created_at: i64) -> KeyRecord {
     let prefix = key.prefix().to_owned();
-    KeyRecord { account: account.clone(), prefix, created_at, revoked_at: None }
+    let (id, account) = (key.hash().key_id(), account.clone());
+    KeyRecord { id, account, prefix, created_at, revoked_at: None }
 }
 
 async fn keys_live_and_die(ledger: Arc<dyn Ledger>) {
@@ -309,6 +308,7 @@ async fn sweeps_forgot_old_holds_of_all_accounts_and_no_others() {
             wanted: Money::ZERO,
             least: Money::ZERO,
             lease_ms: LONG_MS,
+            key: None,
         };
         assert_eq!(ledger.submit(&account, open).await, Ok(Outcome::Held(Money::ZERO)));
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use proptest::prelude::*;
-use tollgate::ledger::account::InMemoryAccount;
+use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::{AccountName, HoldRequest, Operation, Outcome};
 use tollgate::money::Money;
 
@@ -38,7 +38,8 @@ fn line_of(id: &str) -> String {
 }
 
 fn hold(id: &str, lease_ms: u64) -> Operation {
-    Operation::Hold { id: id.to_owned(), wanted: nano(60), least: nano(60), lease_ms }
+    let (id, wanted) = (id.to_owned(), nano(60));
+    Operation::Hold { id, wanted, least: wanted, lease_ms, key: None }
 }
 
 fn checkpoint(id: &str, charge: i64) -> Operation {
@@ -47,7 +48,8 @@ fn checkpoint(id: &str, charge: i64) -> Operation {
 
 /// A settlement that counts even where the hold was lost.
 fn settle(id: &str, charge: i64, age_ms: i64) -> Operation {
-    let origin = HoldRequest { wanted: nano(60), least: nano(60), at: now() - age_ms };
+    let (wanted, at) = (nano(60), now() - age_ms);
+    let origin = HoldRequest { wanted, least: wanted, at, key: None };
     let (id, line) = (id.to_owned(), line_of(id));
     Operation::Settle { id, charge: nano(charge), line, origin: Some(origin) }
 }

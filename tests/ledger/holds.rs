@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use rstest::rstest;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    self, AccountName, Hold, HoldRefused, HoldRequest, JournalEntry, KeyHash, KeyRecord, Ledger,
-    Operation, Outcome, Receipt, SweepReport, Unavailable,
+    self, AccountName, BudgetOwner, BudgetUse, Hold, HoldRefused, HoldRequest, JournalEntry,
+    KeyHash, KeyId, KeyRecord, Ledger, Operation, Outcome, Receipt, SweepReport, Unavailable,
+    WindowId, WindowKind,
 };
 use tollgate::money::Money;
-use tollgate::money::price::Quote;
 
 use super::memory::name;
 
@@ -81,11 +81,29 @@ impl Ledger for Parrot {
         away()
     }
 
+    async fn find_key_by_prefix(&self, _: &str) -> Result<Option<KeyRecord>, Unavailable> {
+        away()
+    }
+
     async fn list_keys(&self, _: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         away()
     }
 
     async fn revoke_key(&self, _: &str, _: i64) -> Result<bool, Unavailable> {
+        away()
+    }
+
+    async fn set_budget(
+        &self,
+        _: &AccountName,
+        _: BudgetOwner,
+        _: WindowKind,
+        _: Option<Money>,
+    ) -> Result<bool, Unavailable> {
+        away()
+    }
+
+    async fn list_budgets(&self, _: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
         away()
     }
 
@@ -98,16 +116,16 @@ fn nano(nano: i64) -> Money {
     Money::from_nano(nano).expect("not negative")
 }
 
-fn quote() -> Quote {
-    Quote { wanted: nano(60), least: nano(50) }
+fn origin() -> HoldRequest {
+    HoldRequest { wanted: nano(60), least: nano(50), at: 3, key: Some(KeyId(8)) }
 }
 
-fn origin() -> HoldRequest {
-    HoldRequest { wanted: nano(60), least: nano(50), at: 3 }
+fn window() -> WindowId {
+    WindowId::at(BudgetOwner::Key(KeyId(8)), WindowKind::Day, 3)
 }
 
 async fn hold(parrot: &Parrot) -> Result<Hold, HoldRefused> {
-    ledger::place_hold(parrot, &name("ada"), "call", quote(), 3, 7).await
+    ledger::place_hold(parrot, &name("ada"), "call", origin(), 7).await
 }
 
 async fn held(parrot: &Parrot) -> Hold {
@@ -130,7 +148,8 @@ async fn a_hold_is_what_was_asked_for_and_what_is_held(#[case] told: Outcome, #[
     assert_eq!((hold.account(), hold.id()), (&name("ada"), "call"));
     assert_eq!((hold.held(), hold.origin()), (nano(amount), origin()));
     let id = "call".to_owned();
-    let asked = Operation::Hold { id, wanted: nano(60), least: nano(50), lease_ms: 7 };
+    let (wanted, least, key) = (nano(60), nano(50), Some(KeyId(8)));
+    let asked = Operation::Hold { id, wanted, least, lease_ms: 7, key };
     assert_eq!(last(&parrot), asked);
     assert_eq!(hold.void(&parrot).await.expect_err("it says nothing").0.held(), nano(amount));
 }
@@ -139,6 +158,14 @@ async fn a_hold_is_what_was_asked_for_and_what_is_held(#[case] told: Outcome, #[
 #[case::too_little(
     Some(Outcome::Insufficient(nano(9))),
     HoldRefused::Insufficient { least: nano(50), available: nano(9) }
+)]
+#[case::of_a_budget_that_is_spent(
+    Some(Outcome::BudgetExceeded { window: window(), left: nano(9) }),
+    HoldRefused::BudgetExceeded { window: window(), least: nano(50), left: nano(9) }
+)]
+#[case::of_a_budget_that_is_held(
+    Some(Outcome::BudgetInUse(nano(9))),
+    HoldRefused::BudgetInUse { least: nano(50), left: nano(9) }
 )]
 #[case::nobody(Some(Outcome::NoAccount), HoldRefused::NoAccount)]
 #[case::of_another_content(Some(Outcome::Conflict), HoldRefused::Conflict)]

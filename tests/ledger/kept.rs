@@ -260,8 +260,8 @@ async fn hold_beside(server: &RedisServer, kept_bytes_max: u64) -> Result<Outcom
         // It may be refused.
         let _ = store.account_cache.put(&account, &[id], thought, HOUR_MS).await;
     }
-    let one = nano(1);
-    let hold = Operation::Hold { id: "h".to_owned(), wanted: one, least: one, lease_ms: LONG_MS };
+    let (id, one) = ("h".to_owned(), nano(1));
+    let hold = Operation::Hold { id, wanted: one, least: one, lease_ms: LONG_MS, key: None };
     store.ledger.submit(&other, hold).await.map_err(|why| why.to_string())
 }
 

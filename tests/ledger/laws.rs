@@ -1,16 +1,22 @@
 //! What holds of an account after any operation whatever, on the pure machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use tollgate::ledger::account::{Balances, InMemoryAccount};
-use tollgate::ledger::{HoldRequest, JournalEntry, Operation, Outcome};
+use tollgate::ledger::account::Balances;
+use tollgate::ledger::in_memory::InMemoryAccount;
+use tollgate::ledger::{
+    BudgetOwner, BudgetUse, HoldRequest, JournalEntry, KeyId, Operation, Outcome, WindowKind,
+};
 use tollgate::money::Money;
 
 use super::script::{self, Action, LONG_MS, SHORT_MS, now};
 
 /// Few ids, so that operations meet.
-pub(crate) const IDS: [&str; 3] = ["x", "y", "z"];
+pub(crate) const IDS: [&str; 4] = ["w", "x", "y", "z"];
+
+/// Few keys, for the same reason. One is too large for a double.
+const KEYS: [KeyId; 2] = [KeyId(1), KeyId((1 << 62) + 1)];
 
 /// Mostly small; sometimes beyond what a double tells apart, or near the end of the range.
 fn amount() -> impl Strategy<Value = Money> {
@@ -30,27 +36,51 @@ fn lease_ms() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![SHORT_MS, LONG_MS])
 }
 
+/// The key of a call. It is always the same, since a store need not remember the key of a hold that
+/// counts in no budget.
+fn key_of(id: &str) -> Option<KeyId> {
+    match id {
+        "w" | "x" => Some(KEYS[0]),
+        "y" => Some(KEYS[1]),
+        _ => None,
+    }
+}
+
 fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         2 => (id(), amount()).prop_map(|(tx, amount)| Operation::Credit { tx, amount }),
         5 => (id(), amount(), amount(), lease_ms()).prop_map(|(id, a, b, lease_ms)| {
-            Operation::Hold { id, wanted: a.max(b), least: a.min(b), lease_ms }
+            let key = key_of(&id);
+            Operation::Hold { id, wanted: a.max(b), least: a.min(b), lease_ms, key }
         }),
         3 => (id(), amount()).prop_map(|(id, wanted)| Operation::Extend { id, wanted }),
         1 => (id(), lease_ms()).prop_map(|(id, lease_ms)| Operation::Renew { id, lease_ms }),
         2 => (id(), amount()).prop_map(|(id, charge)| script::checkpoint(&id, charge)),
         3 => (id(), amount()).prop_map(|(id, charge)| script::settle(&id, charge)),
         2 => (id(), amount(), amount(), amount()).prop_map(|(id, charge, a, b)| {
-            let origin = HoldRequest { wanted: a.max(b), least: a.min(b), at: now() };
+            let (wanted, least) = (a.max(b), a.min(b));
+            let origin = HoldRequest { wanted, least, at: now(), key: key_of(&id) };
             script::settle_even_if_lost(&id, charge, origin)
         }),
         2 => id().prop_map(|id| Operation::Void { id }),
     ]
 }
 
+fn budget() -> impl Strategy<Value = Action> {
+    let owners = [BudgetOwner::Account, BudgetOwner::Key(KEYS[0]), BudgetOwner::Key(KEYS[1])];
+    let owner = prop::sample::select(owners.to_vec());
+    let kind = prop::sample::select(WindowKind::ALL.to_vec());
+    (owner, kind, prop::option::weighted(0.8, amount()))
+        .prop_map(|(owner, kind, limit)| Action::SetBudget { owner, kind, limit })
+}
+
 /// Anything that can be done to an account.
 pub(crate) fn action() -> impl Strategy<Value = Action> {
-    prop_oneof![8 => operation().prop_map(Action::Apply), 1 => Just(Action::Expire)]
+    prop_oneof![
+        8 => operation().prop_map(Action::Apply),
+        2 => budget(),
+        1 => Just(Action::Expire),
+    ]
 }
 
 /// What a journal says was posted and written off.
@@ -70,35 +100,136 @@ pub(crate) fn sound(balances: Balances, journal: &[JournalEntry]) -> Result<(), 
 
 /// The holds that were asked for, each with what it may be known by.
 #[derive(Debug, Default)]
-pub(crate) struct Asked(BTreeSet<(String, Money, Money)>);
+pub(crate) struct Asked(BTreeSet<(String, Money, Money, Option<KeyId>)>);
 
 impl Asked {
     /// Notes the hold that an operation asks for, if it asks for one.
     pub(crate) fn note(&mut self, op: &Operation) {
-        if let Operation::Hold { id, wanted, least, .. } = op {
-            self.0.insert((id.clone(), *wanted, *least));
+        if let Operation::Hold { id, wanted, least, key, .. } = op {
+            self.0.insert((id.clone(), *wanted, *least, *key));
         }
     }
 
     /// All of them once more. Of those with one id one is the one that was made, if any was; on a
     /// copy of an account this tells what it holds.
     pub(crate) fn again(&self) -> impl Iterator<Item = Operation> {
-        self.0.iter().cloned().map(|(id, wanted, least)| Operation::Hold {
+        self.0.iter().cloned().map(|(id, wanted, least, key)| Operation::Hold {
             id,
             wanted,
             least,
             lease_ms: LONG_MS,
+            key,
         })
     }
 }
 
-/// What all open holds hold.
-fn open_in_all(account: &InMemoryAccount, asked: &Asked, now: i64) -> i128 {
-    let held = |op| match account.clone().apply(&op, now) {
-        Outcome::HoldExists { held, open: true } => i128::from(held.nano()),
-        _ => 0,
-    };
-    asked.again().map(held).sum()
+/// What each open hold holds.
+fn open_holds(account: &InMemoryAccount, asked: &Asked, now: i64) -> BTreeMap<String, i128> {
+    let mut open = BTreeMap::new();
+    for op in asked.again() {
+        let told = account.clone().apply(&op, now);
+        if let (Operation::Hold { id, .. }, Outcome::HoldExists { held, open: true }) = (op, told) {
+            open.insert(id, held.nano().into());
+        }
+    }
+    open
+}
+
+/// A budget, by its owner and how long its windows are.
+type Budget = (BudgetOwner, WindowKind);
+
+/// In which budgets each hold counts: those that there were when it was made, or when its charge
+/// came and it was lost.
+#[derive(Debug, Default)]
+struct Counted(BTreeMap<String, BTreeSet<Budget>>);
+
+impl Counted {
+    /// Notes the budgets of a hold that an operation makes, out of those that there were before it.
+    fn note(&mut self, op: &Operation, answer: &Outcome, before: &[BudgetUse]) {
+        let (id, key) = match (op, answer) {
+            (Operation::Hold { id, key, .. }, Outcome::Held(_)) => (id, *key),
+            (Operation::Settle { id, origin: Some(origin), .. }, Outcome::Posted { .. }) => {
+                (id, origin.key)
+            }
+            _ => return,
+        };
+        let is_own = |budget: &&BudgetUse| match budget.owner {
+            BudgetOwner::Account => true,
+            BudgetOwner::Key(owner) => key == Some(owner),
+        };
+        let own = before.iter().filter(is_own).map(|budget| (budget.owner, budget.kind));
+        self.0.entry(id.clone()).or_insert_with(|| own.collect());
+    }
+
+    fn counts_in(&self, id: &str, budget: Budget) -> bool {
+        self.0.get(id).is_some_and(|budgets| budgets.contains(&budget))
+    }
+
+    /// What is left for a hold: the least of all its budgets.
+    fn left(&self, id: &str, budgets: &[BudgetUse]) -> Option<Money> {
+        let own = budgets.iter().filter(|budget| self.counts_in(id, (budget.owner, budget.kind)));
+        own.map(|budget| budget.used.left(budget.limit)).min()
+    }
+}
+
+/// That each budget says of what is held what the open holds say that count in it, and of what is
+/// spent what the lines of such calls say.
+fn budgets_add_up(
+    account: &InMemoryAccount,
+    budgets: &[BudgetUse],
+    open: &BTreeMap<String, i128>,
+    counted: &Counted,
+) -> Result<(), TestCaseError> {
+    for budget in budgets {
+        let name = (budget.owner, budget.kind);
+        let of_it = |(id, _): &(&String, &i128)| counted.counts_in(id, name);
+        let held: i128 = open.iter().filter(of_it).map(|(_, held)| held).sum();
+        prop_assert_eq!(i128::from(budget.used.held.nano()), held, "held in {:?}", name);
+        let is_of = |line: &JournalEntry, id: &str| {
+            line.line.trim_matches('"').starts_with(&format!("{id}."))
+        };
+        let own = IDS.into_iter().filter(|id| counted.counts_in(id, name));
+        let charged = |id: &str| {
+            let lines = account.journal.iter().filter(|line| is_of(line, id));
+            lines.map(|line| i128::from(line.amount.nano())).sum::<i128>()
+        };
+        let spent: i128 = own.map(charged).sum();
+        prop_assert_eq!(i128::from(budget.used.spent.nano()), spent, "spent in {:?}", name);
+        prop_assert_eq!(budget.used.lent, Money::ZERO, "lent by nobody");
+    }
+    Ok(())
+}
+
+/// That no hold and no extension takes what is spent and held over a limit, that what is spent
+/// never falls, and that nothing else touches a budget but what is about a hold in it.
+fn limits_hold(
+    op: Option<&Operation>,
+    before: &[BudgetUse],
+    after: &[BudgetUse],
+) -> Result<(), TestCaseError> {
+    let sum = |b: &BudgetUse| i128::from(b.used.spent.nano()) + i128::from(b.used.held.nano());
+    for budget in after {
+        let is_same = |b: &&BudgetUse| b.window == budget.window;
+        let Some(earlier) = before.iter().find(is_same) else {
+            prop_assert_eq!(budget.used.held, Money::ZERO, "{:?} is new", budget);
+            continue;
+        };
+        prop_assert!(budget.used.spent >= earlier.used.spent, "{budget:?} was {earlier:?}");
+        match op {
+            Some(Operation::Hold { .. } | Operation::Extend { .. }) => {
+                let limit = budget.limit.map_or(i128::MAX, |limit| limit.nano().into());
+                let may_be = sum(budget) <= limit || sum(budget) == sum(earlier);
+                prop_assert!(may_be, "{earlier:?} became {budget:?}");
+                prop_assert_eq!(budget.used.spent, earlier.used.spent);
+            }
+            Some(Operation::Settle { .. } | Operation::Void { .. }) => {
+                prop_assert!(budget.used.held <= earlier.used.held, "{budget:?}");
+            }
+            Some(_) => prop_assert_eq!(budget, earlier),
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 /// That what is told of a hold is what its lines in the journal say.
@@ -119,6 +250,11 @@ fn each_is_charged_as_told(account: &InMemoryAccount, now: i64) -> Result<(), Te
     Ok(())
 }
 
+/// When this hour began, in unix ms.
+fn hour() -> i64 {
+    WindowKind::Hour.start_at(now())
+}
+
 #[test]
 fn long_random_scripts_keep_the_pure_machine_sound() {
     let many = prop::collection::vec(action(), 1..=200);
@@ -126,37 +262,80 @@ fn long_random_scripts_keep_the_pure_machine_sound() {
         ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(bounds, |(actions in many)| {
         let (mut account, mut asked) = (InMemoryAccount::default(), Asked::default());
-        for (now, action) in (0..).step_by(2).zip(&actions) {
+        let mut counted = Counted::default();
+        for (now, action) in (hour()..).step_by(2).zip(&actions) {
+            let before = account.budgets(now);
             match action {
                 Action::Apply(op) => {
                     let answer = account.apply(op, now);
+                    let budgets = account.budgets(now);
                     asked.note(op);
-                    keeps_the_law(op, &answer, &account)?;
+                    counted.note(op, &answer, &before);
+                    limits_hold(Some(op), &before, &budgets)?;
+                    keeps_the_law(op, &answer, account.balances, &budgets, &counted)?;
                 }
-                _ => drop(account.expire_holds(now)),
+                Action::SetBudget { owner, kind, limit } => {
+                    account.set_budget(*owner, *kind, *limit, now);
+                    changes_one_limit(&before, &account.budgets(now), (*owner, *kind), *limit)?;
+                }
+                _ => {
+                    account.expire_holds(now);
+                    limits_hold(None, &before, &account.budgets(now))?;
+                }
             }
             sound(account.balances, &account.journal)?;
+            let open = open_holds(&account, &asked, now);
             let held = i128::from(account.balances.held.nano());
-            prop_assert_eq!(held, open_in_all(&account, &asked, now), "H is not what is open");
+            prop_assert_eq!(held, open.values().sum::<i128>(), "H is not what is open");
+            budgets_add_up(&account, &account.clone().budgets(now), &open, &counted)?;
             each_is_charged_as_told(&account, now)?;
         }
     });
+}
+
+/// That a new limit changes the one budget that it is about, and resets nothing.
+fn changes_one_limit(
+    before: &[BudgetUse],
+    after: &[BudgetUse],
+    changed: Budget,
+    limit: Option<Money>,
+) -> Result<(), TestCaseError> {
+    let is_it = |b: &BudgetUse| (b.owner, b.kind) == changed;
+    let rest = |all: &[BudgetUse]| all.iter().copied().filter(|b| !is_it(b)).collect::<Vec<_>>();
+    prop_assert_eq!(rest(before), rest(after), "other budgets changed");
+    let used = |all: &[BudgetUse]| all.iter().copied().find(is_it).map(|b| (b.limit, b.used));
+    let (_, earlier) = used(before).unwrap_or_default();
+    prop_assert_eq!(used(after), Some((limit, earlier)), "it was reset");
+    Ok(())
 }
 
 /// What an answer must be to its operation, whatever came before.
 fn keeps_the_law(
     op: &Operation,
     answer: &Outcome,
-    after: &InMemoryAccount,
+    after: Balances,
+    budgets: &[BudgetUse],
+    counted: &Counted,
 ) -> Result<(), TestCaseError> {
+    let is_all_taken =
+        |id: &str| after.available == Money::ZERO || counted.left(id, budgets) == Some(Money::ZERO);
     match (op, answer) {
-        (Operation::Hold { wanted, least, .. }, Outcome::Held(held)) => {
+        (Operation::Hold { id, wanted, least, .. }, Outcome::Held(held)) => {
             prop_assert!(held <= wanted && held >= least.min(wanted));
-            let all = held == wanted || after.balances.available == Money::ZERO;
+            let all = held == wanted || is_all_taken(id);
             prop_assert!(all, "less is held than was wanted and is there");
         }
-        (Operation::Extend { wanted, .. }, Outcome::Held(held)) => {
-            let all = held >= wanted || after.balances.available == Money::ZERO;
+        (Operation::Hold { least, .. }, Outcome::BudgetExceeded { window, left }) => {
+            let named = budgets.iter().find(|budget| budget.window == *window);
+            let told = named.and_then(|b| Some(b.limit?.saturating_sub(b.used.spent)));
+            prop_assert_eq!(told, Some(*left), "{:?} has something else left", window);
+            prop_assert!(left < least, "{window:?} is not exceeded");
+        }
+        (Operation::Hold { least, .. }, Outcome::BudgetInUse(room)) => {
+            prop_assert!(room < least && *least <= after.available);
+        }
+        (Operation::Extend { id, wanted, .. }, Outcome::Held(held)) => {
+            let all = held >= wanted || is_all_taken(id);
             prop_assert!(all, "an extension left what it wanted");
         }
         (Operation::Settle { charge, .. }, Outcome::Posted { amount, .. }) => {
@@ -177,15 +356,28 @@ fn the_same_again_changes_nothing() {
         ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(bounds, |(actions in many)| {
         let mut account = InMemoryAccount::default();
-        for (now, action) in (0..).step_by(2).zip(&actions) {
-            let Action::Apply(op) = action else {
-                account.expire_holds(now);
-                continue;
+        for (now, action) in (hour()..).step_by(2).zip(&actions) {
+            let op = match action {
+                Action::Apply(op) => op,
+                Action::SetBudget { owner, kind, limit } => {
+                    account.set_budget(*owner, *kind, *limit, now);
+                    let before = account.budgets(now);
+                    account.set_budget(*owner, *kind, *limit, now);
+                    prop_assert_eq!(before, account.budgets(now));
+                    continue;
+                }
+                _ => {
+                    account.expire_holds(now);
+                    continue;
+                }
             };
             let first = account.apply(op, now);
-            let (balances, lines) = (account.balances, account.journal.len());
+            let books = |account: &mut InMemoryAccount| {
+                (account.balances, account.journal.len(), account.budgets(now))
+            };
+            let before = books(&mut account);
             let again = account.apply(op, now);
-            prop_assert_eq!((balances, lines), (account.balances, account.journal.len()));
+            prop_assert_eq!(before, books(&mut account));
             let fits = match (&first, &again) {
                 (Outcome::Done, Outcome::AlreadyDone) => matches!(op, Operation::Credit { .. }),
                 (Outcome::Held(held), Outcome::HoldExists { held: same, open: true }) => {

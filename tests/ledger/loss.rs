@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use rstest::rstest;
-use tollgate::ledger::account::InMemoryAccount;
+use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::lease::{LeaseEntry, LeasedItem};
 use tollgate::ledger::{AccountName, HoldRequest, Operation, Outcome};
 use tollgate::money::Money;
@@ -166,7 +166,8 @@ impl World {
                 self.earlier.clear();
             }
             Event::Begin { call, wanted, least } => {
-                self.begin(call, HoldRequest { wanted: nano(wanted), least: nano(least), at: 0 });
+                let (wanted, least) = (nano(wanted), nano(least));
+                self.begin(call, HoldRequest { wanted, least, at: 0, key: None });
             }
             Event::Cost { call, more } => {
                 let Some(running) = self.calls.get_mut(&call) else { return };
@@ -212,8 +213,8 @@ impl World {
         }
         self.begun += 1;
         let id = format!("call-{}", self.begun);
-        let HoldRequest { wanted, least, .. } = origin;
-        let op = Operation::Hold { id: id.clone(), wanted, least, lease_ms: LEASE_MS };
+        let HoldRequest { wanted, least, key, .. } = origin;
+        let op = Operation::Hold { id: id.clone(), wanted, least, lease_ms: LEASE_MS, key };
         if let Outcome::Held(held) = self.apply(&op) {
             self.calls.insert(call, Call { id, origin, held, cost: Money::ZERO });
         }
@@ -296,9 +297,10 @@ impl World {
     /// process need not know yet.
     fn holds_what_is_known(&self) -> Result<(), TestCaseError> {
         let known = self.calls.values().filter(|call| !self.told.contains_key(&call.id));
-        for Call { id, origin: HoldRequest { wanted, least, .. }, held, .. } in known {
-            let (id, wanted, least) = (id.clone(), *wanted, *least);
-            let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms: LEASE_MS };
+        for Call { id, origin: HoldRequest { wanted, least, key, .. }, held, .. } in known {
+            let (id, wanted, least, key) = (id.clone(), *wanted, *least, *key);
+            let lease_ms = LEASE_MS;
+            let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms, key };
             let really = match self.store.clone().apply(&again, self.now) {
                 Outcome::HoldExists { held, open: true } => held,
                 _ => Money::ZERO,

@@ -3,10 +3,17 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use tollgate::ledger::account::{Balances, InMemoryAccount};
-use tollgate::ledger::{AccountName, JournalEntry, Operation, Outcome};
+use tollgate::ledger::account::Balances;
+use tollgate::ledger::in_memory::InMemoryAccount;
+use tollgate::ledger::{
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, Operation, Outcome, WindowKind,
+};
+use tollgate::money::Money;
 
 use super::script::{self, Action, Case};
+
+/// No case takes so long, in ms.
+const CASE_MS: i64 = 5_000;
 
 /// An account's machine: the right one, or one of the canaries.
 pub(crate) trait Machine: Send {
@@ -18,6 +25,10 @@ pub(crate) trait Machine: Send {
     fn balances(&self) -> Balances;
     /// The journal.
     fn journal(&self) -> &[JournalEntry];
+    /// Sets or removes the limit of a budget at a moment.
+    fn set_budget(&mut self, owner: BudgetOwner, kind: WindowKind, limit: Option<Money>, now: i64);
+    /// The budgets, with what is used of the windows that run at a moment.
+    fn budgets(&mut self, now: i64) -> Vec<BudgetUse>;
 }
 
 impl Machine for InMemoryAccount {
@@ -36,6 +47,14 @@ impl Machine for InMemoryAccount {
     fn journal(&self) -> &[JournalEntry] {
         &self.journal
     }
+
+    fn set_budget(&mut self, owner: BudgetOwner, kind: WindowKind, limit: Option<Money>, now: i64) {
+        InMemoryAccount::set_budget(self, owner, kind, limit, now);
+    }
+
+    fn budgets(&mut self, now: i64) -> Vec<BudgetUse> {
+        InMemoryAccount::budgets(self, now)
+    }
 }
 
 /// Whatever a script can run against.
@@ -51,6 +70,16 @@ pub(crate) trait Subject: Send {
     async fn balances(&mut self, account: &AccountName) -> Option<Balances>;
     /// The journal.
     async fn journal(&mut self, account: &AccountName) -> Vec<JournalEntry>;
+    /// Sets or removes the limit of a budget; `false` if there is no such account.
+    async fn set_budget(
+        &mut self,
+        account: &AccountName,
+        owner: BudgetOwner,
+        kind: WindowKind,
+        limit: Option<Money>,
+    ) -> bool;
+    /// The budgets.
+    async fn budgets(&mut self, account: &AccountName) -> Vec<BudgetUse>;
 }
 
 /// Machines in memory, under a clock that only operations move.
@@ -61,9 +90,11 @@ pub(crate) struct Memory<M> {
 }
 
 impl<M> Memory<M> {
-    /// No accounts yet; `make` makes one.
+    /// No accounts yet; `make` makes one. The clock starts where an hour begins, so that no window
+    /// of a budget ends in the course of a test.
     pub(crate) fn new(make: impl Fn() -> M + Send + Sync + 'static) -> Memory<M> {
-        Memory { accounts: BTreeMap::new(), make: Box::new(make), now: 0 }
+        let now = WindowKind::Hour.start_at(script::now());
+        Memory { accounts: BTreeMap::new(), make: Box::new(make), now }
     }
 }
 
@@ -94,6 +125,24 @@ impl<M: Machine> Subject for Memory<M> {
     async fn journal(&mut self, account: &AccountName) -> Vec<JournalEntry> {
         self.accounts.get(account).map_or_else(Vec::new, |a| a.journal().to_vec())
     }
+
+    async fn set_budget(
+        &mut self,
+        account: &AccountName,
+        owner: BudgetOwner,
+        kind: WindowKind,
+        limit: Option<Money>,
+    ) -> bool {
+        self.now += 2;
+        let Some(machine) = self.accounts.get_mut(account) else { return false };
+        machine.set_budget(owner, kind, limit, self.now);
+        true
+    }
+
+    async fn budgets(&mut self, account: &AccountName) -> Vec<BudgetUse> {
+        let now = self.now;
+        self.accounts.get_mut(account).map_or_else(Vec::new, |a| a.budgets(now))
+    }
 }
 
 /// An account's name.
@@ -114,6 +163,11 @@ pub(crate) async fn perform(
         Action::Expire => subject.expire().await.to_string(),
         Action::Balances => script::balances_text(subject.balances(account).await),
         Action::Journal => script::journal_text(&subject.journal(account).await),
+        Action::SetBudget { owner, kind, limit } => {
+            let is_set = subject.set_budget(account, *owner, *kind, *limit).await;
+            (if is_set { "set" } else { "no account" }).to_owned()
+        }
+        Action::Budgets => script::budgets_text(&subject.budgets(account).await),
     }
 }
 
@@ -121,6 +175,7 @@ pub(crate) async fn perform(
 pub(crate) async fn run(subject: &mut dyn Subject, cases: &[Case]) -> Result<usize, String> {
     let mut held = 0;
     for (number, case) in (1..).zip(cases) {
+        script::wait_for_room_in_the_hour(CASE_MS).await;
         // Nothing of an earlier case may be left to sweep.
         subject.expire().await;
         for line in &case.lines {

@@ -288,8 +288,8 @@ async fn nodes_of_a_fleet_find_each_others_notes() {
 }
 
 fn hold(id: &str) -> Operation {
-    let amount = nano(10);
-    Operation::Hold { id: id.to_owned(), wanted: amount, least: amount, lease_ms: LONG_MS }
+    let (id, amount) = (id.to_owned(), nano(10));
+    Operation::Hold { id, wanted: amount, least: amount, lease_ms: LONG_MS, key: None }
 }
 
 fn nano(nano: i64) -> Money {
@@ -372,7 +372,9 @@ async fn a_file_from_before_there_were_notes_opens() {
     let later = "DROP TABLE note; DROP TABLE video_body; DROP TABLE video; DROP TABLE secret;
                  DROP TABLE repeat; DROP TABLE replies; DROP TABLE reply; DROP TABLE kept;
                  DROP TABLE kept_all; DROP TABLE store_id; DROP TABLE lending;
-                 DROP TABLE allotment; DROP TABLE allotment_call";
+                 DROP TABLE allotment; DROP TABLE allotment_call;
+                 DROP TABLE allotment_call_budget; DROP TABLE allotment_slice; DROP TABLE budget;
+                 DROP TABLE budget_window; DROP TABLE hold_budget; DROP TABLE restricted_key";
     beside.execute_batch(later).expect("they were there");
     let tables = "SELECT group_concat(name, ' ' ORDER BY name) FROM sqlite_schema
                   WHERE name NOT LIKE 'sqlite_%'";

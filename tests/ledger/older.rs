@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, JournalEntry, Operation, Outcome};
+use tollgate::ledger::{
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, Operation, Outcome, WindowKind,
+};
 use tollgate::money::Money;
 
 use super::redis_server::RedisServer;
@@ -67,12 +69,27 @@ impl Subject for Older {
     async fn journal(&mut self, account: &AccountName) -> Vec<JournalEntry> {
         self.store.journal(account).await
     }
+
+    async fn set_budget(
+        &mut self,
+        account: &AccountName,
+        owner: BudgetOwner,
+        kind: WindowKind,
+        limit: Option<Money>,
+    ) -> bool {
+        self.store.set_budget(account, owner, kind, limit).await
+    }
+
+    async fn budgets(&mut self, account: &AccountName) -> Vec<BudgetUse> {
+        self.store.budgets(account).await
+    }
 }
 
 #[tokio::test]
 async fn holds_of_a_version_with_one_table_do_what_the_tables_say() {
     let mut moved = 0;
-    for (file, cases) in tables() {
+    // That version finds no key of an account with budgets, so it makes no holds there.
+    for (file, cases) in tables().into_iter().filter(|(file, _)| file != "budgets.txt") {
         let folder = tempfile::tempdir().expect("a folder");
         let mut older = Older::new(folder.path()).await;
         let done = subject::run(&mut older, &cases).await;
@@ -110,7 +127,7 @@ async fn what_an_older_version_charged_without_seeing_its_hold_is_charged_once()
         let paid = Operation::Credit { tx: "t".to_owned(), amount: nano(200) };
         assert_eq!(store.apply(&account, &paid).await, Outcome::Done);
         let (id, wanted) = ("a".to_owned(), nano(60));
-        let hold = Operation::Hold { id, wanted, least: wanted, lease_ms };
+        let hold = Operation::Hold { id, wanted, least: wanted, lease_ms, key: None };
         assert_eq!(store.apply(&account, &hold).await, Outcome::Held(wanted));
         assert_eq!(store.apply(&account, &checkpoint).await, Outcome::Done);
         older.beside.execute_batch(CHARGED).expect("it is charged");
@@ -134,7 +151,7 @@ async fn a_redis_with_data_of_a_later_version_is_refused() {
     let section = at(server.fresh_url());
     let client = redis::Client::open(section.url.as_str()).expect("an address");
     let mut beside = client.get_connection().expect("a connection");
-    for (version, is_refused) in [("1", false), ("2", true)] {
+    for (version, is_refused) in [("1", false), ("2", false), ("3", true)] {
         redis::cmd("SET")
             .arg("tollgate:schema-version")
             .arg(version)

@@ -18,7 +18,8 @@ fn nano(nano: i64) -> Money {
 }
 
 fn hold(id: &str) -> Operation {
-    Operation::Hold { id: id.to_owned(), wanted: nano(10), least: nano(10), lease_ms: LONG_MS }
+    let (id, amount) = (id.to_owned(), nano(10));
+    Operation::Hold { id, wanted: amount, least: amount, lease_ms: LONG_MS, key: None }
 }
 
 async fn funded(ledger: &dyn Ledger) -> AccountName {

@@ -5,12 +5,21 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, HoldRequest, Ledger, Operation, Outcome, SweepReport};
+use tollgate::ledger::{
+    AccountName, BudgetOwner, HoldRequest, KeyId, Ledger, Operation, Outcome, SweepReport,
+    WindowKind,
+};
 use tollgate::money::Money;
 
 use super::redis_server::RedisServer;
 use super::script::{LONG_MS, now, settle, settle_even_if_lost};
 use super::subject::{name, open};
+
+/// The key of the crowd. It is too large for a double.
+const KEY: KeyId = KeyId(u64::MAX >> 1);
+
+/// Whose budget is too small for the crowd.
+const BUDGET_OWNERS: [BudgetOwner; 2] = [BudgetOwner::Account, BudgetOwner::Key(KEY)];
 
 type Stores = [Arc<dyn Ledger>; 2];
 
@@ -30,7 +39,11 @@ fn nano(nano: i64) -> Money {
 }
 
 fn hold(id: String, amount: Money) -> Operation {
-    Operation::Hold { id, wanted: amount, least: amount, lease_ms: LONG_MS }
+    hold_of(None, id, amount)
+}
+
+fn hold_of(key: Option<KeyId>, id: String, amount: Money) -> Operation {
+    Operation::Hold { id, wanted: amount, least: amount, lease_ms: LONG_MS, key }
 }
 
 /// Does all operations at once, by turns on the one store and the other.
@@ -88,6 +101,79 @@ async fn exactly_as_many_holds_stand_as_are_paid_for(stores: Stores) {
     assert_eq!(journal.len(), posted);
 }
 
+/// What is spent and held of the only budget of an account, as both stores have it.
+async fn budget_use(stores: &Stores, account: &AccountName) -> (Money, Money) {
+    let one = stores[0].list_budgets(account).await.expect("budgets");
+    let other = stores[1].list_budgets(account).await.expect("budgets");
+    assert_eq!(one, other);
+    let [budget] = one[..] else { panic!("one budget: {one:?}") };
+    (budget.used.spent, budget.used.held)
+}
+
+/// Of five hundred holds as many stand as the budget has quotes, though there is credit for more;
+/// and once these have ended, as many as it has then.
+async fn exactly_as_many_holds_stand_as_the_budget_has_quotes(stores: Stores, owner: BudgetOwner) {
+    let (each, quotes) = (nano(9_007_199_254_740_993), 137);
+    let times = |n: i64| nano(each.nano() * n);
+    let account = funded(&stores, times(1_000)).await;
+    let limit = nano(each.nano() * quotes + each.nano() - 1);
+    let is_set = stores[0].set_budget(&account, owner, WindowKind::Total, Some(limit)).await;
+    assert_eq!(is_set, Ok(true));
+    let ops = |from: u32| -> Vec<Operation> {
+        (from..from + 500).map(|n| hold_of(Some(KEY), format!("h{n}"), each)).collect()
+    };
+    let answers = at_once(&stores, &account, ops(0)).await;
+    let count = |answers: &[Outcome], told: &Outcome| answers.iter().filter(|a| *a == told).count();
+    let in_use = Outcome::BudgetInUse(nano(each.nano() - 1));
+    let told = (count(&answers, &Outcome::Held(each)), count(&answers, &in_use));
+    assert_eq!(told, (137, 500 - 137));
+    assert_eq!(budget_use(&stores, &account).await, (Money::ZERO, times(quotes)));
+    assert_eq!(balances(&stores, &account).await.held, times(quotes));
+
+    // Some cost nothing, some a half, and some twice as much.
+    let ends = (0..500).map(|n| match n % 3 {
+        0 => settle(&format!("h{n}"), nano(each.nano() / 2)),
+        1 => settle(&format!("h{n}"), times(2)),
+        _ => Operation::Void { id: format!("h{n}") },
+    });
+    let answers = at_once(&stores, &account, ends.collect()).await;
+    let amount = |answer: &Outcome| match answer {
+        Outcome::Posted { amount, .. } => amount.nano(),
+        _ => 0,
+    };
+    let spent = nano(answers.iter().map(amount).sum());
+    assert_eq!(balances(&stores, &account).await.posted, spent);
+    assert_eq!(budget_use(&stores, &account).await, (spent, Money::ZERO));
+
+    let answers = at_once(&stores, &account, ops(500)).await;
+    let left = limit.nano().saturating_sub(spent.nano()).max(0) / each.nano();
+    let held = count(&answers, &Outcome::Held(each));
+    assert_eq!(i64::try_from(held), Ok(left));
+    assert_eq!(budget_use(&stores, &account).await, (spent, times(left)));
+    // A key that has no budget of its own is not touched by another's.
+    let answer = stores[1].submit(&account, hold_of(Some(KeyId(8)), "x".to_owned(), each)).await;
+    match owner {
+        BudgetOwner::Account => assert_ne!(answer, Ok(Outcome::Held(each))),
+        BudgetOwner::Key(_) => assert_eq!(answer, Ok(Outcome::Held(each))),
+    }
+}
+
+/// Holds that grow at once under a budget share what it has, to the last nano-USD.
+async fn holds_that_grow_at_once_share_the_budget(stores: Stores) {
+    let (each, all) = (9_007_199_254_740_993, 50);
+    let account = funded(&stores, nano(each * all * 10)).await;
+    let limit = Some(nano(each * all * 3 - 1));
+    let set = stores[0].set_budget(&account, BudgetOwner::Account, WindowKind::Month, limit).await;
+    assert_eq!(set, Ok(true));
+    at_once(&stores, &account, (0..all).map(|n| hold(format!("g{n}"), nano(each))).collect()).await;
+    let more = |n| Operation::Extend { id: format!("g{}", n % all), wanted: nano(each * 5) };
+    at_once(&stores, &account, (0..all * 3).map(more).collect()).await;
+    assert_eq!(budget_use(&stores, &account).await, (Money::ZERO, nano(each * all * 3 - 1)));
+    let voids = (0..all).map(|n| Operation::Void { id: format!("g{n}") });
+    at_once(&stores, &account, voids.collect()).await;
+    assert_eq!(budget_use(&stores, &account).await, (Money::ZERO, Money::ZERO));
+}
+
 /// Of two hundred settlements of one hold, each with another charge, one counts.
 async fn one_settlement_of_many_counts(stores: Stores) {
     let account = funded(&stores, nano(1_000)).await;
@@ -109,7 +195,8 @@ async fn one_settlement_of_many_counts(stores: Stores) {
 /// A hold that the store lost is settled by all who remember it, and is charged once.
 async fn one_settlement_of_a_lost_hold_counts(stores: Stores) {
     let account = funded(&stores, nano(1_000)).await;
-    let origin = HoldRequest { wanted: nano(500), least: nano(500), at: now() };
+    let (wanted, least, at) = (nano(500), nano(500), now());
+    let origin = HoldRequest { wanted, least, at, key: None };
     let ops = (0..200).map(|n| match n % 4 {
         // It may be made again at the same time.
         3 => hold("a".to_owned(), nano(500)),
@@ -178,8 +265,10 @@ async fn writers_in_turns_wait_for_each_other(stores: Stores) {
 /// Sweeps by several processes at once end each hold once.
 async fn sweeps_at_once_end_each_hold_once(stores: Stores) {
     let account = funded(&stores, nano(1_000)).await;
-    let short =
-        |n| Operation::Hold { id: format!("s{n}"), wanted: nano(10), least: nano(10), lease_ms: 1 };
+    let short = |n| {
+        let (id, wanted, least) = (format!("s{n}"), nano(10), nano(10));
+        Operation::Hold { id, wanted, least, lease_ms: 1, key: None }
+    };
     at_once(&stores, &account, (0..100).map(short).collect()).await;
     let costs = (0..100).map(|n| super::script::checkpoint(&format!("s{n}"), nano(7)));
     at_once(&stores, &account, costs.collect()).await;
@@ -192,9 +281,13 @@ async fn sweeps_at_once_end_each_hold_once(stores: Stores) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn sqlite_keeps_its_head_in_a_crowd() {
-    let folders = [(); 7].map(|()| tempfile::tempdir().expect("a folder"));
-    let [holds, charges, races, sweeps, turns, lost, growth] =
+    let folders = [(); 10].map(|()| tempfile::tempdir().expect("a folder"));
+    let [holds, charges, races, sweeps, turns, lost, growth, budget, key, shared] =
         folders.each_ref().map(tempfile::TempDir::path);
+    let [own, of_key] = BUDGET_OWNERS;
+    exactly_as_many_holds_stand_as_the_budget_has_quotes(sqlite(budget).await, own).await;
+    exactly_as_many_holds_stand_as_the_budget_has_quotes(sqlite(key).await, of_key).await;
+    holds_that_grow_at_once_share_the_budget(sqlite(shared).await).await;
     exactly_as_many_holds_stand_as_are_paid_for(sqlite(holds).await).await;
     one_settlement_of_many_counts(sqlite(charges).await).await;
     one_settlement_of_a_lost_hold_counts(sqlite(lost).await).await;
@@ -207,6 +300,10 @@ async fn sqlite_keeps_its_head_in_a_crowd() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn redis_keeps_its_head_in_a_crowd() {
     let server = RedisServer::shared();
+    for owner in BUDGET_OWNERS {
+        exactly_as_many_holds_stand_as_the_budget_has_quotes(redis(&server).await, owner).await;
+    }
+    holds_that_grow_at_once_share_the_budget(redis(&server).await).await;
     exactly_as_many_holds_stand_as_are_paid_for(redis(&server).await).await;
     one_settlement_of_many_counts(redis(&server).await).await;
     one_settlement_of_a_lost_hold_counts(redis(&server).await).await;

@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tollgate::ledger::account::InMemoryAccount;
+use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::{AccountName, Outcome};
 
 use super::laws::{Asked, action, sound};
 use super::redis_server::RedisServer;
-use super::script::Action;
+use super::script::{self, Action};
 use super::subject::{self, Memory, Stored, Subject};
 
 /// Few accounts, so that operations meet.
 const ACCOUNTS: [&str; 2] = ["ada", "bob"];
+
+/// No case takes so long, in ms: all of them count in windows of one hour.
+const CASE_MS: i64 = 15_000;
 
 type Steps = Vec<(&'static str, Action)>;
 
@@ -81,11 +84,12 @@ async fn same_books(
     name: &AccountName,
 ) -> Result<(), TestCaseError> {
     let balances = yardstick.balances(name).await.unwrap_or_default();
-    let journal = yardstick.journal(name).await;
+    let (journal, budgets) = (yardstick.journal(name).await, yardstick.budgets(name).await);
     sound(balances, &journal)?;
     for store in stores {
         prop_assert_eq!(store.balances(name).await, Some(balances));
         prop_assert_eq!(&store.journal(name).await, &journal);
+        prop_assert_eq!(&store.budgets(name).await, &budgets);
     }
     Ok(())
 }
@@ -108,6 +112,7 @@ fn random_scripts_end_the_same_on_all_three() {
     proptest!(bounds(48), |(steps in steps())| {
         let folder = tempfile::tempdir().expect("a folder");
         runtime.block_on(async {
+            script::wait_for_room_in_the_hour(CASE_MS).await;
             let sqlite = Stored::sqlite(folder.path()).await;
             let mut stores = [sqlite, Stored::at(&server.fresh_url()).await];
             same_everywhere(&mut Memory::new(InMemoryAccount::default), &mut stores, &steps).await

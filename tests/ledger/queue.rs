@@ -9,7 +9,7 @@ use tollgate::jobs::{
     NewJob, PlaceResult, RunningJob,
 };
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, Ledger, Operation, Outcome};
+use tollgate::ledger::{AccountName, KeyId, Ledger, Operation, Outcome};
 use tollgate::money::price::Quote;
 use tollgate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
 use tollgate::store::OpenStore;
@@ -68,6 +68,7 @@ fn job(account: &AccountName, id: &str) -> Job {
         id: id.to_owned(),
         account: account.clone(),
         key_prefix: "tg_ä\"{}".to_owned(),
+        key_id: Some(KeyId(u64::MAX >> 1)),
         model: "film".to_owned(),
         requested_model: Some("a film".to_owned()),
         vendor: "vendor_d".to_owned(),

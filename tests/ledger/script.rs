@@ -3,11 +3,16 @@
 //! A table is made of cases, `## what the case is about`, each on accounts of its own that it
 //! opens itself. A word with a colon in front (`other: void x -> voided`) names another account.
 //! A lease is `short`, so that the next `expire` finds it run out, or `long`.
+//!
+//! A budget is named by its owner and how long its windows are: `account day`, `key 7 total`. When
+//! a window began is never written, since it depends on the clock.
 
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{HoldRequest, JournalEntry, Operation, Outcome};
+use tollgate::ledger::{
+    BudgetOwner, BudgetUse, HoldRequest, JournalEntry, KeyId, Operation, Outcome, WindowKind,
+};
 use tollgate::money::Money;
 
 /// 1 ms: whoever sweeps waits a little longer first.
@@ -19,6 +24,16 @@ pub(crate) const LONG_MS: u64 = 3_600_000;
 pub(crate) fn now() -> i64 {
     let since = UNIX_EPOCH.elapsed().expect("a time after 1970");
     since.as_millis().try_into().expect("a time before the sun's end")
+}
+
+/// Waits for the next hour if this one ends within `ms`, so that no window of a budget ends in the
+/// course of a case.
+pub(crate) async fn wait_for_room_in_the_hour(ms: i64) {
+    let now = now();
+    let left = WindowKind::Hour.end_of(WindowKind::Hour.start_at(now)).saturating_sub(now);
+    if left < ms {
+        tokio::time::sleep(Duration::from_millis(left.unsigned_abs() + 5)).await;
+    }
 }
 
 /// Something to do or to look at.
@@ -34,6 +49,17 @@ pub(crate) enum Action {
     Balances,
     /// Looks at the journal.
     Journal,
+    /// Sets the limit of a budget, or removes it.
+    SetBudget {
+        /// Whose budget it is.
+        owner: BudgetOwner,
+        /// How long its windows are.
+        kind: WindowKind,
+        /// The limit.
+        limit: Option<Money>,
+    },
+    /// Looks at the budgets.
+    Budgets,
 }
 
 /// One line of a table.
@@ -89,19 +115,27 @@ fn action(words: &[&str]) -> Option<Action> {
         ["expire"] => Action::Expire,
         ["balances"] => Action::Balances,
         ["journal"] => Action::Journal,
+        ["budgets"] => Action::Budgets,
+        ["budget", "account", kind, limit] => set_budget(BudgetOwner::Account, kind, limit)?,
+        ["budget", "key", id, kind, limit] => set_budget(BudgetOwner::Key(key(id)?), kind, limit)?,
         _ => Action::Apply(operation(words)?),
     })
+}
+
+fn set_budget(owner: BudgetOwner, kind: &str, limit: &str) -> Option<Action> {
+    let limit = if limit == "none" { None } else { Some(money(limit)?) };
+    Some(Action::SetBudget { owner, kind: WindowKind::of_name(kind)?, limit })
 }
 
 fn operation(words: &[&str]) -> Option<Operation> {
     Some(match *words {
         ["credit", tx, amount] => Operation::Credit { tx: tx.to_owned(), amount: money(amount)? },
-        ["hold", id, wanted, "least", least, "lease", length] => Operation::Hold {
-            id: id.to_owned(),
-            wanted: money(wanted)?,
-            least: money(least)?,
-            lease_ms: lease_ms(length)?,
-        },
+        ["hold", id, wanted, "least", least, "lease", length] => {
+            hold(id, [wanted, least], None, length)?
+        }
+        ["hold", id, wanted, "least", least, "key", of, "lease", length] => {
+            hold(id, [wanted, least], Some(key(of)?), length)?
+        }
         ["extend", id, wanted] => Operation::Extend { id: id.to_owned(), wanted: money(wanted)? },
         ["renew", id, "lease", length] => {
             Operation::Renew { id: id.to_owned(), lease_ms: lease_ms(length)? }
@@ -109,12 +143,24 @@ fn operation(words: &[&str]) -> Option<Operation> {
         ["checkpoint", id, charge] => checkpoint(id, money(charge)?),
         ["settle", id, charge] => settle(id, money(charge)?),
         ["settle", id, charge, "origin", wanted, least] => {
-            let origin = HoldRequest { wanted: money(wanted)?, least: money(least)?, at: now() };
-            settle_even_if_lost(id, money(charge)?, origin)
+            settle_even_if_lost(id, money(charge)?, origin([wanted, least], None)?)
+        }
+        ["settle", id, charge, "origin", wanted, least, "key", of] => {
+            settle_even_if_lost(id, money(charge)?, origin([wanted, least], Some(key(of)?))?)
         }
         ["void", id] => Operation::Void { id: id.to_owned() },
         _ => return None,
     })
+}
+
+fn hold(id: &str, amounts: [&str; 2], key: Option<KeyId>, length: &str) -> Option<Operation> {
+    let HoldRequest { wanted, least, .. } = origin(amounts, key)?;
+    Some(Operation::Hold { id: id.to_owned(), wanted, least, lease_ms: lease_ms(length)?, key })
+}
+
+/// The request of a hold that is made now, from the words for what is wanted and the least.
+fn origin([wanted, least]: [&str; 2], key: Option<KeyId>) -> Option<HoldRequest> {
+    Some(HoldRequest { wanted: money(wanted)?, least: money(least)?, at: now(), key })
 }
 
 /// A checkpoint whose journal line tells where it came from.
@@ -143,6 +189,10 @@ fn money(word: &str) -> Option<Money> {
     Money::from_nano(nano).ok()
 }
 
+fn key(word: &str) -> Option<KeyId> {
+    word.parse().ok().map(KeyId)
+}
+
 fn lease_ms(word: &str) -> Option<u64> {
     match word {
         "short" => Some(SHORT_MS),
@@ -163,6 +213,11 @@ pub(crate) fn answer_text(answer: &Outcome) -> String {
         Outcome::HoldExists { held, open: true } => format!("exists {} open", held.nano()),
         Outcome::HoldExists { held, open: false } => format!("exists {} ended", held.nano()),
         Outcome::Insufficient(available) => format!("insufficient {}", available.nano()),
+        Outcome::BudgetExceeded { window, left } => {
+            let budget = budget_text(window.owner, window.kind);
+            format!("budget-exceeded {budget} left {}", left.nano())
+        }
+        Outcome::BudgetInUse(room) => format!("budget-in-use {}", room.nano()),
         Outcome::Tombstoned => "tombstoned".to_owned(),
         Outcome::Posted { amount, written_off } => {
             format!("posted {} lost {}", amount.nano(), written_off.nano())
@@ -173,6 +228,14 @@ pub(crate) fn answer_text(answer: &Outcome) -> String {
         Outcome::UnknownHold => "unknown".to_owned(),
         Outcome::NoAccount => "no account".to_owned(),
         Outcome::OutOfRange => "out of range".to_owned(),
+    }
+}
+
+/// A budget as the tables name it.
+fn budget_text(owner: BudgetOwner, kind: WindowKind) -> String {
+    match owner {
+        BudgetOwner::Account => format!("account {}", kind.name()),
+        BudgetOwner::Key(KeyId(key)) => format!("key {key} {}", kind.name()),
     }
 }
 
@@ -203,9 +266,35 @@ pub(crate) fn journal_text(journal: &[JournalEntry]) -> String {
     }
 }
 
+/// Budgets as the tables write them: `BUDGET=SPENT/HELD/LIMIT, …`.
+pub(crate) fn budgets_text(budgets: &[BudgetUse]) -> String {
+    let is_named = |b: &BudgetUse| (b.owner, b.kind) == (b.window.owner, b.window.kind);
+    let is_lent = |b: &BudgetUse| b.used.lent > Money::ZERO;
+    let entry = |b: &BudgetUse| {
+        let limit = b.limit.map_or("none".to_owned(), |limit| limit.nano().to_string());
+        let (spent, held) = (b.used.spent.nano(), b.used.held.nano());
+        format!("{}={spent}/{held}/{limit}", budget_text(b.owner, b.kind))
+    };
+    match budgets {
+        [] => "none".to_owned(),
+        _ if !budgets.iter().all(is_named) => format!("badly named: {budgets:?}"),
+        _ if budgets.iter().any(is_lent) => format!("lent by nobody: {budgets:?}"),
+        _ => budgets.iter().map(entry).collect::<Vec<_>>().join(", "),
+    }
+}
+
 #[test]
 fn a_line_that_cannot_be_read_is_named() {
-    for bad in ["hold a 60", "## x\nhold a 60 -> held 60", "## x\nvoid a", "open -> new"] {
+    for bad in [
+        "hold a 60",
+        "## x\nhold a 60 -> held 60",
+        "## x\nvoid a",
+        "open -> new",
+        "## x\nbudget account day -> set",
+        "## x\nbudget account year 5 -> set",
+        "## x\nbudget key x day 5 -> set",
+        "## x\nhold a 60 least 60 key x lease long -> held 60",
+    ] {
         assert!(read(bad).is_err(), "{bad}");
     }
 }

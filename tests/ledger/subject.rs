@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tollgate::ledger::account::Balances;
-use tollgate::ledger::{AccountName, JournalEntry, Ledger, Operation, Outcome};
+use tollgate::ledger::{
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, Ledger, Operation, Outcome, WindowKind,
+};
+use tollgate::money::Money;
 use tollgate::store::{self, OpenStore, StoreSection};
 
 pub(crate) use super::memory::{Memory, Subject, name, perform, run};
@@ -80,5 +83,19 @@ impl Subject for Stored {
 
     async fn journal(&mut self, account: &AccountName) -> Vec<JournalEntry> {
         self.0.read_journal(account, 0, 1_000).await.expect("journal")
+    }
+
+    async fn set_budget(
+        &mut self,
+        account: &AccountName,
+        owner: BudgetOwner,
+        kind: WindowKind,
+        limit: Option<Money>,
+    ) -> bool {
+        self.0.set_budget(account, owner, kind, limit).await.expect("a budget")
+    }
+
+    async fn budgets(&mut self, account: &AccountName) -> Vec<BudgetUse> {
+        self.0.list_budgets(account).await.expect("budgets")
     }
 }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use tollgate::ledger::account::InMemoryAccount;
+use tollgate::ledger::in_memory::InMemoryAccount;
 
 use super::memory::{self, Memory};
 use super::script::{self, Case};
 
 /// A table that shrank below this lost its checks.
-const CHECKS_MIN: usize = 1_000;
+const CHECKS_MIN: usize = 1_500;
 
 /// All tables, by name.
 pub(crate) fn tables() -> Vec<(String, Vec<Case>)> {

@@ -16,7 +16,8 @@ mod prepaid {
     mod invariants;
     mod machine;
     mod script;
+    mod sums;
     mod tables;
-    mod today;
+    mod without_lots;
     mod world;
 }

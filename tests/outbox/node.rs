@@ -91,12 +91,18 @@ pub(super) fn nano(nano: i64) -> Money {
 
 pub(super) fn hold(id: &str) -> Operation {
     let lease_ms = u64::try_from(LEASE.as_millis()).expect("small");
-    Operation::Hold { id: id.to_owned(), wanted: nano(10), least: nano(10), lease_ms }
+    let (id, wanted) = (id.to_owned(), nano(10));
+    Operation::Hold { id, wanted, least: wanted, lease_ms, key: None }
+}
+
+/// The request of [`hold`], made at a time (unix ms).
+pub(super) fn origin_at(at: i64) -> HoldRequest {
+    HoldRequest { wanted: nano(10), least: nano(10), at, key: None }
 }
 
 pub(super) fn settle(id: &str) -> Operation {
-    let origin = Some(HoldRequest { wanted: nano(10), least: nano(10), at: now() });
-    Operation::Settle { id: id.to_owned(), charge: nano(7), line: "{}".to_owned(), origin }
+    let (id, line, origin) = (id.to_owned(), "{}".to_owned(), Some(origin_at(now())));
+    Operation::Settle { id, charge: nano(7), line, origin }
 }
 
 pub(super) async fn funded(ledger: &dyn Ledger) -> AccountName {

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tollgate::ledger::lease::{LeaseEntry, LeasedItem};
-use tollgate::ledger::{HoldRequest, Operation, Outcome};
+use tollgate::ledger::{Operation, Outcome};
 use tollgate::money::Money;
 
-use super::node::{Node, funded, hold, keep, nano, settle};
+use super::node::{Node, funded, hold, keep, nano, origin_at, settle};
 use crate::ledger::redis_server::RedisServer;
 use crate::ledger::script::now;
 
@@ -23,11 +23,7 @@ async fn another_run_that_nobody_has_noticed_moves_no_money() {
     }
     let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(node.ledger.submit(&account, settle("lost")).await, Ok(posted));
-    let kept = LeasedItem::Hold {
-        origin: HoldRequest { wanted: nano(10), least: nano(10), at: now() },
-        held: nano(10),
-        is_in_memory: false,
-    };
+    let kept = LeasedItem::Hold { origin: origin_at(now()), held: nano(10), is_in_memory: false };
     let entry = LeaseEntry { account: account.clone(), id: "open".to_owned(), item: kept };
     let _lease = node.leases.keep_alive(entry);
 
@@ -96,7 +92,7 @@ async fn a_charge_whose_record_was_gone_was_made_again_by_a_replay() {
     let began = now() - 3 * 3_600_000;
     let id = format!("{:08x}-{:04x}-7000-8000-000000000001", began >> 16, began & 0xffff);
     let line = format!(r#"{{"request_id":"{id}","at":1}}"#);
-    let origin = Some(HoldRequest { wanted: nano(10), least: nano(10), at: began });
+    let origin = Some(origin_at(began));
     let charge = Operation::Settle { id: id.clone(), charge: nano(7), line, origin };
     assert_eq!(node.ledger.submit(&account, hold(&id)).await, Ok(Outcome::Held(nano(10))));
     let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };

@@ -241,18 +241,18 @@ impl Canary {
         }
         match (fault, op, &answer) {
             (F::LentMoneyReadsAsNone, _, LedgerAnswer::Wait)
-            | (F::HeldMoneyReadsAsNone, _, LedgerAnswer::HeldElsewhere) => {
+            | (F::HeldMoneyReadsAsNone, _, LedgerAnswer::HeldElsewhere { .. }) => {
                 let available = self.account.head.balances.available;
                 return LedgerAnswer::Insufficient { available };
             }
-            (F::RecallsForNothing, _, LedgerAnswer::HeldElsewhere)
+            (F::RecallsForNothing, _, LedgerAnswer::HeldElsewhere { .. })
                 if self.account.head.lent_out > 0 =>
             {
                 self.account.head.recall_until = now + 1_000;
                 return LedgerAnswer::Wait;
             }
-            (F::SpentBudgetReadsAsHeld, _, LedgerAnswer::BudgetExceeded { .. }) => {
-                return LedgerAnswer::HeldElsewhere;
+            (F::SpentBudgetReadsAsHeld, _, LedgerAnswer::BudgetExceeded { left, .. }) => {
+                return LedgerAnswer::HeldElsewhere { room: *left };
             }
             (F::OverBudgetIsNotTold, ..) => {
                 self.account.journal.iter_mut().for_each(|line| line.over_budget = Money::ZERO);

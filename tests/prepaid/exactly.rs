@@ -179,7 +179,7 @@ impl<M: Machine> CrowdRun<'_, M> {
                     self.came.stood += 1;
                     self.running.push(Running { waiting: next, until, is_local: false });
                 }
-                LedgerAnswer::Wait | LedgerAnswer::HeldElsewhere => self.waiting.push(next),
+                LedgerAnswer::Wait | LedgerAnswer::HeldElsewhere { .. } => self.waiting.push(next),
                 LedgerAnswer::Insufficient { .. } | LedgerAnswer::BudgetExceeded { .. } => {
                     self.came.refused += 1;
                     let could = |local: &LocalAllotment| {

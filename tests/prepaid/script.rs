@@ -392,7 +392,7 @@ pub(crate) fn answer_text(answer: &LedgerAnswer) -> String {
             format!("exceeded {} left {} resets {resets}", window_text(*window), left.nano())
         }
         LedgerAnswer::Wait => "wait".to_owned(),
-        LedgerAnswer::HeldElsewhere => "held elsewhere".to_owned(),
+        LedgerAnswer::HeldElsewhere { .. } => "held elsewhere".to_owned(),
         LedgerAnswer::RateLimited { id, retry_after_ms } => {
             let retry = retry_after_ms.map_or("never".to_owned(), |ms| ms.to_string());
             format!("limited {} retry {retry}", rate_text(*id))

@@ -50,7 +50,8 @@ fn nano(nano: i64) -> Money {
 }
 
 fn hold(id: &str, lease_ms: u64) -> Operation {
-    Operation::Hold { id: id.to_owned(), wanted: nano(500), least: nano(1), lease_ms }
+    let (id, wanted, least) = (id.to_owned(), nano(500), nano(1));
+    Operation::Hold { id, wanted, least, lease_ms, key: None }
 }
 
 fn checkpoint(id: &str) -> Operation {

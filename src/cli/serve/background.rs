@@ -327,7 +327,7 @@ mod tests {
         ledger.submit(&account, paid).await.expect("credit");
         for number in 0..2_500 {
             let id = number.to_string();
-            let hold = Operation::Hold { id, wanted: one, least: one, lease_ms: 0 };
+            let hold = Operation::Hold { id, wanted: one, least: one, lease_ms: 0, key: None };
             ledger.submit(&account, hold).await.expect("a hold");
         }
         let held = async || ledger.balances(&account).await.expect("them").expect("them").held;

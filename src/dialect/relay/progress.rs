@@ -42,8 +42,8 @@ pub enum RelayError {
     /// The client had disconnected, and the gateway did not wait for the reply any longer.
     #[error("the vendor's reply was not waited for")]
     Abandoned,
-    /// The balance does not cover more of the reply.
-    #[error("the balance does not cover more of the reply")]
+    /// The balance, or what a budget leaves, does not cover more of the reply.
+    #[error("the balance, or what a budget leaves, does not cover more of the reply")]
     InsufficientCredits,
     /// The ledger could not be asked whether the balance covers more of the reply.
     #[error("balances cannot be checked at the moment, and what is held covers no more")]

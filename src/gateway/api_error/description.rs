@@ -9,6 +9,8 @@ use super::{
     ServerError, VideoError,
 };
 use crate::gateway::edge::head::{FIELDS_MAX, HeadError};
+use crate::ledger::{BudgetOwner, WindowId, WindowKind};
+use crate::money::Money;
 
 pub(super) const INVALID_REQUEST: &str = "invalid_request_error";
 const PERMISSION: &str = "permission_error";
@@ -267,6 +269,23 @@ impl AdmissionError {
                 "insufficient_credits",
                 format!("the call needs {least} USD at least, {available} USD are available"),
             ),
+            AdmissionError::BudgetExceeded { window, least, left } => permanent(
+                402,
+                "insufficient_credits",
+                budget_exceeded_code(window.owner),
+                budget_exceeded_message(*window, *least, *left),
+            ),
+            AdmissionError::BudgetInUse { least, left } => retryable(
+                429,
+                RATE_LIMIT,
+                "credit_in_use",
+                format!(
+                    "the call needs {least} USD at least, and the budgets of the key and the \
+                     account leave {left} USD while other calls are under way; try again when one \
+                     has ended"
+                ),
+            )
+            .retry_after(RETRY_AFTER_S),
         }
     }
 }
@@ -387,6 +406,30 @@ fn missing_version_message(path: &str) -> String {
     )
 }
 
+fn budget_exceeded_code(owner: BudgetOwner) -> &'static str {
+    match owner {
+        BudgetOwner::Account => "account_budget_exceeded",
+        BudgetOwner::Key(_) => "key_budget_exceeded",
+    }
+}
+
+fn budget_exceeded_message(window: WindowId, least: Money, left: Money) -> String {
+    let owner = match window.owner {
+        BudgetOwner::Account => "account",
+        BudgetOwner::Key(_) => "key",
+    };
+    let budget = match window.kind {
+        WindowKind::Total => format!("the total budget of the {owner}"),
+        kind => format!("the budget of the {owner} for this {}", kind.name()),
+    };
+    let resets_at = Some(window.end()).filter(|end| *end < i64::MAX);
+    let reset = match resets_at.and_then(|end| jiff::Timestamp::from_millisecond(end).ok()) {
+        Some(end) => format!("it resets at {end}"),
+        None => "it does not reset".to_owned(),
+    };
+    format!("the call needs {least} USD at least, and {budget} leaves {left} USD; {reset}")
+}
+
 fn model_not_found_message(asked: &str, closest: Option<&str>) -> String {
     let asked: String = asked.chars().take(80).collect();
     match closest {
@@ -400,9 +443,43 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::ledger::KeyId;
 
-    fn no_money() -> crate::money::Money {
-        crate::money::Money::ZERO
+    fn no_money() -> Money {
+        Money::ZERO
+    }
+
+    /// The window of a budget that contains 2026-11-25 13:14:15.678 UTC.
+    fn window(owner: BudgetOwner, kind: WindowKind) -> WindowId {
+        WindowId::at(owner, kind, 1_795_612_455_678)
+    }
+
+    #[rstest]
+    #[case::hour(WindowKind::Hour, "for this hour", "it resets at 2026-11-25T14:00:00Z")]
+    #[case::day(WindowKind::Day, "for this day", "it resets at 2026-11-26T00:00:00Z")]
+    #[case::week(WindowKind::Week, "for this week", "it resets at 2026-11-30T00:00:00Z")]
+    #[case::month(WindowKind::Month, "for this month", "it resets at 2026-12-01T00:00:00Z")]
+    #[case::total(WindowKind::Total, "the total budget", "it does not reset")]
+    fn a_budget_that_is_exceeded_is_named_with_its_reset_and_what_is_left(
+        #[case] kind: WindowKind,
+        #[case] named: &str,
+        #[case] reset: &str,
+    ) {
+        let (least, left) = (Money::from_nano(300), Money::from_nano(20));
+        let (least, left) = (least.expect("money"), left.expect("money"));
+        for (owner, word, code) in [
+            (BudgetOwner::Account, "account", "account_budget_exceeded"),
+            (BudgetOwner::Key(KeyId(7)), "key", "key_budget_exceeded"),
+        ] {
+            let window = window(owner, kind);
+            let error: ApiError = AdmissionError::BudgetExceeded { window, least, left }.into();
+            let row = error.describe();
+            assert_eq!((row.status, row.code), (402, code));
+            let owner = format!("of the {word}");
+            for part in [named, reset, owner.as_str(), "0.0000003 USD", "0.00000002 USD"] {
+                assert!(row.message.contains(part), "{part}: {}", row.message);
+            }
+        }
     }
 
     #[rstest]
@@ -430,6 +507,17 @@ mod tests {
             least: no_money(), available: no_money(), held: no_money()
         }.into(),
         false
+    )]
+    #[case::budget_exceeded(
+        AdmissionError::BudgetExceeded {
+            window: window(BudgetOwner::Account, WindowKind::Day),
+            least: no_money(),
+            left: no_money(),
+        }.into(),
+        true
+    )]
+    #[case::budget_held(
+        AdmissionError::BudgetInUse { least: no_money(), left: no_money() }.into(), false
     )]
     #[case::unfinished_video(VideoError::NotReady.into(), false)]
     #[case::lost_video(VideoError::NotFound.into(), true)]

@@ -311,7 +311,13 @@ impl ClaimAttempt<'_> {
         }
         let (id, nothing) = (id.to_owned(), Money::ZERO);
         let lease_ms = self.gateway.timeouts.lease_ms();
-        let hold = Operation::Hold { id: id.clone(), wanted: nothing, least: nothing, lease_ms };
+        let hold = Operation::Hold {
+            id: id.clone(),
+            wanted: nothing,
+            least: nothing,
+            lease_ms,
+            key: None,
+        };
         let holding = self.gateway.ledger.submit(self.account, hold);
         match self.gateway.with_ledger_timeout("hold", holding).await {
             Ok(Outcome::Held(_)) => {

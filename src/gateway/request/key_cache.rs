@@ -101,11 +101,12 @@ impl ApiKeyCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::AccountName;
+    use crate::ledger::{AccountName, KeyId};
 
     fn record(revoked_at: Option<i64>) -> KeyRecord {
         let account = AccountName::parse("acme").expect("a name");
-        KeyRecord { account, prefix: "sk".to_owned(), created_at: 1, revoked_at }
+        let (id, prefix) = (KeyId(1), "sk".to_owned());
+        KeyRecord { id, account, prefix, created_at: 1, revoked_at }
     }
 
     fn hash(text: &str) -> KeyHash {

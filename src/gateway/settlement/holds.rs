@@ -14,7 +14,7 @@ use crate::gateway::settlement::quote::{CallQuote, QuoteContext, quote_call};
 use crate::gateway::settlement::stream_budget::divide;
 use crate::gateway::state::Gateway;
 use crate::ledger::{
-    self, AccountName, Balances, Hold, HoldRefused, KeyRecord, Unavailable, lease,
+    self, AccountName, Balances, Hold, HoldRefused, HoldRequest, KeyRecord, Unavailable, lease,
 };
 use crate::money::Money;
 use crate::money::price::Quote;
@@ -60,11 +60,12 @@ pub(crate) struct FundedCall {
 /// Places the hold of a call. A call without a quote is free and needs no hold.
 ///
 /// The hold covers the call at its largest or, for a stream whose hold grows, the estimate. If the
-/// balance is too short for that, the input is counted, and the hold covers the estimate or the
-/// call's share of the balance. The vendor is then sent a limit that the hold covers.
+/// balance or a budget is too short for that, the input is counted, and the hold covers the
+/// estimate or the call's share of what there is. The vendor is then sent a limit that the hold
+/// covers.
 ///
 /// # Errors
-/// The balance does not cover the least amount, or the ledger does not answer.
+/// The balance or a budget does not cover the least amount, or the ledger does not answer.
 pub(crate) async fn fund_call(
     gateway: &Gateway,
     new: NewHold<'_>,
@@ -83,15 +84,15 @@ pub(crate) async fn fund_call(
     } else {
         let preferred = Quote::exactly(quote.preferred());
         match gateway.place_hold(&caller.key, new, preferred).await {
-            Err(HoldRefused::Insufficient { least, available }) if !call.is_text() => {
-                // Nothing makes its cost less.
-                return Err(Box::pin(describe_shortage(gateway, account, least, available)).await);
-            }
-            Err(HoldRefused::Insufficient { available, .. }) => available,
-            held => {
+            Ok(funding) => {
                 let (output_limit, full_hold) = (None, quote.full);
-                return Ok(FundedCall { funding: held?, output_limit, full_hold });
+                return Ok(FundedCall { funding, output_limit, full_hold });
             }
+            Err(why) => match find_room(&why).filter(|_| call.is_text()) {
+                Some(room) => room,
+                // Nothing makes its cost less.
+                None => return Err(Box::pin(describe_refusal(gateway, account, why)).await),
+            },
         }
     };
     // Boxed: otherwise the future of every call would include its state.
@@ -144,12 +145,12 @@ fn calls_in_flight(tenant: &Tenant) -> i64 {
     i64::try_from(tenant.used(Resource::Requests)).unwrap_or(i64::MAX).max(1)
 }
 
-/// A balance that does not cover a call at its largest.
+/// A balance or a budget that does not cover a call at its largest.
 #[derive(Debug, Clone, Copy)]
 struct ShortBalance {
     /// The quote of the call, with a token a byte of its text.
     quote: CallQuote,
-    /// What the account has available.
+    /// What the account has available, or what the budget leaves.
     available: Money,
 }
 
@@ -168,7 +169,7 @@ impl ShortBalance {
     }
 }
 
-/// Places the hold of a call that the balance does not cover at its largest.
+/// Places the hold of a call that the balance or a budget does not cover at its largest.
 async fn fund_from_short_balance(
     gateway: &Gateway,
     new: NewHold<'_>,
@@ -200,15 +201,12 @@ async fn fund_from_short_balance(
             let full_hold = if output_limit.is_some() { held } else { quote.full };
             Ok(FundedCall { funding, output_limit, full_hold })
         }
-        Err(HoldRefused::Insufficient { least, available }) => {
-            Err(describe_shortage(gateway, account, least, available).await)
-        }
-        Err(other) => {
-            if other == HoldRefused::Conflict {
+        Err(why) => {
+            if why == HoldRefused::Conflict {
                 // The first request, which was refused, was made once more by the store's client.
                 gateway.void_unknown_hold(account.clone(), new.id.to_owned());
             }
-            Err(other.into())
+            Err(describe_refusal(gateway, account, why).await)
         }
     }
 }
@@ -256,6 +254,31 @@ pub(crate) async fn check_balance(
         .into())
 }
 
+/// Returns what the balance or a budget leaves for a call of lower cost; `None` if the cost is not
+/// why the hold was refused.
+fn find_room(why: &HoldRefused) -> Option<Money> {
+    match why {
+        HoldRefused::Insufficient { available, .. } => Some(*available),
+        HoldRefused::BudgetExceeded { left, .. } | HoldRefused::BudgetInUse { left, .. } => {
+            Some(*left)
+        }
+        HoldRefused::NoAccount
+        | HoldRefused::Conflict
+        | HoldRefused::Lent
+        | HoldRefused::Unavailable(_) => None,
+    }
+}
+
+/// Returns why a call is refused whose hold was refused.
+async fn describe_refusal(gateway: &Gateway, account: &AccountName, why: HoldRefused) -> ApiError {
+    match why {
+        HoldRefused::Insufficient { least, available } => {
+            describe_shortage(gateway, account, least, available).await
+        }
+        other => other.into(),
+    }
+}
+
 /// Returns why a call is refused whose hold the available money does not cover: if money that is
 /// held for other calls would make up for it, the client should try again soon.
 pub(crate) async fn describe_shortage(
@@ -285,7 +308,8 @@ impl Gateway {
     ) -> Result<Funding, HoldRefused> {
         let (account, mut hold_requested) = (&key.account, false);
         if may_be_in_memory
-            && let Some(hold) = ledger::hold_in_memory(&*self.ledger, account, id, quote, unix_ms())
+            && let Some(hold) =
+                ledger::hold_in_memory(&*self.ledger, account, id, Some(key.id), quote, unix_ms())
         {
             return Ok(self.keep_alive(hold, key));
         }
@@ -293,7 +317,9 @@ impl Gateway {
             self.ledger.accepts_holds().await?;
             hold_requested = true;
             let lease_ms = self.timeouts.lease_ms();
-            ledger::place_hold(&*self.ledger, account, id, quote, unix_ms(), lease_ms).await
+            let Quote { wanted, least } = quote;
+            let origin = HoldRequest { wanted, least, at: unix_ms(), key: Some(key.id) };
+            ledger::place_hold(&*self.ledger, account, id, origin, lease_ms).await
         };
         let made = self.with_ledger_timeout("hold", holding).await;
         if let Err(HoldRefused::Unavailable(why)) = &made {

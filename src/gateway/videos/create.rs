@@ -15,7 +15,7 @@ use crate::clock::unix_ms;
 use crate::dialect::call::RequestKind;
 use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::dialect::{Endpoint, videos};
-use crate::gateway::api_error::{ApiError, ApiKeyError, ServerError, VideoError};
+use crate::gateway::api_error::{AdmissionError, ApiError, ApiKeyError, ServerError, VideoError};
 use crate::gateway::context::RequestContext;
 use crate::gateway::idempotency::source::read_key_digest;
 use crate::gateway::local_response::LocalResponse;
@@ -27,6 +27,7 @@ use crate::gateway::settlement::quote::{QuoteContext, quote_call};
 use crate::gateway::state::Gateway;
 use crate::jobs::{Job, JobQueue, JobStage, NewJob, PlaceResult};
 use crate::ledger::{AccountName, Unavailable};
+use crate::money::Money;
 use crate::money::price::Quote;
 
 /// How long an embedded store may take to create a job. It answers only after the job is synced to
@@ -65,6 +66,7 @@ pub(in crate::gateway) async fn create_job(
         id: job_id(&ctx.id),
         account: account.clone(),
         key_prefix: caller.key.prefix.clone(),
+        key_id: Some(caller.key.id),
         model: model.id.clone(),
         requested_model: requested_model.as_deref().map(str::to_owned),
         vendor: model.vendor.name.clone(),
@@ -103,15 +105,39 @@ pub(in crate::gateway) async fn create_job(
         }
         PlaceResult::AlreadyPlaced(first) => first.to_api_json(schedule),
         PlaceResult::Deleted => return Err(VideoError::Deleted.into()),
-        PlaceResult::Insufficient(available) => {
+        refused => {
             let (account, least) = (&job.account, quote.least);
-            return Err(holds::describe_shortage(gateway, account, least, available).await);
+            return Err(describe_refusal(gateway, account, least, &refused).await);
         }
-        PlaceResult::TooManyOpen => return Err(VideoError::TooManyOpen(schedule.open_max).into()),
-        PlaceResult::NoAccount => return Err(ApiKeyError::Unknown.into()),
     };
     gateway.videos.worker_wakeup.notify_one();
     Ok(LocalResponse::ok(view))
+}
+
+/// Returns why a job was refused that needs `least`.
+async fn describe_refusal(
+    gateway: &Gateway,
+    account: &AccountName,
+    least: Money,
+    refused: &PlaceResult,
+) -> ApiError {
+    match *refused {
+        PlaceResult::Insufficient(available) => {
+            holds::describe_shortage(gateway, account, least, available).await
+        }
+        PlaceResult::BudgetExceeded { window, left } => {
+            AdmissionError::BudgetExceeded { window, least, left }.into()
+        }
+        PlaceResult::BudgetInUse(left) => AdmissionError::BudgetInUse { least, left }.into(),
+        PlaceResult::TooManyOpen => {
+            VideoError::TooManyOpen(gateway.videos.schedule.open_max).into()
+        }
+        PlaceResult::NoAccount => ApiKeyError::Unknown.into(),
+        // These are no refusals.
+        PlaceResult::New | PlaceResult::AlreadyPlaced(_) | PlaceResult::Deleted => {
+            ServerError::Internal.into()
+        }
+    }
 }
 
 /// Applies the rules' rewrites for the model to the body for the vendor.

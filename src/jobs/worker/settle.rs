@@ -20,7 +20,8 @@ impl JobWorker {
         outcome: &JobOutcome,
     ) -> anyhow::Result<NextStep> {
         let job = &claim.job;
-        let hold = Hold::resume(job.account.clone(), job.id.clone(), job.held, job.created_ms);
+        let (account, id, key) = (job.account.clone(), job.id.clone(), job.key_id);
+        let hold = Hold::resume(account, id, key, job.held, job.created_ms);
         let due = match outcome {
             JobOutcome::Failed { .. } => None,
             JobOutcome::Completed { charge, usage, basis, .. } => {
@@ -79,6 +80,7 @@ fn journal_line(claim: &JobClaim) -> Option<JournalLine> {
         request_id: job.id.clone(),
         at: *at_ms,
         key_prefix: job.key_prefix.clone(),
+        key_id: job.key_id,
         endpoint: Endpoint::Videos.name().to_owned(),
         model: job.model.clone(),
         requested_model: job.requested_model.clone(),

@@ -57,7 +57,10 @@ pub enum LedgerAnswer {
     /// again in a moment.
     Wait,
     /// The money or the budget that the call needs is held for calls that run.
-    HeldElsewhere,
+    HeldElsewhere {
+        /// What can be held now.
+        room: Money,
+    },
     /// A rate limit does not allow the call now.
     RateLimited {
         /// The bucket.

@@ -91,8 +91,7 @@ pub fn place_hold(account: &PrepaidAccount, request: &DirectHoldRequest, now: i6
 }
 
 fn repeated(known: &DirectHold, request: &DirectHoldRequest) -> LedgerAnswer {
-    let is_same =
-        known.wanted == request.wanted && known.least == request.least && known.key == request.key;
+    let is_same = known.wanted == request.wanted && known.least == request.least;
     match known.state {
         DirectHoldState::Tombstone => LedgerAnswer::Tombstoned,
         _ if !is_same => LedgerAnswer::Conflict,

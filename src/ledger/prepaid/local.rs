@@ -182,6 +182,12 @@ impl LocalAllotment {
         self.ends.keys().next().copied()
     }
 
+    /// Whether holds of a key may be made out of it, as far as the windows of the key allow.
+    #[must_use]
+    pub fn is_lent_to(&self, key: KeyId) -> bool {
+        self.keys.contains(&key)
+    }
+
     /// Whether no holds are made out of it until the store lends again.
     #[must_use]
     pub fn is_tight(&self) -> bool {

@@ -38,7 +38,7 @@ impl LotId {
     /// Whether the lot has expired at `now` (unix ms).
     #[must_use]
     pub fn is_expired(self, now: i64) -> bool {
-        self.expires_at <= now
+        self.expires_at < NEVER_EXPIRES && self.expires_at <= now
     }
 }
 

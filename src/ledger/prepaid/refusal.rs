@@ -66,7 +66,7 @@ pub(crate) fn of_amount(
         recall(draft);
         return Ok(LedgerAnswer::Wait);
     }
-    Ok(LedgerAnswer::HeldElsewhere)
+    Ok(LedgerAnswer::HeldElsewhere { room: room(draft, windows) })
 }
 
 /// What would be available if all that is held came back now.

@@ -1,6 +1,11 @@
 //! The windows of budgets: hours, days, weeks and months of the UTC calendar, and the whole life.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
 use crate::money::{Money, MoneyError};
 
 /// One hour, in ms.
@@ -11,7 +16,8 @@ pub const DAY_MS: i64 = 24 * HOUR_MS;
 const DAYS_SINCE_MONDAY: i64 = 3;
 
 /// The id of an API key. It stays the same when the key is rotated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct KeyId(pub u64);
 
 /// How long a window of a budget is.
@@ -33,6 +39,24 @@ impl WindowKind {
     /// All kinds, the shortest first.
     pub const ALL: [WindowKind; 5] =
         [WindowKind::Hour, WindowKind::Day, WindowKind::Week, WindowKind::Month, WindowKind::Total];
+
+    /// Returns the name of the kind, as in `day`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            WindowKind::Hour => "hour",
+            WindowKind::Day => "day",
+            WindowKind::Week => "week",
+            WindowKind::Month => "month",
+            WindowKind::Total => "total",
+        }
+    }
+
+    /// Returns the kind of a name; `None` if there is none.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<WindowKind> {
+        WindowKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
 
     /// Returns when the window that contains `now` began. Both are in unix ms.
     #[must_use]
@@ -78,6 +102,33 @@ pub enum BudgetOwner {
     Key(KeyId),
 }
 
+/// Writes `account` or `key:` and the id.
+impl fmt::Display for BudgetOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BudgetOwner::Account => f.write_str("account"),
+            BudgetOwner::Key(KeyId(id)) => write!(f, "key:{id}"),
+        }
+    }
+}
+
+impl FromStr for BudgetOwner {
+    type Err = WindowError;
+
+    fn from_str(text: &str) -> Result<BudgetOwner, WindowError> {
+        match text.strip_prefix("key:") {
+            Some(id) => id.parse().map(|id| BudgetOwner::Key(KeyId(id))).map_err(|_| WindowError),
+            None if text == "account" => Ok(BudgetOwner::Account),
+            None => Err(WindowError),
+        }
+    }
+}
+
+/// A text does not name the window of a budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a window of an unknown form")]
+pub struct WindowError;
+
 /// One window of one budget. A hold and its charge name the windows that they count in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WindowId {
@@ -107,6 +158,41 @@ impl WindowId {
     pub fn is_over(self, now: i64) -> bool {
         self.end() <= now
     }
+}
+
+/// Writes a short text such as `account/day/1795564800000` or `key:7/month/1793491200000`.
+impl fmt::Display for WindowId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WindowId { owner, kind, start } = self;
+        write!(f, "{owner}/{}/{start}", kind.name())
+    }
+}
+
+impl FromStr for WindowId {
+    type Err = WindowError;
+
+    fn from_str(text: &str) -> Result<WindowId, WindowError> {
+        let mut parts = text.split('/');
+        let mut next = || parts.next().ok_or(WindowError);
+        let owner = next()?.parse()?;
+        let kind = WindowKind::of_name(next()?).ok_or(WindowError)?;
+        let start = next()?.parse().map_err(|_| WindowError)?;
+        match parts.next() {
+            None => Ok(WindowId { owner, kind, start }),
+            Some(_) => Err(WindowError),
+        }
+    }
+}
+
+/// Writes windows as one text, with commas between them.
+#[must_use]
+pub(crate) fn format_windows(windows: &[WindowId]) -> String {
+    windows.iter().map(WindowId::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Parses what [`format_windows`] wrote.
+pub(crate) fn parse_windows(text: &str) -> Result<Vec<WindowId>, WindowError> {
+    text.split(',').filter(|part| !part.is_empty()).map(str::parse).collect()
 }
 
 /// What is spent and held in a window.

@@ -15,7 +15,7 @@ use crate::failpoints::failpoint;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalAnswer, NumberedEnd};
 use crate::ledger::prepaid::records::AllotmentId;
-use crate::ledger::{AccountName, Leases, Unavailable};
+use crate::ledger::{AccountName, KeyId, Leases, Unavailable};
 use crate::money::Money;
 use crate::store::outbox::EndLog;
 use crate::store::redis::PendingEnds;
@@ -93,14 +93,20 @@ impl AllotmentBook {
 
     /// Holds an amount for a call out of the account's allotment; `false` if the hold has to be
     /// placed in the store. An account that is busy asks for an allotment.
-    pub(super) fn hold(&self, account: &AccountName, call: &str, amount: Money) -> bool {
+    pub(super) fn hold(
+        &self,
+        account: &AccountName,
+        call: &str,
+        key: Option<KeyId>,
+        amount: Money,
+    ) -> bool {
         if !self.is_lending() {
             return false;
         }
         let Some(busy) = self.find_or_add(account) else { return false };
         let now = boottime_ms();
         let mut state = busy.lock();
-        state.load.record(amount, now);
+        state.load.record(key, amount, now);
         if state.current.is_none() {
             if state.load.is_busy(now) {
                 lock(&self.lenders).insert(account.clone(), busy.clone());
@@ -109,14 +115,17 @@ impl AllotmentBook {
             }
             return false;
         }
-        let (wanted, age) = (state.load.load(now).free, now.saturating_sub(state.updated_at));
+        let (wanted, age) = (state.load.wanted_free(now), now.saturating_sub(state.updated_at));
         let Some(local) = state.current.as_mut() else { return false };
-        let held = local.hold(call, None, amount, &[], now) == Ok(LocalAnswer::Held);
+        let held = local.hold(call, key, amount, &[], now) == Ok(LocalAnswer::Held);
         failpoint!("hold_made_in_memory", if held);
         let free = local.free(now);
         // More is asked for before there is nothing left. Where nothing is lent, that may be over.
         let is_short = wanted.saturating_sub(free) > free;
-        let is_update_due = is_short && (!local.is_tight() || age >= TIGHT_REFRESH_MS);
+        let is_new_key = key.is_some_and(|key| !local.is_lent_to(key));
+        // Of a budget there may be too little for lending, as of the money.
+        let may_be_refused = local.is_tight() || !(is_short || is_new_key);
+        let is_update_due = (is_short || !held) && (!may_be_refused || age >= TIGHT_REFRESH_MS);
         if is_update_due && state.load.is_busy(now) {
             self.mark_due(&busy, &mut state);
         }

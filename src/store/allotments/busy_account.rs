@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::messages::AllotmentLoad;
 use crate::ledger::prepaid::records::AllotmentId;
+use crate::ledger::prepaid::update::KEYS_MAX;
+use crate::ledger::prepaid::window::KeyId;
 use crate::money::Money;
 
 /// An account is busy if it had [`BUSY_HOLDS`] holds within this time, in ms.
@@ -22,9 +24,18 @@ const LOAD_WINDOW_MS: i64 = 50;
 pub(super) struct LoadMeter {
     /// When the last holds were made, the oldest first.
     last_holds: [i64; BUSY_HOLDS],
+    all: RecentHolds,
+    /// The keys that made holds lately, at most [`KEYS_MAX`].
+    keys: Vec<(KeyId, RecentHolds)>,
+}
+
+/// The holds of the present window of time, and of the one before it.
+#[derive(Debug, Clone, Copy, Default)]
+struct RecentHolds {
     window_start: i64,
     current: LoadWindow,
     previous: LoadWindow,
+    last_hold: i64,
 }
 
 /// The holds of a window of time.
@@ -34,20 +45,58 @@ struct LoadWindow {
     largest: Money,
 }
 
-impl LoadMeter {
-    /// Counts a hold.
-    pub(super) fn record(&mut self, amount: Money, now_ms: i64) {
-        self.last_holds.rotate_left(1);
-        self.last_holds[BUSY_HOLDS - 1] = now_ms;
+impl RecentHolds {
+    fn record(&mut self, amount: Money, now_ms: i64) {
         let age = now_ms.saturating_sub(self.window_start);
         if age >= LOAD_WINDOW_MS {
             let is_next = age < 2 * LOAD_WINDOW_MS;
             self.previous = if is_next { self.current } else { LoadWindow::default() };
             (self.current, self.window_start) = (LoadWindow::default(), now_ms);
         }
+        self.last_hold = now_ms;
         let LoadWindow { held, largest } = &mut self.current;
         *held = held.checked_add(amount).unwrap_or(*held);
         *largest = amount.max(*largest);
+    }
+
+    fn quote(&self) -> Money {
+        self.current.largest.max(self.previous.largest)
+    }
+
+    /// Whether there was no hold for a while, so that nothing should be free any more.
+    fn is_idle(&self, now_ms: i64) -> bool {
+        now_ms.saturating_sub(self.last_hold) >= IDLE_AFTER_MS
+    }
+
+    /// What should be free.
+    fn wanted_free(&self, now_ms: i64) -> Money {
+        if self.is_idle(now_ms) {
+            return Money::ZERO;
+        }
+        let recent = self.current.held.max(self.previous.held);
+        AllotmentLoad::free_for(recent, self.quote()).unwrap_or(recent)
+    }
+}
+
+impl LoadMeter {
+    /// Counts a hold.
+    pub(super) fn record(&mut self, key: Option<KeyId>, amount: Money, now_ms: i64) {
+        self.last_holds.rotate_left(1);
+        self.last_holds[BUSY_HOLDS - 1] = now_ms;
+        self.all.record(amount, now_ms);
+        let Some(key) = key else { return };
+        if let Some((_, holds)) = self.keys.iter_mut().find(|(known, _)| *known == key) {
+            return holds.record(amount, now_ms);
+        }
+        if self.keys.len() >= KEYS_MAX {
+            self.keys.retain(|(_, holds)| !holds.is_idle(now_ms));
+        }
+        // The calls of further keys are placed in the store.
+        if self.keys.len() < KEYS_MAX {
+            let mut holds = RecentHolds::default();
+            holds.record(amount, now_ms);
+            self.keys.push((key, holds));
+        }
     }
 
     /// Whether the account has made enough holds lately to have an allotment.
@@ -66,13 +115,17 @@ impl LoadMeter {
         self.idle_ms(now_ms) >= IDLE_AFTER_MS
     }
 
-    /// What should be free.
+    /// What should be free in all.
+    pub(super) fn wanted_free(&self, now_ms: i64) -> Money {
+        self.all.wanted_free(now_ms)
+    }
+
+    /// What should be free, in all and for each key.
     pub(super) fn load(&self, now_ms: i64) -> AllotmentLoad {
-        let quote = self.current.largest.max(self.previous.largest);
-        let recent = self.current.held.max(self.previous.held);
-        let free = AllotmentLoad::free_for(recent, quote).unwrap_or(recent);
-        let free = if self.is_idle(now_ms) { Money::ZERO } else { free };
-        AllotmentLoad { free, quote, keys: BTreeMap::new(), rates: BTreeMap::new() }
+        let keys = self.keys.iter().filter(|(_, holds)| !holds.is_idle(now_ms));
+        let keys = keys.map(|(key, holds)| (*key, holds.wanted_free(now_ms))).collect();
+        let (free, quote) = (self.wanted_free(now_ms), self.all.quote());
+        AllotmentLoad { free, quote, keys, rates: BTreeMap::new() }
     }
 }
 
@@ -162,11 +215,11 @@ mod tests {
     fn four_holds_in_a_tenth_of_a_second_make_an_account_busy() {
         let mut meter = LoadMeter::default();
         for (at, busy) in [(1_000, false), (1_040, false), (1_080, false), (1_100, true)] {
-            meter.record(nano(1), at);
+            meter.record(None, nano(1), at);
             assert_eq!(meter.is_busy(at), busy, "{at}");
         }
         assert!(!meter.is_busy(1_101));
-        meter.record(nano(1), 1_141);
+        meter.record(None, nano(1), 1_141);
         assert!(!meter.is_busy(1_141), "the first of the last four is too long ago");
     }
 
@@ -174,19 +227,40 @@ mod tests {
     fn what_was_held_lately_should_be_free_and_room_for_eight_calls_at_least() {
         let mut meter = LoadMeter::default();
         for at in [1_000, 1_010, 1_049] {
-            meter.record(nano(100), at);
+            meter.record(None, nano(100), at);
         }
         let load = meter.load(1_049);
         assert_eq!((load.free, load.quote), (nano(800), nano(100)));
         for _ in 0..20 {
-            meter.record(nano(50), 1_055);
+            meter.record(None, nano(50), 1_055);
         }
         let load = meter.load(1_060);
         assert_eq!((load.free, load.quote), (nano(1_000), nano(100)));
         assert_eq!(meter.load(1_254).free, nano(1_000));
         assert_eq!((meter.load(1_255).free, meter.is_idle(1_255)), (nano(0), true));
-        meter.record(nano(7), 2_000);
+        meter.record(None, nano(7), 2_000);
         let load = meter.load(2_000);
         assert_eq!((load.free, load.quote), (nano(56), nano(7)), "the old ones are forgotten");
+    }
+
+    #[test]
+    fn each_key_should_have_free_what_it_held_lately_and_the_33rd_goes_to_the_store() {
+        let mut meter = LoadMeter::default();
+        let key = |n: usize| Some(KeyId(n as u64));
+        for number in 0..=KEYS_MAX {
+            meter.record(key(number), nano(10), 1_000);
+        }
+        for _ in 0..20 {
+            meter.record(key(0), nano(10), 1_000);
+        }
+        let load = meter.load(1_000);
+        assert_eq!(load.keys.len(), KEYS_MAX);
+        assert_eq!((load.keys[&KeyId(0)], load.keys[&KeyId(1)]), (nano(210), nano(80)));
+        assert!(!load.keys.contains_key(&KeyId(KEYS_MAX as u64)));
+        // Those that are idle make room.
+        meter.record(key(0), nano(10), 1_200);
+        meter.record(key(KEYS_MAX), nano(10), 1_200);
+        let load = meter.load(1_200);
+        assert_eq!(load.keys.into_keys().collect::<Vec<_>>(), [KeyId(0), KeyId(KEYS_MAX as u64)]);
     }
 }

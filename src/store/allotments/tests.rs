@@ -24,7 +24,7 @@ fn nano(amount: i64) -> Money {
 }
 
 fn origin() -> HoldRequest {
-    HoldRequest { wanted: nano(100), least: nano(100), at: unix_ms() }
+    HoldRequest { wanted: nano(100), least: nano(100), at: unix_ms(), key: None }
 }
 
 impl BusyWorld {
@@ -50,7 +50,7 @@ impl BusyWorld {
 
     /// Makes the hold of [`CALL`] in memory, as soon as the account is busy.
     async fn hold(&self) -> Lease {
-        while !self.ledger.hold_in_memory(&self.account, CALL, nano(100)) {
+        while !self.ledger.hold_in_memory(&self.account, CALL, None, nano(100)) {
             sleep(Duration::from_millis(5)).await;
         }
         let item = LeasedItem::Hold { origin: origin(), held: nano(100), is_in_memory: true };

@@ -4,14 +4,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::record;
 use crate::ledger::AccountName;
 use crate::ledger::prepaid::records::{AllotmentId, CallEnd};
-use crate::ledger::prepaid::window::{BudgetOwner, KeyId, WindowId, WindowKind};
+use crate::ledger::prepaid::window::{KeyId, WindowId};
 use crate::money::Money;
 
 /// The end of a call, as it is in the log.
@@ -162,66 +161,26 @@ pub(super) fn parse_ends(file: &[u8]) -> (Vec<LoggedEnd>, usize) {
     (ends, torn)
 }
 
-/// Writes windows as short texts such as `account/day/1795564800000` or
-/// `key:7/month/1793491200000`.
+/// Writes windows as short texts.
 fn serialize_windows<S: Serializer>(
     windows: &[WindowId],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(windows.iter().map(|window| WindowText(*window)))
+    struct WindowText<'a>(&'a WindowId);
+    impl Serialize for WindowText<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_str(self.0)
+        }
+    }
+    serializer.collect_seq(windows.iter().map(WindowText))
 }
 
 fn deserialize_windows<'de, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Cow<'a, [WindowId]>, D::Error> {
     let texts = Vec::<Cow<'de, str>>::deserialize(deserializer)?;
-    let unknown = || serde::de::Error::custom("a window of an unknown form");
-    let windows = texts.iter().map(|text| parse_window(text).ok_or_else(unknown));
+    let windows = texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom));
     Ok(Cow::Owned(windows.collect::<Result<_, _>>()?))
-}
-
-/// A window that is written as a text.
-struct WindowText(WindowId);
-
-impl Serialize for WindowText {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl fmt::Display for WindowText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WindowId { owner, kind, start } = self.0;
-        match owner {
-            BudgetOwner::Account => f.write_str("account")?,
-            BudgetOwner::Key(KeyId(id)) => write!(f, "key:{id}")?,
-        }
-        write!(f, "/{}/{start}", kind_name(kind))
-    }
-}
-
-fn kind_name(kind: WindowKind) -> &'static str {
-    match kind {
-        WindowKind::Hour => "hour",
-        WindowKind::Day => "day",
-        WindowKind::Week => "week",
-        WindowKind::Month => "month",
-        WindowKind::Total => "total",
-    }
-}
-
-/// Parses the text of a window; `None` if it has another form.
-fn parse_window(text: &str) -> Option<WindowId> {
-    let mut parts = text.split('/');
-    let (owner, kind, start) = (parts.next()?, parts.next()?, parts.next()?);
-    let owner = match owner.strip_prefix("key:") {
-        Some(id) => BudgetOwner::Key(KeyId(id.parse().ok()?)),
-        None if owner == "account" => BudgetOwner::Account,
-        None => return None,
-    };
-    let kind = WindowKind::ALL.into_iter().find(|known| kind_name(*known) == kind)?;
-    let is_whole = parts.next().is_none();
-    is_whole.then_some(WindowId { owner, kind, start: start.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -229,6 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ledger::prepaid::window::{BudgetOwner, WindowKind};
 
     fn money() -> impl Strategy<Value = Money> {
         (0..=i64::MAX).prop_map(|nano| Money::from_nano(nano).expect("not negative"))
@@ -323,7 +283,7 @@ mod tests {
 
         #[test]
         fn a_window_is_read_back_from_its_text(window in window()) {
-            prop_assert_eq!(parse_window(&WindowText(window).to_string()), Some(window));
+            prop_assert_eq!(window.to_string().parse(), Ok(window));
         }
     }
 

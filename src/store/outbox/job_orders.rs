@@ -218,6 +218,7 @@ mod tests {
             id: "video_x".to_owned(),
             account: AccountName::parse("a").expect("a name"),
             key_prefix: "sk-abc".to_owned(),
+            key_id: None,
             model: "lmd-imagine-video".to_owned(),
             requested_model: None,
             vendor: "vendor_d".to_owned(),

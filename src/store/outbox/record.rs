@@ -310,16 +310,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ledger::KeyId;
 
     fn money() -> impl Strategy<Value = Money> {
         (0..=i64::MAX).prop_map(|nano| Money::from_nano(nano).expect("not negative"))
     }
 
     fn operation() -> impl Strategy<Value = Operation> {
-        let origin = proptest::option::of((money(), money()));
+        let key = proptest::option::of(any::<u64>().prop_map(KeyId));
+        let origin = proptest::option::of((money(), money(), key));
         let settle = ("(?s).{0,9}", money(), "(?s).{0,40}", origin).prop_map(
             |(id, charge, line, origin)| {
-                let origin = origin.map(|(wanted, least)| HoldRequest { wanted, least, at: 7 });
+                let request = |(wanted, least, key)| HoldRequest { wanted, least, at: 7, key };
+                let origin = origin.map(request);
                 Operation::Settle { id, charge, line, origin }
             },
         );

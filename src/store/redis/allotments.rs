@@ -2,6 +2,7 @@
 //! next ledger does with one lot of paid credit.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::sync::Arc;
 
 use redis::{RedisError, RedisResult, Value};
@@ -14,10 +15,11 @@ use super::scripts::{RunScripts, ScriptCall};
 use super::shared_store::RedisStore;
 use super::sweep::ACCOUNTS_PER_SCAN;
 use crate::ledger::account::Balances;
-use crate::ledger::prepaid::answer::{AllotmentStatus, LedgerAnswer};
+use crate::ledger::prepaid::answer::{AllotmentStatus, LedgerAnswer, WindowSlice};
 use crate::ledger::prepaid::records::{AllotmentId, CallEnd};
 use crate::ledger::prepaid::update::AllotmentUpdate;
-use crate::ledger::{AccountName, Unavailable};
+use crate::ledger::prepaid::window::{WindowId, format_windows, parse_windows};
+use crate::ledger::{AccountName, KeyId, Unavailable};
 use crate::metrics::record_write_off;
 use crate::money::Money;
 
@@ -43,6 +45,9 @@ impl RedisStore {
         account: &AccountName,
         update: &AllotmentUpdate,
     ) -> Result<Option<LedgerAnswer>, Unavailable> {
+        if !update.is_bounded() {
+            return Ok(Some(LedgerAnswer::TooMany));
+        }
         let keys = AccountKeys::of(account);
         let Some(gate) = &self.run_gate else {
             let call = update_call(&keys, update, true);
@@ -189,7 +194,7 @@ impl RedisStore {
             let unneeded = parse_money(&allotment[0])?.saturating_sub(parse_money(&allotment[1])?);
             free = free.checked_add(unneeded).unwrap_or(free);
             shown.allotments += 1;
-            shown.open_calls += parse_whole::<u64>(&allotment[2])?;
+            shown.open_calls += parse_part::<u64>(&allotment[2])?;
         }
         let held = parse_money(held)?;
         free = free.min(held);
@@ -230,6 +235,11 @@ fn update_call(keys: &AccountKeys, update: &AllotmentUpdate, may_lend: bool) -> 
         Some(sum) => call.arg(sum.nano()),
         None => call.arg(""),
     };
+    call.arg(format_amounts(demand.needed_in)).arg(format_amounts(demand.kept_in));
+    call.arg(format_amounts(demand.keys.into_iter().map(|(KeyId(id), free)| (id, free))));
+    let mut calls = update.ends.iter().chain(&update.checkpoints);
+    let has_windows = calls.any(|end| !end.windows.is_empty());
+    call.arg(u8::from(has_windows));
     for end in update.ends.iter().chain(&update.checkpoints) {
         call.arg(&end.call).arg(end.held.nano());
         match end.charge {
@@ -237,8 +247,17 @@ fn update_call(keys: &AccountKeys, update: &AllotmentUpdate, may_lend: bool) -> 
             None => call.arg(""),
         };
         call.arg(&end.line);
+        if has_windows {
+            call.arg(format_windows(&end.windows));
+        }
     }
     call
+}
+
+/// Writes amounts by name as one text, which is empty if there are none.
+fn format_amounts<N: Display>(amounts: impl IntoIterator<Item = (N, Money)>) -> String {
+    let parts = amounts.into_iter().map(|(name, amount)| format!("{name} {}", amount.nano()));
+    parts.collect::<Vec<_>>().join(",")
 }
 
 /// Returns the sum of the charges of ends; `None` if one of them is not charged, or not covered by
@@ -258,32 +277,35 @@ fn parse_answer(
 ) -> Result<Option<LedgerAnswer>, Unavailable> {
     let words: Vec<&str> = reply.iter().map(String::as_str).collect();
     let (answer, notes) = match &*words {
-        ["status", step, last_seq, lent_at, held, tight, ..] => {
+        ["status", step, last_seq, lent_at, held, tight, budgets, ..] => {
             let held = parse_money(held)?;
             let needed = update.demand.as_ref().map_or(held, |demand| demand.needed);
+            let BudgetStatus { revision, slices, current } = parse_budgets(budgets)?;
+            // No key is ever refused here.
+            let keys = update.demand.iter().flat_map(|demand| demand.keys.keys().copied());
             let status = AllotmentStatus {
-                step: parse_whole(step)?,
-                last_seq: parse_whole(last_seq)?,
-                lent_at: parse_whole(lent_at)?,
+                step: parse_part(step)?,
+                last_seq: parse_part(last_seq)?,
+                lent_at: parse_part(lent_at)?,
                 held,
                 free: held.saturating_sub(needed),
                 free_for_ms: None,
                 held_for_ms: None,
-                slices: BTreeMap::new(),
-                current: BTreeSet::new(),
+                slices,
+                current,
                 rates: BTreeMap::new(),
                 tight: *tight == "1",
                 refused_keys: BTreeSet::new(),
-                lent_keys: BTreeSet::new(),
-                revision: 0,
+                lent_keys: keys.collect(),
+                revision,
             };
-            (LedgerAnswer::Status(Box::new(status)), 6)
+            (LedgerAnswer::Status(Box::new(status)), 7)
         }
         ["ended", last_seq, ..] => {
-            (LedgerAnswer::AllotmentEnded { last_seq: parse_whole(last_seq)? }, 2)
+            (LedgerAnswer::AllotmentEnded { last_seq: parse_part(last_seq)? }, 2)
         }
         ["missing_ends", last_seq] => {
-            (LedgerAnswer::MissingEnds { last_seq: parse_whole(last_seq)? }, 2)
+            (LedgerAnswer::MissingEnds { last_seq: parse_part(last_seq)? }, 2)
         }
         ["unknown"] => (LedgerAnswer::UnknownAllotment, 1),
         ["too_many"] => (LedgerAnswer::TooMany, 1),
@@ -293,6 +315,41 @@ fn parse_answer(
     };
     log_notes(account, &reply[notes..]);
     Ok(Some(answer))
+}
+
+/// What the answer to an update tells of budgets.
+#[derive(Default)]
+struct BudgetStatus {
+    revision: u64,
+    slices: BTreeMap<WindowId, WindowSlice>,
+    current: BTreeSet<WindowId>,
+}
+
+/// Parses `REVISION;SLICES;WINDOWS`. The text is empty if the account has no budgets.
+fn parse_budgets(text: &str) -> Result<BudgetStatus, Unavailable> {
+    if text.is_empty() {
+        return Ok(BudgetStatus::default());
+    }
+    let parts: Vec<&str> = text.split(';').collect();
+    let [revision, slices, current] = *parts else { return Err(unexpected(text)) };
+    let slices = slices.split(',').filter(|slice| !slice.is_empty()).map(parse_slice);
+    let current = parse_windows(current).map_err(|_| unexpected(text))?;
+    Ok(BudgetStatus {
+        revision: parse_part(revision)?,
+        slices: slices.collect::<Result<_, _>>()?,
+        current: current.into_iter().collect(),
+    })
+}
+
+/// Parses `WINDOW AMOUNT MS`, without the ms for a window that never ends.
+fn parse_slice(text: &str) -> Result<(WindowId, WindowSlice), Unavailable> {
+    let mut parts = text.split(' ');
+    let (Some(window), Some(amount)) = (parts.next(), parts.next()) else {
+        return Err(unexpected(text));
+    };
+    let (window, amount) = (parse_part(window)?, parse_money(amount)?);
+    let for_ms = parts.next().map(parse_part).transpose()?;
+    Ok((window, WindowSlice { amount, for_ms }))
 }
 
 /// Logs what a script has noted: three texts for each note.
@@ -310,12 +367,12 @@ fn log_notes(account: &AccountName, notes: &[String]) {
     }
 }
 
-fn parse_whole<T: std::str::FromStr>(digits: &str) -> Result<T, Unavailable> {
-    digits.parse().map_err(|_| unexpected(digits))
+fn parse_part<T: std::str::FromStr>(text: &str) -> Result<T, Unavailable> {
+    text.parse().map_err(|_| unexpected(text))
 }
 
-fn parse_money(digits: &str) -> Result<Money, Unavailable> {
-    Money::from_nano(parse_whole(digits)?).map_err(|_| unexpected(digits))
+pub(super) fn parse_money(digits: &str) -> Result<Money, Unavailable> {
+    Money::from_nano(parse_part(digits)?).map_err(|_| unexpected(digits))
 }
 
 fn unexpected(reply: impl std::fmt::Debug) -> Unavailable {

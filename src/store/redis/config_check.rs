@@ -19,7 +19,7 @@ const REQUIRED_SETTINGS: [(&str, &str); 3] = [
 ];
 
 /// The key of the version of the data. Without it they have the first version.
-const DATA_VERSION_KEY: &str = "tollgate:schema-version";
+pub(super) const DATA_VERSION_KEY: &str = "tollgate:schema-version";
 
 /// When Redis loads its append-only file (AOF), it runs the transactions in it as this user,
 /// whichever user had made them. It drops those that this user may not run, without an error:

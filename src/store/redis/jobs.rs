@@ -10,7 +10,7 @@ use super::super::job_records::{
 };
 use super::super::lent_money;
 use super::keys::AccountKeys;
-use super::operations::{parse_outcome, reply_strings};
+use super::operations::{key_text, parse_outcome, reply_strings};
 use super::run_gate::Requirement;
 use super::scripts::{ScriptCall, ScriptSelector};
 use super::shared_store::RedisStore;
@@ -276,6 +276,7 @@ impl RedisStore {
         call.arg(order.lease_ms.min(DURATION_MS_MAX)).arg(&scheduled.deadline).arg(order.open_max);
         call.arg(order.key.as_deref().unwrap_or_default());
         call.arg(order.job.status().name()).arg(job).arg(&order.body[..]);
+        call.arg(key_text(order.job.key_id));
         let place: ScriptSelector = |s| &s.videos.place;
         match &self.run_gate {
             Some(gate) => reply_strings(&self.run_gated(gate, needs, &call, place).await?.0),
@@ -306,7 +307,9 @@ impl RedisStore {
         }
         // With any other reply nothing is missing: the hold has ended, or the client has ordered
         // the job again.
-        if let Some("insufficient" | "wait" | "no_account") = result {
+        if let Some("insufficient" | "budget_exceeded" | "budget_in_use" | "wait" | "no_account") =
+            result
+        {
             log::error!(
                 event = "video_job_lost", job = id, error:? = result;
                 "video job lost by the store, not restored"
@@ -339,6 +342,10 @@ impl RedisStore {
         }
         match parse_outcome(reply)? {
             Outcome::Insufficient(available) => Ok(Some(PlaceResult::Insufficient(available))),
+            Outcome::BudgetExceeded { window, left } => {
+                Ok(Some(PlaceResult::BudgetExceeded { window, left }))
+            }
+            Outcome::BudgetInUse(room) => Ok(Some(PlaceResult::BudgetInUse(room))),
             Outcome::NoAccount => {
                 let account = AccountKeys::of(&order.job.account).account();
                 self.confirm_absence(&account).await?;

@@ -1,8 +1,12 @@
 //! The names of an account's Redis keys, and the records of API keys.
 
+use std::collections::HashMap;
+
 use super::connection::RedisConnection;
 use crate::kv_cache::Namespace;
-use crate::ledger::{AccountName, JournalEntry, KeyHash, KeyRecord, Unavailable};
+use crate::ledger::{
+    AccountName, BudgetOwner, JournalEntry, KeyHash, KeyRecord, Unavailable, WindowId, WindowKind,
+};
 use crate::money::Money;
 
 /// The key of the set of all accounts' names.
@@ -54,6 +58,21 @@ impl AccountKeys {
 
     pub(super) fn hold(&self, id: &str) -> String {
         self.key_with_id("hold", id)
+    }
+
+    /// Returns the key of the hash with the limits of budgets, by [`budget_field`].
+    pub(super) fn budgets(&self) -> String {
+        self.key_for("budgets")
+    }
+
+    /// Returns the key of the hash with what is used of a window.
+    pub(super) fn window(&self, window: WindowId) -> String {
+        self.key_with_id("window", &window.to_string())
+    }
+
+    /// Returns the key of the hash of an allotment's slices, by the texts of their windows.
+    pub(super) fn slices(&self, id: &str) -> String {
+        self.key_with_id("slices", id)
     }
 
     /// Returns the key of the set of the ids of allotments that hold something, or may.
@@ -138,8 +157,21 @@ pub(super) fn parse_journal_entry(seq: u64, text: &str) -> Result<JournalEntry, 
     }
 }
 
-pub(super) fn record_key(hash: &str) -> String {
-    format!("tollgate:key:{hash}")
+/// Returns the name of a budget in the hash of an account's limits, such as `account/day` or
+/// `key:7/month`.
+pub(super) fn budget_field(owner: BudgetOwner, kind: WindowKind) -> String {
+    format!("{owner}/{}", kind.name())
+}
+
+/// The fields of the record of an API key.
+const RECORD_FIELDS: [&str; 4] = ["account", "prefix", "created_at", "revoked_at"];
+/// A record is looked at so often at most, while somebody else moves it.
+const REVOKE_ATTEMPTS_MAX: u32 = 5;
+
+/// Returns the keys of both records that an API key may have: the plain one, and the one of a key
+/// that a budget is about. Versions that know no budgets do not look for the second one.
+pub(super) fn record_keys(hash: &str) -> [String; 2] {
+    [format!("tollgate:key:{hash}"), format!("tollgate:restricted-key:{hash}")]
 }
 
 fn prefix_key(prefix: &str) -> String {
@@ -148,6 +180,60 @@ fn prefix_key(prefix: &str) -> String {
 
 fn list_key(account: &AccountName) -> String {
     format!("tollgate:{{{account}}}:keys")
+}
+
+/// What one record of an API key has.
+#[derive(Debug, Default)]
+struct StoredKey {
+    account: Option<String>,
+    prefix: Option<String>,
+    created_at: Option<i64>,
+    revoked_at: Option<i64>,
+}
+
+impl StoredKey {
+    fn from_fields(fields: Vec<Option<String>>) -> StoredKey {
+        let mut fields = fields.into_iter();
+        let mut text = || fields.next().flatten();
+        let (account, prefix) = (text(), text());
+        let mut number = || text().and_then(|digits| digits.parse().ok());
+        let (created_at, revoked_at) = (number(), number());
+        StoredKey { account, prefix, created_at, revoked_at }
+    }
+
+    fn is_absent(&self) -> bool {
+        self.account.is_none() && self.revoked_at.is_none()
+    }
+}
+
+/// Reads both records of an API key. The plain one is read first: it is deleted only after the
+/// other one was written, so a record that is moved meanwhile is found.
+async fn read_records(
+    connection: &RedisConnection,
+    hash: &str,
+) -> Result<[StoredKey; 2], Unavailable> {
+    let commands = record_keys(hash).map(|key| {
+        let mut read = redis::cmd("HMGET");
+        read.arg(key).arg(&RECORD_FIELDS);
+        read
+    });
+    let read: Vec<Vec<Option<String>>> = connection.query_each(commands.into()).await?;
+    let mut records = read.into_iter().map(StoredKey::from_fields);
+    Ok([records.next().unwrap_or_default(), records.next().unwrap_or_default()])
+}
+
+/// Whether an account has budgets of its own.
+async fn has_own_budgets(
+    connection: &RedisConnection,
+    account: &AccountName,
+) -> Result<bool, Unavailable> {
+    let mut read = redis::cmd("HMGET");
+    read.arg(AccountKeys::of(account).budgets());
+    for kind in WindowKind::ALL {
+        read.arg(budget_field(BudgetOwner::Account, kind));
+    }
+    let limits: Vec<Option<String>> = connection.query(&read).await?;
+    Ok(limits.iter().any(Option::is_some))
 }
 
 pub(super) async fn add(
@@ -171,11 +257,75 @@ pub(super) async fn add(
     let mut list = redis::cmd("SADD");
     list.arg(list_key(&record.account)).arg(&hash);
     let _: i64 = connection.query(&list).await?;
+    let [plain, restricted] = record_keys(&hash);
+    let known = redis::cmd("EXISTS").arg(&restricted).to_owned();
+    let is_restricted = connection.query::<bool>(&known).await?
+        || has_own_budgets(connection, &record.account).await?;
     // The record is written last, because it makes the API key valid.
     let mut set = redis::cmd("HSET");
-    set.arg(record_key(&hash)).arg("account").arg(record.account.as_str());
+    set.arg(if is_restricted { restricted } else { plain });
+    set.arg("account").arg(record.account.as_str());
     set.arg("prefix").arg(&record.prefix).arg("created_at").arg(record.created_at);
     let _: i64 = connection.query(&set).await?;
+    // Whoever sets the first budget meanwhile may not have seen the record yet.
+    if !is_restricted && has_own_budgets(connection, &record.account).await? {
+        restrict(connection, &hash).await?;
+    }
+    Ok(())
+}
+
+/// Moves the record of an API key to where versions that know no budgets do not find it. The two
+/// places are in different slots of a cluster, so the new record is written before the old one is
+/// deleted, and whoever changes or reads a record looks at both.
+async fn restrict(connection: &RedisConnection, hash: &str) -> Result<(), Unavailable> {
+    let [plain, restricted] = record_keys(hash);
+    let mut fields: HashMap<String, String> =
+        connection.query(redis::cmd("HGETALL").arg(&plain)).await?;
+    if fields.is_empty() {
+        return Ok(());
+    }
+    fields.remove("revoked_at");
+    if !fields.is_empty() {
+        let mut set = redis::cmd("HSET");
+        set.arg(&restricted);
+        for (field, value) in &fields {
+            set.arg(field).arg(value);
+        }
+        let _: i64 = connection.query(&set).await?;
+    }
+    // The key may have been revoked before the new record was there.
+    let mut read = redis::cmd("HGET");
+    read.arg(&plain).arg("revoked_at");
+    let revoked_at: Option<i64> = connection.query(&read).await?;
+    if let Some(revoked_at) = revoked_at {
+        set_revoked(connection, &restricted, revoked_at).await?;
+    }
+    let _: i64 = connection.query(redis::cmd("DEL").arg(&plain)).await?;
+    Ok(())
+}
+
+/// Moves the records of the API keys that a budget is about: all keys of an account, or one of
+/// them.
+pub(super) async fn restrict_keys(
+    connection: &RedisConnection,
+    account: &AccountName,
+    owner: BudgetOwner,
+) -> Result<(), Unavailable> {
+    let members = redis::cmd("SMEMBERS").arg(list_key(account)).to_owned();
+    let hashes: Vec<String> = connection.query(&members).await?;
+    let is_meant = |hash: &&String| match owner {
+        BudgetOwner::Account => true,
+        BudgetOwner::Key(id) => KeyHash::from_hex(hash).map(KeyHash::key_id) == Some(id),
+    };
+    let meant: Vec<&String> = hashes.iter().filter(is_meant).collect();
+    let commands = meant.iter().map(|hash| {
+        let [plain, _] = record_keys(hash);
+        redis::cmd("EXISTS").arg(plain).to_owned()
+    });
+    let not_moved: Vec<bool> = connection.query_each(commands.collect()).await?;
+    for (hash, _) in meant.into_iter().zip(not_moved).filter(|(_, not_moved)| *not_moved) {
+        restrict(connection, hash).await?;
+    }
     Ok(())
 }
 
@@ -183,15 +333,29 @@ pub(super) async fn find(
     connection: &RedisConnection,
     hash: &str,
 ) -> Result<Option<KeyRecord>, Unavailable> {
-    type KeyFields = (Option<String>, Option<String>, Option<i64>, Option<i64>);
-    let mut get = redis::cmd("HMGET");
-    get.arg(record_key(hash)).arg(&["account", "prefix", "created_at", "revoked_at"]);
-    let (account, prefix, created_at, revoked_at): KeyFields = connection.query(&get).await?;
-    let (Some(account), Some(prefix), Some(created_at)) = (account, prefix, created_at) else {
+    let found = find_once(connection, hash).await?;
+    // The nodes of a cluster answer in any order, so a record that is moved may be missed once.
+    if found.is_none() && connection.is_cluster() {
+        return find_once(connection, hash).await;
+    }
+    Ok(found)
+}
+
+async fn find_once(
+    connection: &RedisConnection,
+    hash: &str,
+) -> Result<Option<KeyRecord>, Unavailable> {
+    let [plain, restricted] = read_records(connection, hash).await?;
+    // While a record is moved there are two, and either may be the one that was revoked.
+    let revoked_at = restricted.revoked_at.or(plain.revoked_at);
+    let stored = if restricted.account.is_some() { restricted } else { plain };
+    let StoredKey { account: Some(account), prefix: Some(prefix), created_at, .. } = stored else {
         return Ok(None);
     };
+    let Some(created_at) = created_at else { return Ok(None) };
     let Some(account) = AccountName::parse(&account) else { return Ok(None) };
-    Ok(Some(KeyRecord { account, prefix, created_at, revoked_at }))
+    let Some(id) = KeyHash::from_hex(hash).map(KeyHash::key_id) else { return Ok(None) };
+    Ok(Some(KeyRecord { id, account, prefix, created_at, revoked_at }))
 }
 
 pub(super) async fn list(
@@ -216,8 +380,38 @@ pub(super) async fn revoke(
     let get = redis::cmd("GET").arg(prefix_key(prefix)).to_owned();
     let hash: Option<String> = connection.query(&get).await?;
     let Some(hash) = hash else { return Ok(false) };
+    let [plain, restricted] = record_keys(&hash);
+    for _ in 0..REVOKE_ATTEMPTS_MAX {
+        let records = read_records(connection, &hash).await?;
+        let is_revoked = |record: &StoredKey| record.revoked_at.is_some() || record.is_absent();
+        if records.iter().all(is_revoked) && !records.iter().all(StoredKey::is_absent) {
+            return Ok(true);
+        }
+        // A key that has no record yet gets one that says only this.
+        let [_, moved] = &records;
+        let key = if moved.is_absent() || is_revoked(moved) { &plain } else { &restricted };
+        set_revoked(connection, key, at).await?;
+    }
+    Err(Unavailable("the record of the key is being moved".to_owned()))
+}
+
+/// Notes when a key was revoked, unless that is known.
+async fn set_revoked(connection: &RedisConnection, key: &str, at: i64) -> Result<(), Unavailable> {
     let mut set = redis::cmd("HSETNX");
-    set.arg(record_key(&hash)).arg("revoked_at").arg(at);
+    set.arg(key).arg("revoked_at").arg(at);
     let _: i64 = connection.query(&set).await?;
-    Ok(true)
+    Ok(())
+}
+
+/// Returns the record of the API key that is listed under a prefix.
+pub(super) async fn find_by_prefix(
+    connection: &RedisConnection,
+    prefix: &str,
+) -> Result<Option<KeyRecord>, Unavailable> {
+    let get = redis::cmd("GET").arg(prefix_key(prefix)).to_owned();
+    let hash: Option<String> = connection.query(&get).await?;
+    match hash {
+        Some(hash) => find(connection, &hash).await,
+        None => Ok(None),
+    }
 }

@@ -4,7 +4,7 @@ use redis::{FromRedisValue, Value};
 
 use super::keys::AccountKeys;
 use super::scripts::ScriptCall;
-use crate::ledger::{HoldRequest, Operation, Outcome, Unavailable};
+use crate::ledger::{HoldRequest, KeyId, Operation, Outcome, Unavailable};
 use crate::money::Money;
 
 /// Returns the keys and arguments of an operation's script.
@@ -18,8 +18,8 @@ pub(super) fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
         Operation::Credit { tx, amount } => {
             call.key(keys.payments()).arg(tx).arg(amount.nano());
         }
-        Operation::Hold { wanted, least, lease_ms, .. } => {
-            call.arg(wanted.nano()).arg(least.nano()).arg(*lease_ms);
+        Operation::Hold { wanted, least, lease_ms, key, .. } => {
+            call.arg(wanted.nano()).arg(least.nano()).arg(*lease_ms).arg(key_text(*key));
         }
         Operation::Extend { wanted, .. } => {
             call.arg(wanted.nano());
@@ -32,8 +32,8 @@ pub(super) fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
         }
         Operation::Settle { charge, line, origin, .. } => {
             call.key(keys.journal()).arg(charge.nano()).arg(line);
-            if let Some(HoldRequest { wanted, least, at }) = origin {
-                call.arg(wanted.nano()).arg(least.nano()).arg(*at);
+            if let Some(HoldRequest { wanted, least, at, key }) = origin {
+                call.arg(wanted.nano()).arg(least.nano()).arg(*at).arg(key_text(*key));
             }
         }
         Operation::Void { .. } => {}
@@ -41,12 +41,18 @@ pub(super) fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
     call
 }
 
+/// Returns the id of a call's API key as scripts get it: an empty text if there is none.
+pub(super) fn key_text(key: Option<KeyId>) -> String {
+    key.map(|KeyId(id)| id.to_string()).unwrap_or_default()
+}
+
 /// Converts a script's reply into strings.
 pub(super) fn reply_strings(reply: &Value) -> Result<Vec<String>, Unavailable> {
     Vec::from_redis_value_ref(reply).map_err(|e| Unavailable(format!("unexpected answer: {e}")))
 }
 
-/// Parses a script's reply: a word that names the result, then amounts as digits, in nano-USD.
+/// Parses a script's reply: a word that names the result, then amounts as digits, in nano-USD, and
+/// perhaps the text of a window before them.
 pub(super) fn parse_outcome(reply: &[String]) -> Result<Outcome, Unavailable> {
     let amount = |at: usize| {
         let digits = reply.get(at).and_then(|w| w.parse().ok());
@@ -66,6 +72,13 @@ pub(super) fn parse_outcome(reply: &[String]) -> Result<Outcome, Unavailable> {
         Some("held_in_part") => Outcome::HeldInPart(amount(1)?),
         Some("wait") => Outcome::Wait,
         Some("insufficient") => Outcome::Insufficient(amount(1)?),
+        Some("budget_exceeded") => {
+            let window = reply.get(1).and_then(|text| text.parse().ok());
+            let window =
+                window.ok_or_else(|| Unavailable(format!("unexpected answer: {reply:?}")))?;
+            Outcome::BudgetExceeded { window, left: amount(2)? }
+        }
+        Some("budget_in_use") => Outcome::BudgetInUse(amount(1)?),
         Some("tombstoned") => Outcome::Tombstoned,
         Some("posted") => Outcome::Posted { amount: amount(1)?, written_off: amount(2)? },
         Some("already_posted") => Outcome::AlreadyPosted(amount(1)?),

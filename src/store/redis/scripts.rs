@@ -22,6 +22,7 @@ pub(in crate::store) struct Scripts {
     pub(super) storage: StorageScripts,
     pub(super) fleet: FleetScripts,
     pub(super) allotments: AllotmentScripts,
+    pub(super) budgets: BudgetScripts,
 }
 
 impl Default for Scripts {
@@ -49,6 +50,7 @@ impl Scripts {
             storage: StorageScripts::build(make),
             fleet: FleetScripts::build(make),
             allotments: AllotmentScripts::build(make),
+            budgets: BudgetScripts::build(make),
         }
     }
 
@@ -68,8 +70,10 @@ impl Scripts {
         let fleet = [poll, ask, leave];
         let AllotmentScripts { lend, update, expire, balances } = &self.allotments;
         let allotments = [lend, update, expire, balances];
+        let BudgetScripts { set, raise_version } = &self.budgets;
+        let budgets = [set, raise_version];
         let all = money.into_iter().chain(videos).chain(index).chain(idempotency);
-        all.chain(storage).chain(fleet).chain(allotments).collect()
+        all.chain(storage).chain(fleet).chain(allotments).chain(budgets).collect()
     }
 }
 
@@ -163,6 +167,14 @@ pub(super) struct AllotmentScripts {
     pub(super) balances: Script,
 }
 
+/// The scripts on the limits of budgets.
+pub(super) struct BudgetScripts {
+    /// Sets or removes a limit.
+    pub(super) set: Script,
+    /// Raises the version of the store's data.
+    pub(super) raise_version: Script,
+}
+
 /// All scripts, stamped with the run of the server that they are for. No other run of the server
 /// has them loaded.
 pub(in crate::store) struct RunScripts {
@@ -233,7 +245,9 @@ fn cmd_args(cmd: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
 
 const STORAGE_LUA: &str = include_str!("scripts/storage/prelude.lua");
 const AMOUNTS_LUA: &str = include_str!("scripts/allotments/amounts.lua");
+const WINDOWS_LUA: &str = include_str!("scripts/windows.lua");
 const RECALL_LUA: &str = include_str!("scripts/allotments/recall.lua");
+const SLICES_LUA: &str = include_str!("scripts/allotments/slices.lua");
 const ALLOTMENT_LUA: &str = include_str!("scripts/allotments/allotment.lua");
 const FORGOTTEN_LUA: &str = include_str!("scripts/forgotten.lua");
 const HOLDING_LUA: &str = include_str!("scripts/holding.lua");
@@ -250,13 +264,31 @@ impl MoneyScripts {
             credit: make("", &[include_str!("scripts/credit.lua")]),
             hold: make(
                 "",
-                &[AMOUNTS_LUA, RECALL_LUA, HOLDING_LUA, include_str!("scripts/hold.lua")],
+                &[
+                    AMOUNTS_LUA,
+                    WINDOWS_LUA,
+                    RECALL_LUA,
+                    HOLDING_LUA,
+                    include_str!("scripts/hold.lua"),
+                ],
             ),
-            extend: make(ALLOW_OOM, &[AMOUNTS_LUA, RECALL_LUA, include_str!("scripts/extend.lua")]),
+            extend: make(
+                ALLOW_OOM,
+                &[AMOUNTS_LUA, WINDOWS_LUA, RECALL_LUA, include_str!("scripts/extend.lua")],
+            ),
             renew: make(ALLOW_OOM, &[include_str!("scripts/renew.lua")]),
-            settle: make(ALLOW_OOM, &[FORGOTTEN_LUA, include_str!("scripts/settle.lua")]),
-            void: make(ALLOW_OOM, &[FORGOTTEN_LUA, include_str!("scripts/void.lua")]),
-            expire: make(ALLOW_OOM, &[include_str!("scripts/expire.lua")]),
+            settle: make(
+                ALLOW_OOM,
+                &[AMOUNTS_LUA, WINDOWS_LUA, FORGOTTEN_LUA, include_str!("scripts/settle.lua")],
+            ),
+            void: make(
+                ALLOW_OOM,
+                &[AMOUNTS_LUA, WINDOWS_LUA, FORGOTTEN_LUA, include_str!("scripts/void.lua")],
+            ),
+            expire: make(
+                ALLOW_OOM,
+                &[AMOUNTS_LUA, WINDOWS_LUA, include_str!("scripts/expire.lua")],
+            ),
             states: make(NO_WRITES, &[include_str!("scripts/states.lua")]),
             search: make(NO_WRITES, &[FORGOTTEN_LUA, include_str!("scripts/search.lua")]),
         }
@@ -270,6 +302,7 @@ impl VideoScripts {
                 "",
                 &[
                     AMOUNTS_LUA,
+                    WINDOWS_LUA,
                     RECALL_LUA,
                     HOLDING_LUA,
                     RECORD_LUA,
@@ -346,7 +379,9 @@ impl StorageScripts {
 
 impl AllotmentScripts {
     fn build(make: ScriptBuilder<'_>) -> AllotmentScripts {
-        let build = |flags, last| make(flags, &[AMOUNTS_LUA, RECALL_LUA, ALLOTMENT_LUA, last]);
+        let build = |flags, last| {
+            make(flags, &[AMOUNTS_LUA, WINDOWS_LUA, RECALL_LUA, SLICES_LUA, ALLOTMENT_LUA, last])
+        };
         let update = include_str!("scripts/allotments/update.lua");
         let balances = include_str!("scripts/allotments/balances.lua");
         AllotmentScripts {
@@ -354,6 +389,15 @@ impl AllotmentScripts {
             update: build(ALLOW_OOM, update),
             expire: build(ALLOW_OOM, include_str!("scripts/allotments/expire.lua")),
             balances: make(NO_WRITES, &[AMOUNTS_LUA, RECALL_LUA, balances]),
+        }
+    }
+}
+
+impl BudgetScripts {
+    fn build(make: ScriptBuilder<'_>) -> BudgetScripts {
+        BudgetScripts {
+            set: make("", &[include_str!("scripts/budgets/set.lua")]),
+            raise_version: make("", &[include_str!("scripts/budgets/raise_version.lua")]),
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::ledger::account::{Balances, Posting};
+use crate::ledger::account::Balances;
+use crate::ledger::prepaid::records::JournalRecord;
 use crate::ledger::{AccountName, JournalEntry};
 use crate::money::Money;
 
@@ -73,18 +74,18 @@ pub(super) fn journal_length(c: &Connection, name: &AccountName) -> rusqlite::Re
     select.query_row([name.as_str()], |row| row.get::<_, i64>(0).map(i64::unsigned_abs))
 }
 
-/// Appends a charge to an account's journal, with the number `seq`.
-pub(super) fn append_posting(
+/// Appends a line to an account's journal, with the number `seq`.
+pub(super) fn append_line(
     c: &Connection,
     account: i64,
     seq: i64,
-    posting: &Posting,
+    record: &JournalRecord,
 ) -> rusqlite::Result<()> {
     let mut insert = c.prepare_cached(
         "INSERT INTO journal (account, seq, amount, written_off, line) VALUES (?, ?, ?, ?, ?)",
     )?;
-    let (amount, written_off) = (posting.amount.nano(), posting.written_off.nano());
-    insert.execute(params![account, seq, amount, written_off, posting.line])?;
+    let (amount, written_off) = (record.amount.nano(), record.written_off.nano());
+    insert.execute(params![account, seq, amount, written_off, record.line])?;
     Ok(())
 }
 

@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::accounts::read_money;
+use super::columns::{CallWindows, call_windows_columns, parse_column, read_call_windows};
+use super::hold_rows::paid_lot;
 use crate::clock::unix_ms;
-use crate::ledger::prepaid::lot::{LotAmounts, LotId};
+use crate::ledger::prepaid::lot::LotAmounts;
 use crate::ledger::prepaid::records::{Allotment, AllotmentId, AllotmentState, CallEnd};
+use crate::ledger::prepaid::window::WindowId;
 use crate::money::Money;
 
 /// An allotment that has ended is remembered for this long, in ms, so that no end is posted twice.
@@ -59,12 +62,14 @@ pub(super) fn read_open(
                 "allotment ended by another version; what is not posted yet is posted late"
             );
             delete_calls(c, key)?;
+            release_slices(c, key)?;
             write_row(c, key, &allotment, ENDED)?;
             continue;
         };
         allotment.drawn = paid_lot(held)?;
         allotment.lease_until = lease_until;
         allotment.checkpoints = read_checkpoints(c, key)?;
+        allotment.slices = read_slices(c, key)?;
         open.insert(id, allotment);
     }
     Ok(open)
@@ -83,13 +88,6 @@ pub(super) fn read_ended(
     let charged = charged.filter_map(|(call, end)| Some((call, end.charge?))).collect();
     allotment.state = AllotmentState::Ended { charged };
     Ok(Some(allotment))
-}
-
-fn paid_lot(held: Money) -> rusqlite::Result<LotAmounts> {
-    let mut drawn = LotAmounts::default();
-    let out_of_range = |_| rusqlite::Error::IntegralValueOutOfRange(0, held.nano());
-    drawn.add(LotId::PAID, held).map_err(out_of_range)?;
-    Ok(drawn)
 }
 
 fn read_row(row: &Row<'_>) -> rusqlite::Result<(AllotmentId, Allotment)> {
@@ -129,7 +127,43 @@ fn read_checkpoints(
         let (key, windows, line) = (None, Vec::new(), row.get(3)?);
         Ok((call.clone(), CallEnd { call, key, held, charge, windows, line }))
     })?;
-    ends.collect()
+    let mut ends: BTreeMap<String, CallEnd> = ends.collect::<rusqlite::Result<_>>()?;
+    if !ends.is_empty() {
+        for (call, (key, windows)) in read_call_budgets(c, key)? {
+            if let Some(end) = ends.get_mut(&call) {
+                (end.key, end.windows) = (key, windows);
+            }
+        }
+    }
+    Ok(ends)
+}
+
+/// Reads in which windows the calls count that count in any.
+fn read_call_budgets(
+    c: &Connection,
+    key: AllotmentRowKey<'_>,
+) -> rusqlite::Result<Vec<(String, CallWindows)>> {
+    let mut select = c.prepare_cached(
+        "SELECT call, key_id, windows FROM allotment_call_budget
+         WHERE account = ? AND allotment = ?",
+    )?;
+    let rows = select.query_map(params![key.account, key.id.0], |row| {
+        Ok((row.get(0)?, read_call_windows(row, 1)?))
+    })?;
+    rows.collect()
+}
+
+fn read_slices(
+    c: &Connection,
+    key: AllotmentRowKey<'_>,
+) -> rusqlite::Result<BTreeMap<WindowId, Money>> {
+    let mut select = c.prepare_cached(
+        "SELECT window, amount FROM allotment_slice WHERE account = ? AND allotment = ?",
+    )?;
+    let slices = select.query_map(params![key.account, key.id.0], |row| {
+        Ok((parse_column(row, 0)?, read_money(row, 1)?))
+    })?;
+    slices.collect()
 }
 
 /// Writes what has changed of an allotment.
@@ -149,6 +183,7 @@ pub(super) fn write(
     };
     write_row(c, key, after, state)?;
     write_hold(c, key, before, after)?;
+    write_slices(c, key, before, after)?;
     match &after.state {
         AllotmentState::Ended { charged } if before.is_none_or(Allotment::is_out) => {
             delete_calls(c, key)?;
@@ -232,6 +267,47 @@ fn write_hold(
     Ok(())
 }
 
+/// Gives the slices of an allotment back that a version of the program has ended that does not know
+/// them.
+fn release_slices(c: &Connection, key: AllotmentRowKey<'_>) -> rusqlite::Result<()> {
+    let mut update = c.prepare_cached(
+        "UPDATE budget_window SET held = held - ?1, lent = lent - ?1
+         WHERE account = ?2 AND owner = ?3 AND kind = ?4 AND start = ?5",
+    )?;
+    for (WindowId { owner, kind, start }, amount) in read_slices(c, key)? {
+        let (amount, owner) = (amount.nano(), owner.to_string());
+        update.execute(params![amount, key.account, owner, kind.name(), start])?;
+    }
+    let sql = "DELETE FROM allotment_slice WHERE account = ? AND allotment = ?";
+    c.prepare_cached(sql)?.execute(params![key.account, key.id.0]).map(drop)
+}
+
+/// Writes what has changed of the slices.
+fn write_slices(
+    c: &Connection,
+    key: AllotmentRowKey<'_>,
+    before: Option<&Allotment>,
+    after: &Allotment,
+) -> rusqlite::Result<()> {
+    let none = BTreeMap::new();
+    let before = before.map_or(&none, |before| &before.slices);
+    for window in before.keys().filter(|window| !after.slices.contains_key(*window)) {
+        let sql = "DELETE FROM allotment_slice WHERE account = ? AND allotment = ? AND window = ?";
+        c.prepare_cached(sql)?.execute(params![key.account, key.id.0, window.to_string()])?;
+    }
+    for (window, amount) in &after.slices {
+        if before.get(window) != Some(amount) {
+            let mut insert = c.prepare_cached(
+                "INSERT OR REPLACE INTO allotment_slice (account, allotment, window, amount)
+                 VALUES (?, ?, ?, ?)",
+            )?;
+            let (account, id) = (key.account, &key.id.0);
+            insert.execute(params![account, id, window.to_string(), amount.nano()])?;
+        }
+    }
+    Ok(())
+}
+
 fn write_checkpoints(
     c: &Connection,
     key: AllotmentRowKey<'_>,
@@ -241,12 +317,16 @@ fn write_checkpoints(
     let none = BTreeMap::new();
     let before = before.map_or(&none, |before| &before.checkpoints);
     for call in before.keys().filter(|call| !after.checkpoints.contains_key(*call)) {
-        let sql = "DELETE FROM allotment_call WHERE account = ? AND allotment = ? AND call = ?";
-        c.prepare_cached(sql)?.execute(params![key.account, key.id.0, call])?;
+        for table in ["allotment_call", "allotment_call_budget"] {
+            let sql =
+                format!("DELETE FROM {table} WHERE account = ? AND allotment = ? AND call = ?");
+            c.prepare_cached(&sql)?.execute(params![key.account, key.id.0, call])?;
+        }
     }
     for (call, end) in &after.checkpoints {
         if before.get(call) != Some(end) {
             write_call(c, key, call, end.charge.unwrap_or_default(), end.held, &end.line)?;
+            write_call_budget(c, key, end)?;
         }
     }
     Ok(())
@@ -268,9 +348,28 @@ fn write_call(
     insert.execute(params![key.account, key.id.0, call, charge, held, line]).map(drop)
 }
 
+fn write_call_budget(
+    c: &Connection,
+    key: AllotmentRowKey<'_>,
+    end: &CallEnd,
+) -> rusqlite::Result<()> {
+    if end.windows.is_empty() {
+        return Ok(());
+    }
+    let mut insert = c.prepare_cached(
+        "INSERT OR REPLACE INTO allotment_call_budget (account, allotment, call, key_id, windows)
+         VALUES (?, ?, ?, ?, ?)",
+    )?;
+    let (key_id, windows) = call_windows_columns(end.key, &end.windows);
+    insert.execute(params![key.account, key.id.0, end.call, key_id, windows]).map(drop)
+}
+
 fn delete_calls(c: &Connection, key: AllotmentRowKey<'_>) -> rusqlite::Result<()> {
-    let sql = "DELETE FROM allotment_call WHERE account = ? AND allotment = ?";
-    c.prepare_cached(sql)?.execute(params![key.account, key.id.0]).map(drop)
+    for table in ["allotment_call", "allotment_call_budget"] {
+        let sql = format!("DELETE FROM {table} WHERE account = ? AND allotment = ?");
+        c.prepare_cached(&sql)?.execute(params![key.account, key.id.0])?;
+    }
+    Ok(())
 }
 
 /// Whether the account has or had an allotment.

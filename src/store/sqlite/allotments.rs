@@ -4,24 +4,28 @@
 //! What an allotment holds is a row of the open holds, too. So a version of the program that does
 //! not know allotments sees a hold with a lease, and never spends its money.
 
+use std::collections::BTreeSet;
+
 use rusqlite::Connection;
 
 use super::allotment_rows::{self, AllotmentRowKey};
-use super::holds;
 use super::write_txn::WriteTxn;
+use super::{budgets, hold_rows};
 use crate::clock::unix_ms;
 use crate::failpoints::failpoint;
 use crate::ledger::AccountName;
-use crate::ledger::account::{Balances, HoldState, Posting};
+use crate::ledger::account::Balances;
 use crate::ledger::prepaid::allotment;
 use crate::ledger::prepaid::answer::{AccountStep, LedgerAnswer};
 use crate::ledger::prepaid::lot::LotAmounts;
+use crate::ledger::prepaid::operations::windows_at;
 use crate::ledger::prepaid::records::{
     AccountChanges, AccountHead, Allotment, AllotmentId, DirectHold, DirectHoldState,
     PrepaidAccount,
 };
 use crate::ledger::prepaid::refusal::RECALL_MS;
 use crate::ledger::prepaid::update::AllotmentUpdate;
+use crate::ledger::prepaid::window::{KeyId, WindowId};
 use crate::metrics::record_write_off;
 use crate::money::Money;
 
@@ -36,9 +40,10 @@ pub(super) fn update(
 ) -> rusqlite::Result<Option<LedgerAnswer>> {
     let now = unix_ms();
     let calls = update.ends.iter().chain(&update.checkpoints).map(|end| end.call.as_str());
-    let Some(account) = load(txn, name, &update.allotment, calls, now)? else {
+    let Some(mut account) = load(txn, name, &update.allotment, calls, now)? else {
         return Ok(None);
     };
+    load_budgets(txn, name, &mut account, Some(update), now)?;
     let step = allotment::update_allotment(&account, update, now);
     let last_seq = account.allotments.get(&update.allotment).map_or(0, |known| known.last_seq);
     for (seq, end) in (update.first_seq..).zip(&update.ends) {
@@ -60,7 +65,10 @@ pub(super) fn expire(
     id: &AllotmentId,
 ) -> rusqlite::Result<bool> {
     let now = unix_ms();
-    let Some(account) = load(txn, name, id, std::iter::empty(), now)? else { return Ok(false) };
+    let Some(mut account) = load(txn, name, id, std::iter::empty(), now)? else {
+        return Ok(false);
+    };
+    load_budgets(txn, name, &mut account, None, now)?;
     if !account.allotments.get(id).is_some_and(Allotment::is_out) {
         return Ok(false);
     }
@@ -69,28 +77,24 @@ pub(super) fn expire(
     Ok(matches!(answer, LedgerAnswer::AllotmentEnded { .. }))
 }
 
-/// Calls back what is lent of an account, so that a hold of `least` may succeed later. `false` if
-/// that cannot help: nothing is lent, or all of the account's money would not do.
-pub(super) fn recall(
+/// Writes until when nothing is lent of an account, if that has changed by much: many may wait at
+/// the same time.
+pub(super) fn save_recall(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
-    balances: &Balances,
-    least: Money,
-) -> rusqlite::Result<bool> {
-    let Some(account) = txn.account_row(name)?.map(|row| row.id) else { return Ok(false) };
+    recall_until: i64,
+) -> rusqlite::Result<()> {
+    if recall_until == 0 {
+        return Ok(());
+    }
+    let Some(account) = txn.account_row(name)?.map(|row| row.id) else { return Ok(()) };
     let conn = txn.conn;
-    let Some(lending) = txn.lending(name)? else { return Ok(false) };
-    let all = balances.available.checked_add(balances.held);
-    if lending.lent_out() == 0 || all.is_ok_and(|all| all < least) {
-        return Ok(false);
+    let Some(lending) = txn.lending(name)? else { return Ok(()) };
+    if recall_until.saturating_sub(lending.recall_until) < RECALL_MS / 2 {
+        return Ok(());
     }
-    // Many may wait at the same time.
-    let now = unix_ms();
-    if lending.recall_until.saturating_sub(now) < RECALL_MS / 2 {
-        lending.recall_until = now.saturating_add(RECALL_MS);
-        lending.write_times(conn, account)?;
-    }
-    Ok(true)
+    lending.recall_until = recall_until;
+    lending.write_times(conn, account)
 }
 
 /// Notes that a call was voided of which the store knows no hold. If its hold was made out of an
@@ -149,14 +153,44 @@ fn load<'a>(
     if lending.voided_until > now {
         let noted = known.iter().flat_map(|known| known.checkpoints.keys().cloned());
         for call in calls.map(str::to_owned).chain(noted) {
-            let voided = holds::find_hold(conn, row, &call)?;
-            let voided = voided
-                .filter(|hold| matches!(hold.state, HoldState::Voided | HoldState::Tombstone));
+            let voided = hold_rows::find_hold(conn, row, &call)?;
+            let states = [DirectHoldState::Voided, DirectHoldState::Tombstone];
+            let voided = voided.filter(|hold| states.contains(&hold.state));
             account.holds.extend(voided.map(|_| (call, tombstone())));
         }
     }
     account.allotments.extend(known.map(|known| (id.clone(), known)));
     Ok(Some(account))
+}
+
+/// Loads the budgets that an update may change: those of the account and of the keys that it names,
+/// and all windows of its calls and slices.
+fn load_budgets(
+    txn: &mut WriteTxn<'_>,
+    name: &AccountName,
+    account: &mut PrepaidAccount,
+    update: Option<&AllotmentUpdate>,
+    now: i64,
+) -> rusqlite::Result<()> {
+    if !budgets::has_any(txn, name)? {
+        return Ok(());
+    }
+    let demand = update.and_then(|update| update.demand.as_ref());
+    let demanded = demand.into_iter().flat_map(|demand| demand.keys.keys().copied());
+    let told = update.into_iter().flat_map(|update| update.ends.iter().chain(&update.checkpoints));
+    let checkpoints: Vec<_> =
+        account.allotments.values().flat_map(|a| a.checkpoints.values().cloned()).collect();
+    let calls: Vec<_> = told.chain(&checkpoints).collect();
+    let keys: BTreeSet<KeyId> = demanded.chain(calls.iter().filter_map(|end| end.key)).collect();
+    let mut windows: BTreeSet<WindowId> =
+        calls.iter().flat_map(|end| end.windows.iter().copied()).collect();
+    windows.extend(account.allotments.values().flat_map(|a| a.slices.keys().copied()));
+    windows.extend(demand.into_iter().flat_map(|demand| demand.needed_in.keys().copied()));
+    budgets::load(txn, name, account, keys.iter().copied(), |known| {
+        windows.extend(windows_at(known, None, now));
+        windows.extend(keys.iter().flat_map(|key| windows_at(known, Some(*key), now)));
+        windows.into_iter().collect()
+    })
 }
 
 fn tombstone() -> DirectHold {
@@ -181,12 +215,12 @@ fn save(
     AccountStep { answer, changes }: AccountStep,
 ) -> rusqlite::Result<LedgerAnswer> {
     let Some(account) = txn.account_row(name)?.map(|row| row.id) else { return Ok(answer) };
+    budgets::save_windows(txn, name, &changes)?;
     let AccountChanges { head, allotments, lines, .. } = changes;
     let conn = txn.conn;
     for line in lines {
         record_write_off(name.as_str(), &line.request, line.written_off.nano());
-        let (amount, written_off, line) = (line.amount, line.written_off, line.line);
-        txn.append_posting(name, &Posting { amount, written_off, line })?;
+        txn.append_line(name, &line)?;
     }
     for (id, allotment) in allotments {
         let key = AllotmentRowKey { account, id: &id };
@@ -200,12 +234,7 @@ fn save(
     }
     if let Some(head) = head {
         txn.set_balances(name, head.balances);
-        if head.recall_until != before.head.recall_until
-            && let Some(lending) = txn.lending(name)?
-        {
-            lending.recall_until = head.recall_until;
-            lending.write_times(conn, account)?;
-        }
+        save_recall(txn, name, head.recall_until)?;
     }
     failpoint!("update_in_transaction");
     Ok(answer)

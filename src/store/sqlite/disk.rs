@@ -126,7 +126,7 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::super::super::data_version::DATA_VERSION;
+    use super::super::super::data_version::BASE_VERSION;
     use super::super::SqliteStore;
     use super::super::schema::{self, BUSY_TIMEOUT};
     use super::*;
@@ -162,6 +162,6 @@ mod tests {
         assert!(store.balances(&account).await.expect("an answer").is_some());
         let version = "user_version";
         let found = beside.pragma_query_value(None, version, |row| row.get::<_, u32>(0));
-        assert_eq!(found.expect("one"), DATA_VERSION, "the new log has forgotten it");
+        assert_eq!(found.expect("one"), BASE_VERSION, "the new log has forgotten it");
     }
 }

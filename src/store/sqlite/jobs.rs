@@ -204,6 +204,7 @@ fn place_job(
         wanted: order.quote.wanted,
         least: order.quote.least,
         lease_ms: order.lease_ms,
+        key: order.job.key_id,
     };
     match holds::apply_operation(txn, account, &hold)? {
         Outcome::Held(_) | Outcome::HoldExists { open: true, .. } => {}
@@ -211,6 +212,10 @@ fn place_job(
         Outcome::Insufficient(available) => {
             return Ok(Ok(Some(PlaceResult::Insufficient(available))));
         }
+        Outcome::BudgetExceeded { window, left } => {
+            return Ok(Ok(Some(PlaceResult::BudgetExceeded { window, left })));
+        }
+        Outcome::BudgetInUse(room) => return Ok(Ok(Some(PlaceResult::BudgetInUse(room)))),
         Outcome::NoAccount => return Ok(Ok(Some(PlaceResult::NoAccount))),
         _ => return Ok(Err(id_already_used(id))),
     }

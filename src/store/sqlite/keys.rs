@@ -1,8 +1,11 @@
-//! API keys in a table.
+//! API keys in two tables: those that a budget is about are apart.
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
-use crate::ledger::{AccountName, KeyHash, KeyRecord, Unavailable};
+use crate::ledger::{AccountName, BudgetOwner, KeyHash, KeyRecord, Unavailable};
+
+/// The tables, the one of unrestricted keys first.
+const TABLES: [&str; 2] = ["access_key", "restricted_key"];
 
 /// Adds an API key, or returns why it could not: its account does not exist, or its prefix is
 /// taken. That is not a failure of the transaction, which has operations of other callers as well.
@@ -11,11 +14,23 @@ pub(super) fn add(
     hash: KeyHash,
     record: &KeyRecord,
 ) -> rusqlite::Result<Result<(), Unavailable>> {
-    let mut insert = c.prepare_cached(
-        "INSERT INTO access_key (hash, account, prefix, created_at)
-         VALUES (?, (SELECT id FROM account WHERE name = ?), ?, ?)",
-    )?;
     let name = record.account.as_str();
+    let mut budgets = c.prepare_cached(
+        "SELECT 1 FROM budget JOIN account ON account.id = budget.account
+         WHERE name = ?1 AND owner IN (?2, ?3)",
+    )?;
+    let own = BudgetOwner::Account.to_string();
+    let of_key = BudgetOwner::Key(record.id).to_string();
+    let is_restricted = budgets.exists(params![name, own, of_key])?;
+    let [table, other] = if is_restricted { [TABLES[1], TABLES[0]] } else { TABLES };
+    let mut taken = c.prepare_cached(&format!("SELECT 1 FROM {other} WHERE prefix = ?"))?;
+    if taken.exists([&record.prefix])? {
+        return Ok(Err(Unavailable(format!("the prefix {} is taken", record.prefix))));
+    }
+    let mut insert = c.prepare_cached(&format!(
+        "INSERT INTO {table} (hash, account, prefix, created_at)
+         VALUES (?, (SELECT id FROM account WHERE name = ?), ?, ?)"
+    ))?;
     match insert.execute(params![&hash.0[..], name, record.prefix, record.created_at]) {
         Ok(_) => Ok(Ok(())),
         Err(why) if why.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
@@ -25,37 +40,79 @@ pub(super) fn add(
     }
 }
 
+/// All keys, as a table that a query selects from.
+const ALL_KEYS: &str = "(SELECT * FROM access_key UNION ALL SELECT * FROM restricted_key)";
+
 pub(super) fn find(c: &Connection, hash: KeyHash) -> rusqlite::Result<Option<KeyRecord>> {
-    let mut select = c.prepare_cached(
-        "SELECT name, prefix, created_at, revoked_at FROM access_key
-         JOIN account ON account.id = access_key.account WHERE hash = ?",
-    )?;
-    Ok(select.query_row([&hash.0[..]], read_key_record).optional()?.flatten())
+    for table in TABLES {
+        let mut select = c.prepare_cached(&format!(
+            "SELECT name, prefix, created_at, revoked_at, hash FROM {table}
+             JOIN account ON account.id = account WHERE hash = ?"
+        ))?;
+        let found = select.query_row([&hash.0[..]], read_key_record).optional()?;
+        if found.is_some() {
+            return Ok(found.flatten());
+        }
+    }
+    Ok(None)
 }
 
 pub(super) fn list(c: &Connection, name: &AccountName) -> rusqlite::Result<Vec<KeyRecord>> {
-    let mut select = c.prepare_cached(
-        "SELECT name, prefix, created_at, revoked_at FROM access_key
-         JOIN account ON account.id = access_key.account WHERE name = ?
-         ORDER BY created_at, prefix",
-    )?;
+    let mut select = c.prepare_cached(&format!(
+        "SELECT name, prefix, created_at, revoked_at, hash FROM {ALL_KEYS}
+         JOIN account ON account.id = account WHERE name = ? ORDER BY created_at, prefix"
+    ))?;
     let records = select.query_map([name.as_str()], read_key_record)?;
     records.filter_map(Result::transpose).collect()
 }
 
 pub(super) fn revoke(c: &Connection, prefix: &str, at: i64) -> rusqlite::Result<bool> {
-    let mut update = c.prepare_cached(
-        "UPDATE access_key SET revoked_at = coalesce(revoked_at, ?) WHERE prefix = ?",
-    )?;
-    Ok(update.execute(params![at, prefix])? == 1)
+    for table in TABLES {
+        let mut update = c.prepare_cached(&format!(
+            "UPDATE {table} SET revoked_at = coalesce(revoked_at, ?) WHERE prefix = ?"
+        ))?;
+        if update.execute(params![at, prefix])? == 1 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Moves the keys that a budget is about to where a version of the program that knows no budgets
+/// does not find them.
+pub(super) fn restrict(c: &Connection, account: i64, owner: BudgetOwner) -> rusqlite::Result<()> {
+    let mut select = c.prepare_cached("SELECT hash FROM access_key WHERE account = ?")?;
+    let hashes = select.query_map([account], |row| row.get::<_, [u8; 32]>(0))?;
+    let hashes: Vec<[u8; 32]> = hashes.collect::<rusqlite::Result<_>>()?;
+    for hash in hashes {
+        let is_meant = match owner {
+            BudgetOwner::Account => true,
+            BudgetOwner::Key(key) => KeyHash(hash).key_id() == key,
+        };
+        if is_meant {
+            c.prepare_cached("INSERT INTO restricted_key SELECT * FROM access_key WHERE hash = ?")?
+                .execute([&hash[..]])?;
+            c.prepare_cached("DELETE FROM access_key WHERE hash = ?")?.execute([&hash[..]])?;
+        }
+    }
+    Ok(())
 }
 
 fn read_key_record(row: &Row<'_>) -> rusqlite::Result<Option<KeyRecord>> {
     let Some(account) = AccountName::parse(&row.get::<_, String>(0)?) else { return Ok(None) };
     Ok(Some(KeyRecord {
+        id: KeyHash(row.get(4)?).key_id(),
         account,
         prefix: row.get(1)?,
         created_at: row.get(2)?,
         revoked_at: row.get(3)?,
     }))
+}
+
+/// Returns the record of the API key that is listed under a prefix, in whichever table it is.
+pub(super) fn find_by_prefix(c: &Connection, prefix: &str) -> rusqlite::Result<Option<KeyRecord>> {
+    let query = format!("SELECT hash FROM {ALL_KEYS} WHERE prefix = ?");
+    let mut select = c.prepare_cached(&query)?;
+    let hash = select.query_row([prefix], |row| row.get::<_, [u8; 32]>(0)).optional()?;
+    hash.map_or(Ok(None), |hash| find(c, KeyHash(hash)))
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior};
 
-use super::super::data_version::{DATA_VERSION, version_fault};
+use super::super::data_version::{BASE_VERSION, version_fault};
 use super::kept_bytes;
 
 /// How long a connection waits for another process that writes.
@@ -120,7 +120,71 @@ CREATE TABLE IF NOT EXISTS allotment_call (
     PRIMARY KEY (account, allotment, call)
 ) STRICT, WITHOUT ROWID;
 
+-- What the cost of calls of allotments counts in, of those of the table above that count in any
+-- window.
+CREATE TABLE IF NOT EXISTS allotment_call_budget (
+    account   INTEGER NOT NULL REFERENCES account,
+    allotment TEXT    NOT NULL,
+    call      TEXT    NOT NULL,
+    key_id    INTEGER,
+    windows   TEXT    NOT NULL,
+    PRIMARY KEY (account, allotment, call)
+) STRICT, WITHOUT ROWID;
+
+-- What an allotment may hold in each window. It counts as lent and held there.
+CREATE TABLE IF NOT EXISTS allotment_slice (
+    account   INTEGER NOT NULL REFERENCES account,
+    allotment TEXT    NOT NULL,
+    window    TEXT    NOT NULL,
+    amount    INTEGER NOT NULL CHECK (amount > 0),
+    PRIMARY KEY (account, allotment, window)
+) STRICT, WITHOUT ROWID;
+
+-- The limits of budgets. owner: 'account', or 'key:' and the id of a key. most is null if the limit
+-- was removed: the windows count on.
+CREATE TABLE IF NOT EXISTS budget (
+    account INTEGER NOT NULL REFERENCES account,
+    owner   TEXT    NOT NULL,
+    kind    TEXT    NOT NULL CHECK (kind IN ('hour', 'day', 'week', 'month', 'total')),
+    most    INTEGER CHECK (most >= 0),
+    PRIMARY KEY (account, owner, kind)
+) STRICT, WITHOUT ROWID;
+
+-- What is used of the windows of budgets.
+CREATE TABLE IF NOT EXISTS budget_window (
+    account INTEGER NOT NULL REFERENCES account,
+    owner   TEXT    NOT NULL,
+    kind    TEXT    NOT NULL,
+    start   INTEGER NOT NULL,
+    spent   INTEGER NOT NULL CHECK (spent >= 0),
+    held    INTEGER NOT NULL CHECK (held >= 0),
+    lent    INTEGER NOT NULL CHECK (lent BETWEEN 0 AND held),
+    PRIMARY KEY (account, owner, kind, start)
+) STRICT, WITHOUT ROWID;
+
+-- What a hold counts in, if it counts in any window, as long as it is open, or may be charged late.
+-- is_held: whether it counts as held there. It still does after a version of the program has ended
+-- it that does not know this table.
+CREATE TABLE IF NOT EXISTS hold_budget (
+    account INTEGER NOT NULL REFERENCES account,
+    id      TEXT    NOT NULL,
+    key_id  INTEGER,
+    windows TEXT    NOT NULL,
+    is_held INTEGER NOT NULL CHECK (is_held IN (0, 1)),
+    PRIMARY KEY (account, id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS access_key (
+    hash       BLOB    NOT NULL PRIMARY KEY CHECK (length(hash) = 32),
+    account    INTEGER NOT NULL REFERENCES account,
+    prefix     TEXT    NOT NULL UNIQUE,
+    created_at INTEGER NOT NULL,
+    revoked_at INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- The keys that a budget is about. A version of the program that knows no budgets does not find
+-- them.
+CREATE TABLE IF NOT EXISTS restricted_key (
     hash       BLOB    NOT NULL PRIMARY KEY CHECK (length(hash) = 32),
     account    INTEGER NOT NULL REFERENCES account,
     prefix     TEXT    NOT NULL UNIQUE,
@@ -296,8 +360,8 @@ pub(super) fn open(
         return Err(fault);
     }
     configure(&connection, busy_wait).map_err(to_message)?;
-    if found < DATA_VERSION {
-        connection.pragma_update(None, version, DATA_VERSION).map_err(to_message)?;
+    if found < BASE_VERSION {
+        connection.pragma_update(None, version, BASE_VERSION).map_err(to_message)?;
     }
     Ok((connection, skip_busy_wait))
 }
@@ -397,6 +461,7 @@ fn enable_wal(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::data_version::DATA_VERSION;
     use super::*;
 
     #[test]
@@ -409,7 +474,7 @@ mod tests {
         let version = |c: &Connection| {
             c.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0)).expect("one")
         };
-        assert_eq!(version(&first), DATA_VERSION);
+        assert_eq!(version(&first), BASE_VERSION);
         first.pragma_update(None, "user_version", DATA_VERSION + 1).expect("written");
         let fault = open(&path, wait).expect_err("refused");
         assert!(fault.starts_with("a later version of tollgate has written it"), "{fault}");

@@ -28,6 +28,26 @@ SELECT name,
            - COALESCE((SELECT SUM(j.written_off) FROM journal AS j WHERE j.account = a.id), 0),
        credit - COALESCE((SELECT SUM(p.amount) FROM payment AS p WHERE p.account = a.id), 0)
   FROM account AS a";
+/// What must be 0 of each window of a budget: the difference between what is lent of it and the
+/// slices of allotments, and between what else is held in it and the holds.
+const WINDOW_DIFFERENCES: &str = "
+WITH named AS (
+    SELECT account, held, lent, owner || '/' || kind || '/' || start AS window
+      FROM budget_window)
+SELECT name,
+       w.lent - COALESCE((SELECT SUM(s.amount) FROM allotment_slice AS s
+                         WHERE s.account = w.account AND s.window = w.window), 0),
+       w.held - w.lent
+           - COALESCE((SELECT SUM(COALESCE(o.held, h.held)) FROM hold_budget AS b
+                         LEFT JOIN open_hold AS o ON o.account = b.account AND o.id = b.id
+                         LEFT JOIN hold AS h ON h.account = b.account AND h.id = b.id
+                        WHERE b.account = w.account AND b.is_held = 1
+                          AND instr(',' || b.windows || ',', ',' || w.window || ',') > 0), 0)
+  FROM named AS w JOIN account AS a ON a.id = w.account";
+/// What the numbers of a row of [`WINDOW_DIFFERENCES`] are about.
+const COMPARED_IN_WINDOWS: [&str; 2] =
+    ["what is lent of a budget and its slices", "what is held in a budget and its holds"];
+
 /// What the numbers of a row of [`DIFFERENCES`] are about.
 const COMPARED: [&str; 4] = [
     "the credit and the balances",
@@ -139,7 +159,8 @@ pub(in crate::store) fn check_copy(path: &Path) -> Result<CheckedCopy, String> {
     let store_id = store_id.map_err(to_message)?;
     let accounts = compare_books(&copy).map_err(to_message)?;
     let count = accounts.len();
-    let faults: Vec<String> = accounts.into_iter().flatten().collect();
+    let windows = compare_windows(&copy).map_err(to_message)?;
+    let faults: Vec<String> = accounts.into_iter().chain(windows).flatten().collect();
     if !faults.is_empty() {
         return Err(format!("the books do not add up: {}", faults.join("; ")));
     }
@@ -161,13 +182,25 @@ fn read_data_version(connection: &Connection) -> rusqlite::Result<u32> {
 /// Returns for each account what does not add up.
 fn compare_books(connection: &Connection) -> rusqlite::Result<Vec<Vec<String>>> {
     let mut select = connection.prepare(DIFFERENCES)?;
-    select.query_map([], compare_account)?.collect()
+    let accounts = select.query_map([], |row| read_differences(row, &COMPARED))?;
+    accounts.collect()
 }
 
-fn compare_account(row: &Row<'_>) -> rusqlite::Result<Vec<String>> {
+/// Returns for each window of a budget what does not add up.
+fn compare_windows(connection: &Connection) -> rusqlite::Result<Vec<Vec<String>>> {
+    let has_budgets = "SELECT 1 FROM sqlite_schema WHERE name = 'budget_window'";
+    if !connection.prepare(has_budgets)?.exists([])? {
+        return Ok(Vec::new());
+    }
+    let mut select = connection.prepare(WINDOW_DIFFERENCES)?;
+    let windows = select.query_map([], |row| read_differences(row, &COMPARED_IN_WINDOWS))?;
+    windows.collect()
+}
+
+fn read_differences(row: &Row<'_>, compared: &[&str]) -> rusqlite::Result<Vec<String>> {
     let name: String = row.get(0)?;
     let mut faults = Vec::new();
-    for (index, compared) in (1_usize..).zip(COMPARED) {
+    for (index, compared) in (1_usize..).zip(compared) {
         let difference: i64 = row.get(index)?;
         if difference != 0 {
             faults.push(format!("{compared} of '{name}' differ by {difference} nano-USD"));
@@ -233,6 +266,22 @@ mod tests {
         let why = check_copy(&copy).expect_err("a payment is missing");
         let told = "the credit and the payments of 'a' differ by 5000000000 nano-USD";
         assert!(why.contains(told), "{why}");
+        change(
+            "INSERT INTO payment (account, tx, amount, at) VALUES (1, 't', 5000000000, 1);
+             INSERT INTO budget_window (account, owner, kind, start, spent, held, lent)
+             VALUES (1, 'account', 'total', 0, 9, 12, 5);
+             INSERT INTO allotment_slice VALUES (1, 'x', 'account/total/0', 3);
+             INSERT INTO hold_budget VALUES (1, 'open', 7, 'account/total/0', 1),
+                                            (1, 'other', 7, 'account/total/1', 1),
+                                            (1, 'ended', 7, 'account/total/0', 0);
+             INSERT INTO open_hold (account, id, wanted, least, held, lease_until)
+             VALUES (1, 'open', 4, 4, 4, 1), (1, 'other', 4, 4, 4, 1), (1, 'ended', 4, 4, 4, 1)",
+        );
+        let why = check_copy(&copy).expect_err("windows are wrong");
+        let told = "the books do not add up: what is lent of a budget and its slices of 'a' differ \
+                    by 2 nano-USD; what is held in a budget and its holds of 'a' differ by 3 \
+                    nano-USD";
+        assert_eq!(why, told);
         change("PRAGMA user_version = 1000000");
         let why = check_copy(&copy).expect_err("a later version");
         assert!(why.starts_with("a later version of tollgate has written it"), "{why}");

@@ -10,11 +10,13 @@ use std::collections::HashMap;
 use rusqlite::Connection;
 
 use super::accounts::{self, AccountRow};
+use super::budget_rows::BudgetRows;
 use super::cache_entries;
 use super::lending::Lending;
 use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
-use crate::ledger::account::{Balances, HoldRecord, HoldState, Posting};
+use crate::ledger::account::Balances;
+use crate::ledger::prepaid::records::{DirectHold, DirectHoldState, JournalRecord};
 
 /// At most this many rows are cached from one transaction to the next.
 const CACHED_ROWS_MAX: usize = 10_000;
@@ -29,6 +31,8 @@ pub(super) struct RowCache {
     /// An upper bound of the number of an account's cache entries in a namespace: entries that were
     /// replaced or purged may still be counted.
     note_counts: HashMap<(AccountName, Namespace), usize>,
+    /// Whether any account has, or had, a budget; `None` if it was not read yet.
+    has_budgets: Option<bool>,
     /// SQLite's `data_version` when the rows were read. It changes when another connection writes.
     data_version: i64,
 }
@@ -41,8 +45,10 @@ struct CachedRow {
     last_seq: Option<i64>,
     /// What is lent of the account; `None` if it was not read yet.
     lending: Option<Lending>,
+    /// The budgets of the account; `None` if they were not read yet.
+    budgets: Option<BudgetRows>,
     /// Open holds by id, as far as they were placed or changed recently.
-    open_holds: HashMap<String, HoldRecord>,
+    open_holds: HashMap<String, DirectHold>,
 }
 
 impl RowCache {
@@ -85,24 +91,24 @@ impl WriteTxn<'_> {
     ) -> rusqlite::Result<Option<&AccountRow>> {
         if !self.row_cache.by_name.contains_key(name) {
             let Some(row) = accounts::find(self.conn, name)? else { return Ok(None) };
-            let (is_dirty, last_seq, lending) = (false, None, None);
+            let (is_dirty, last_seq, lending, budgets) = (false, None, None, None);
             let open_holds = HashMap::new();
-            let cached = CachedRow { row, is_dirty, last_seq, lending, open_holds };
+            let cached = CachedRow { row, is_dirty, last_seq, lending, budgets, open_holds };
             self.row_cache.by_name.insert(name.clone(), cached);
         }
         Ok(self.row_cache.by_name.get(name).map(|r| &r.row))
     }
 
     /// Returns an open hold from the cache; `None` if it is not cached.
-    pub(super) fn cached_hold(&self, name: &AccountName, id: &str) -> Option<&HoldRecord> {
+    pub(super) fn cached_hold(&self, name: &AccountName, id: &str) -> Option<&DirectHold> {
         self.row_cache.by_name.get(name)?.open_holds.get(id)
     }
 
     /// Puts a hold into the cache as it was written, if it is open, else removes it. The account's
     /// row must be cached.
-    pub(super) fn cache_hold(&mut self, name: &AccountName, id: &str, record: &HoldRecord) {
+    pub(super) fn cache_hold(&mut self, name: &AccountName, id: &str, record: &DirectHold) {
         let Some(cached) = self.row_cache.by_name.get_mut(name) else { return };
-        if matches!(record.state, HoldState::Open { .. }) {
+        if matches!(record.state, DirectHoldState::Open { .. }) {
             cached.open_holds.insert(id.to_owned(), record.clone());
         } else {
             cached.open_holds.remove(id);
@@ -174,20 +180,58 @@ impl WriteTxn<'_> {
         let Some(cached) = self.row_cache.by_name.get_mut(name) else { return Ok(None) };
         if cached.lending.is_none() {
             cached.lending = Some(Lending::read(self.conn, cached.row.id)?);
+            // That may have given back what an older version has left in windows.
+            cached.budgets = None;
         }
         Ok(cached.lending.as_mut())
     }
 
-    /// Appends a charge to the journal of an account whose row is cached.
-    pub(super) fn append_posting(
+    /// Whether no account of the store has, or had, a budget.
+    pub(super) fn has_no_budgets(&mut self) -> rusqlite::Result<bool> {
+        let has_budgets = match self.row_cache.has_budgets {
+            Some(known) => known,
+            None => self.conn.prepare_cached("SELECT 1 FROM budget LIMIT 1")?.exists([])?,
+        };
+        self.row_cache.has_budgets = Some(has_budgets);
+        Ok(!has_budgets)
+    }
+
+    /// Returns the row id of an account and its budgets; `None` if there is no such account, or no
+    /// account has a budget.
+    pub(super) fn budgets(
         &mut self,
         name: &AccountName,
-        posting: &Posting,
+    ) -> rusqlite::Result<Option<(i64, &mut BudgetRows)>> {
+        if self.has_no_budgets()? {
+            return Ok(None);
+        }
+        self.account_row(name)?;
+        let Some(cached) = self.row_cache.by_name.get_mut(name) else { return Ok(None) };
+        let account = cached.row.id;
+        if cached.budgets.is_none() {
+            cached.budgets = Some(BudgetRows::read(self.conn, account)?);
+        }
+        Ok(cached.budgets.as_mut().map(|budgets| (account, budgets)))
+    }
+
+    /// Forgets the budgets of an account that are cached, since one has changed.
+    pub(super) fn forget_budgets(&mut self, name: &AccountName) {
+        self.row_cache.has_budgets = None;
+        if let Some(cached) = self.row_cache.by_name.get_mut(name) {
+            cached.budgets = None;
+        }
+    }
+
+    /// Appends a line to the journal of an account whose row is cached.
+    pub(super) fn append_line(
+        &mut self,
+        name: &AccountName,
+        line: &JournalRecord,
     ) -> rusqlite::Result<()> {
         let last = self.last_seq(name)?;
         let Some(cached) = self.row_cache.by_name.get_mut(name) else { return Ok(()) };
         let account = cached.row.id;
-        accounts::append_posting(self.conn, account, last + 1, posting)?;
+        accounts::append_line(self.conn, account, last + 1, line)?;
         cached.last_seq = Some(last + 1);
         Ok(())
     }

@@ -1,9 +1,13 @@
 //! What happens in the lives of gateways.
 
 use proptest::prelude::*;
+use tollgate::ledger::{BudgetOwner, KeyId, WindowKind};
 
 /// How many gateways a life has.
 pub(super) const GATEWAYS: usize = 2;
+
+/// The keys of the calls. One is too large for a double.
+pub(super) const KEYS: [KeyId; 2] = [KeyId(1), KeyId((1 << 62) + 1)];
 
 /// The amounts of a life are multiples of one of these. With the third, balances go beyond 2^53;
 /// with the last, what is lent and what calls cost does, too. As many payments as a life has events
@@ -24,6 +28,11 @@ pub(super) struct Life {
 pub(super) enum Event {
     Pay(i64),
     Hold(i64),
+    /// A call of a key begins.
+    KeyHold {
+        key: KeyId,
+        amount: i64,
+    },
     Extend {
         which: usize,
         wanted: i64,
@@ -70,13 +79,33 @@ pub(super) enum Event {
     DirectVoid {
         id: u8,
     },
+    SetBudget {
+        owner: BudgetOwner,
+        kind: WindowKind,
+        limit: Option<i64>,
+    },
 }
 
 /// Random lives.
 pub(super) fn lives() -> impl Strategy<Value = Life> {
     let factor = prop::sample::select(FACTORS.to_vec());
+    // Most budgets are there before the first call.
+    let budgets = prop::collection::vec((0..GATEWAYS, budget()), 0..=4);
     let events = prop::collection::vec(event(), 1..=80);
-    (factor, events).prop_map(|(factor, events)| Life { factor, events })
+    (factor, budgets, events).prop_map(|(factor, mut events, rest)| {
+        events.extend(rest);
+        Life { factor, events }
+    })
+}
+
+/// A budget of the account or of a key: so small that it decides, or larger than all credit.
+fn budget() -> impl Strategy<Value = Event> {
+    let [one, other] = KEYS.map(BudgetOwner::Key);
+    let owner = prop::sample::select(vec![BudgetOwner::Account, one, other]);
+    let kind = prop::sample::select(WindowKind::ALL.to_vec());
+    let limit = prop_oneof![3 => 0..=400i64, 3 => 400..=4_000i64, 1 => Just(90_000i64)];
+    (owner, kind, prop::option::weighted(0.85, limit))
+        .prop_map(|(owner, kind, limit)| Event::SetBudget { owner, kind, limit })
 }
 
 fn event() -> impl Strategy<Value = (usize, Event)> {
@@ -84,9 +113,11 @@ fn event() -> impl Strategy<Value = (usize, Event)> {
     let amount = || prop_oneof![3 => 0..=40i64, 1 => 0..=400i64];
     let free = || prop_oneof![1 => Just(0), 4 => 0..=300i64];
     let id = || 0..3u8;
+    let key = || prop::sample::select(KEYS.to_vec());
     let event = prop_oneof![
         2 => (0..=3_000i64).prop_map(Event::Pay),
-        8 => amount().prop_map(Event::Hold),
+        4 => amount().prop_map(Event::Hold),
+        6 => (key(), amount()).prop_map(|(key, amount)| Event::KeyHold { key, amount }),
         2 => (which(), amount()).prop_map(|(which, wanted)| Event::Extend { which, wanted }),
         3 => (which(), amount()).prop_map(|(which, charge)| Event::Checkpoint { which, charge }),
         5 => (which(), amount()).prop_map(|(which, charge)| Event::End { which, charge }),
@@ -102,6 +133,7 @@ fn event() -> impl Strategy<Value = (usize, Event)> {
         1 => (id(), amount()).prop_map(|(id, wanted)| Event::DirectExtend { id, wanted }),
         2 => (id(), amount()).prop_map(|(id, charge)| Event::DirectSettle { id, charge }),
         1 => id().prop_map(|id| Event::DirectVoid { id }),
+        1 => budget(),
     ];
     (0..GATEWAYS, event)
 }

@@ -7,18 +7,22 @@ use std::time::Duration;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::prepaid::allotment::{expire_allotment, update_allotment};
 use tollgate::ledger::prepaid::answer::{AccountStep, LedgerAnswer};
-use tollgate::ledger::prepaid::direct::{self, DirectHoldRequest};
+use tollgate::ledger::prepaid::direct;
 use tollgate::ledger::prepaid::local::LocalAllotment;
 use tollgate::ledger::prepaid::local::holds::{LocalAnswer, NumberedEnd};
 use tollgate::ledger::prepaid::local::messages::AllotmentLoad;
-use tollgate::ledger::prepaid::records::{Allotment, AllotmentId, CallEnd, PrepaidAccount};
-use tollgate::ledger::prepaid::transfer;
+use tollgate::ledger::prepaid::operations::{AppliedOperation, apply_operation, budget_uses};
+use tollgate::ledger::prepaid::records::{
+    Allotment, AllotmentId, CallEnd, DirectHold, DirectHoldState, PrepaidAccount,
+};
 use tollgate::ledger::prepaid::update::AllotmentUpdate;
-use tollgate::ledger::{AccountName, Operation, Outcome};
+use tollgate::ledger::prepaid::window::WindowUse;
+use tollgate::ledger::prepaid::{settings, transfer};
+use tollgate::ledger::{AccountName, BudgetOwner, KeyId, Operation, Outcome, WindowKind};
 use tollgate::money::Money;
 
 use super::super::script::{LONG_MS, now as unix_ms};
-use super::events::{Event, GATEWAYS};
+use super::events::{Event, GATEWAYS, KEYS};
 use super::lending_stores::LendingStore;
 
 /// The clocks of the store and of the pure machine are read this close to each other, in ms.
@@ -30,44 +34,12 @@ pub(super) fn nano(amount: i64) -> Money {
     Money::from_nano(amount).expect("not negative")
 }
 
-/// Lets the pure machine do an operation of today's ledger.
-fn apply_purely(pure: &PrepaidAccount, op: &Operation, now: i64) -> AccountStep {
-    match op.clone() {
-        Operation::Credit { tx, amount } => transfer::add_payment(pure, &tx, amount, now),
-        Operation::Hold { id, wanted, least, lease_ms } => {
-            let (key, rates) = (None, Vec::new());
-            let request = DirectHoldRequest { id, key, wanted, least, rates, lease_ms };
-            direct::place_hold(pure, &request, now)
-        }
-        Operation::Extend { id, wanted } => direct::extend_hold(pure, &id, wanted, now),
-        Operation::Settle { id, charge, line, .. } => {
-            direct::settle_hold(pure, &id, charge, &line, None, &[], now)
-        }
-        Operation::Void { id } => direct::void_hold(pure, &id, now),
-        other => panic!("{other:?} is not tried here"),
-    }
-}
-
-/// What today's ledger calls an answer of the next one.
-fn outcome_of(answer: LedgerAnswer, available: Money) -> Outcome {
-    match answer {
-        LedgerAnswer::Done => Outcome::Done,
-        LedgerAnswer::AlreadyDone => Outcome::AlreadyDone,
-        LedgerAnswer::Conflict => Outcome::Conflict,
-        LedgerAnswer::Held { held, .. } => Outcome::Held(held),
-        LedgerAnswer::HeldInPart { held } => Outcome::HeldInPart(held),
-        LedgerAnswer::HoldExists { held, open, .. } => Outcome::HoldExists { held, open },
-        LedgerAnswer::Insufficient { available } => Outcome::Insufficient(available),
-        LedgerAnswer::HeldElsewhere => Outcome::Insufficient(available),
-        LedgerAnswer::Wait => Outcome::Wait,
-        LedgerAnswer::Tombstoned => Outcome::Tombstoned,
-        LedgerAnswer::Posted { amount, written_off, .. } => Outcome::Posted { amount, written_off },
-        LedgerAnswer::AlreadyPosted(amount) => Outcome::AlreadyPosted(amount),
-        LedgerAnswer::Voided => Outcome::Voided,
-        LedgerAnswer::HoldEnded => Outcome::HoldEnded,
-        LedgerAnswer::UnknownHold => Outcome::UnknownHold,
-        other => panic!("{other:?} has no outcome"),
-    }
+/// Lets the pure machine do an operation.
+fn apply_purely(pure: &PrepaidAccount, op: &Operation, now: i64) -> AppliedOperation {
+    let Operation::Credit { tx, amount } = op else { return apply_operation(pure, op, now) };
+    let AccountStep { answer, changes } = transfer::add_payment(pure, tx, *amount, now);
+    assert_eq!(answer, LedgerAnswer::Done, "{op:?}");
+    AppliedOperation { outcome: Outcome::Done, changes }
 }
 
 /// A gateway, with what its log of ends has.
@@ -142,13 +114,13 @@ impl<'s> Pair<'s> {
         answer
     }
 
-    /// Does an operation of today's ledger on both.
+    /// Does an operation on both.
     pub(super) async fn submit(&mut self, op: Operation) -> Outcome {
         self.settle_recall().await;
-        let head = &self.pure.head;
-        let (available, recall_until) = (head.balances.available, head.recall_until);
-        let step = apply_purely(&self.pure, &op, unix_ms());
-        let expected = outcome_of(self.commit(step), available);
+        let recall_until = self.pure.head.recall_until;
+        let AppliedOperation { outcome: expected, changes } =
+            apply_purely(&self.pure, &op, unix_ms());
+        self.pure.commit(changes);
         let outcome = self.store.ledger().submit(&self.account, op.clone()).await;
         assert_eq!(outcome.as_ref(), Ok(&expected), "{op:?}");
         self.adopt_recall(recall_until);
@@ -167,6 +139,15 @@ impl<'s> Pair<'s> {
         {
             assert!((stored.lent_at - pure.lent_at).abs() < APART_MAX_MS);
             pure.lent_at = stored.lent_at;
+            // No store has a revision yet.
+            pure.revision = stored.revision;
+            for (window, slice) in &mut pure.slices {
+                let Some(stored) = stored.slices.get(window) else { continue };
+                let apart = slice.for_ms.zip(stored.for_ms).map(|(a, b)| (a - b).abs());
+                if apart.is_some_and(|apart| apart < APART_MAX_MS) {
+                    slice.for_ms = stored.for_ms;
+                }
+            }
         }
         assert_eq!(answer, expected, "{update:?}");
         self.adopt_recall(recall_until);
@@ -176,7 +157,9 @@ impl<'s> Pair<'s> {
     /// Makes the next update of a gateway, which would like to have so much free.
     pub(super) fn next_update(&mut self, at: usize, free: i64) -> AllotmentUpdate {
         let quote = if free == 0 { Money::ZERO } else { self.money(5) };
-        let load = AllotmentLoad { free: self.money(free), quote, ..AllotmentLoad::default() };
+        let free = self.money(free);
+        let keys = KEYS.into_iter().map(|key| (key, free)).collect();
+        let load = AllotmentLoad { free, quote, keys, ..AllotmentLoad::default() };
         self.gateways[at].local.next_update(&load, unix_ms()).expect("an update")
     }
 
@@ -223,6 +206,10 @@ impl<'s> Pair<'s> {
                 let update = self.next_update(at, free);
                 self.send(update).await;
             }
+            Event::SetBudget { owner, kind, limit } => {
+                let limit = limit.map(|limit| self.money(limit));
+                self.set_budget(owner, kind, limit).await;
+            }
             Event::Kill => self.kill(at).await,
             Event::Expire => self.expire(at).await,
             Event::DirectHold { .. }
@@ -233,19 +220,32 @@ impl<'s> Pair<'s> {
         }
     }
 
+    /// Sets or removes the limit of a budget on both.
+    async fn set_budget(&mut self, owner: BudgetOwner, kind: WindowKind, limit: Option<Money>) {
+        self.settle_recall().await;
+        let step = settings::set_budget(&self.pure, owner, kind, limit, unix_ms());
+        self.commit(step);
+        let is_set = self.store.ledger().set_budget(&self.account, owner, kind, limit).await;
+        assert_eq!(is_set, Ok(true), "{owner} {kind:?} {limit:?}");
+    }
+
+    /// A call begins at a gateway, if it has the money and the budgets free.
+    fn begin(&mut self, at: usize, key: Option<KeyId>, amount: Money) {
+        self.made += 1;
+        let (call, now) = (format!("call{}", self.made), unix_ms());
+        let Gateway { local, open, .. } = &mut self.gateways[at];
+        if local.hold(&call, key, amount, &[], now).expect("a sum") == LocalAnswer::Held {
+            open.push(call);
+        }
+    }
+
     fn happen_in_memory(&mut self, at: usize, event: Event) {
         let (now, factor) = (unix_ms(), self.factor);
         let money = |amount: i64| nano(amount * factor);
         let Gateway { local, open, .. } = &mut self.gateways[at];
         match event {
-            Event::Hold(amount) => {
-                self.made += 1;
-                let call = format!("call{}", self.made);
-                let held = local.hold(&call, None, money(amount), &[], now).expect("a sum");
-                if held == LocalAnswer::Held {
-                    open.push(call);
-                }
-            }
+            Event::Hold(amount) => self.begin(at, None, money(amount)),
+            Event::KeyHold { key, amount } => self.begin(at, Some(key), money(amount)),
             Event::Extend { which, wanted } => {
                 if let Some(call) = open.get(which) {
                     let _ = local.extend(call, money(wanted), now).expect("a sum");
@@ -283,7 +283,9 @@ impl<'s> Pair<'s> {
         let op = match event {
             Event::DirectHold { id, wanted, least } => {
                 let (wanted, least) = (self.money(wanted.max(least)), self.money(least));
-                Operation::Hold { id: name(id), wanted, least, lease_ms: LONG_MS }
+                // One id is always of one key, and the last of none.
+                let key = KEYS.get(usize::from(id)).copied();
+                Operation::Hold { id: name(id), wanted, least, lease_ms: LONG_MS, key }
             }
             Event::DirectExtend { id, wanted } => {
                 Operation::Extend { id: name(id), wanted: self.money(wanted) }
@@ -362,6 +364,26 @@ impl<'s> Pair<'s> {
         let shown = ledger.balances(&self.account).await.expect("an answer").expect("balances");
         assert_eq!(shown, self.shown(), "{after:?}");
         assert!(shown.is_balanced(), "{after:?}");
+        let budgets = ledger.list_budgets(&self.account).await.expect("budgets");
+        assert_eq!(budgets, budget_uses(&self.pure, unix_ms()), "{after:?}");
+        self.check_windows(after);
+    }
+
+    /// What is held in a window is what the open holds say that count in it, and the slices; what
+    /// is spent is what the journal says.
+    fn check_windows(&self, after: &dyn Debug) {
+        let is_open = |h: &&DirectHold| matches!(h.state, DirectHoldState::Open { .. });
+        for (id, WindowUse { spent, held, lent }) in &self.pure.windows {
+            let holds = self.pure.holds.values().filter(is_open);
+            let holds = holds.filter(|hold| hold.windows.contains(id)).map(|hold| hold.held);
+            let slices = self.pure.allotments.values().filter_map(|a| a.slices.get(id).copied());
+            let lines = self.pure.journal.iter().filter(|line| line.windows.contains(id));
+            let direct: i64 = holds.map(Money::nano).sum();
+            let in_slices: i64 = slices.map(Money::nano).sum();
+            let charged: i64 = lines.map(|line| line.amount.nano()).sum();
+            let told = (spent.nano(), held.nano(), lent.nano());
+            assert_eq!(told, (charged, direct + in_slices, in_slices), "{id} after {after:?}");
+        }
     }
 
     /// The balances as people are shown them: what gateways have free counts as available.
@@ -403,6 +425,8 @@ impl<'s> Pair<'s> {
         }
         let lent = self.pure.allotments.values().map(|a| a.drawn.total().expect("a sum").nano());
         assert_eq!(lent.sum::<i64>(), 0, "nothing stays lent");
+        let lent = self.pure.windows.values().map(|used| used.lent.nano());
+        assert_eq!(lent.sum::<i64>(), 0, "nothing stays lent of a budget");
     }
 
     fn had_checkpoint(&self, call: &str) -> bool {

@@ -158,9 +158,18 @@ async fn what_was_announced_long_ago_is_not_placed_any_more() {
     let keys = "account hold:a open video:a video-body:a video-keys videos videos-open ";
     let keys: Vec<_> = keys.split(' ').map(|key| format!("tollgate:{{ada}}:{key}")).collect();
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-    let parts = ["prelude", "holding", "videos/record", "storage/prelude", "videos/place"];
+    let parts = [
+        "prelude",
+        "allotments/amounts",
+        "windows",
+        "allotments/recall",
+        "holding",
+        "videos/record",
+        "storage/prelude",
+        "videos/place",
+    ];
     let before = hand.says::<u64>(&["DBSIZE"]);
-    let mut args = ["a", "10", "10", "60000", "1", "9", "k", "queued", "{}", "body"];
+    let mut args = ["a", "10", "10", "60000", "1", "9", "k", "queued", "{}", "body", ""];
     assert_eq!(hand.runs(&parts, &keys, &args), ["late"]);
     assert_eq!(hand.says::<u64>(&["DBSIZE"]), before);
     assert_eq!(balances(&*hand.nodes[0].ledger, &hand.account).await.held, Money::ZERO);
@@ -371,6 +380,7 @@ async fn an_order_that_sqlite_cannot_write_takes_no_money_and_fails_nobody_else(
             wanted: nano(1),
             least: nano(1),
             lease_ms: LONG_MS,
+            key: None,
         };
         let (bad, good, kept) = tokio::join!(
             one.queue.place_job(bad),

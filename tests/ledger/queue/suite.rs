@@ -77,8 +77,9 @@ async fn a_job_is_placed_with_its_money_once([one, other]: &[OpenStore; 2]) {
         other.queue.place_job(wrong).await.expect_err("another order");
     }
     // So is one whose id is another hold's.
-    let hold =
-        Operation::Hold { id: "b".to_owned(), wanted: nano(1), least: nano(1), lease_ms: LONG_MS };
+    let (id, one_nano) = ("b".to_owned(), nano(1));
+    let (wanted, least, lease_ms) = (one_nano, one_nano, LONG_MS);
+    let hold = Operation::Hold { id, wanted, least, lease_ms, key: None };
     assert_eq!(one.ledger.submit(&account, hold).await, Ok(Outcome::Held(nano(1))));
     other.queue.place_job(order(&account, "b")).await.expect_err("another hold");
     let void = Operation::Void { id: "c".to_owned() };

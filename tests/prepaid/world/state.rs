@@ -147,7 +147,7 @@ fn kind_of(answer: &LedgerAnswer) -> &'static str {
         LedgerAnswer::Insufficient { .. } => "insufficient",
         LedgerAnswer::BudgetExceeded { .. } => "budget exceeded",
         LedgerAnswer::Wait => "wait",
-        LedgerAnswer::HeldElsewhere => "held elsewhere",
+        LedgerAnswer::HeldElsewhere { .. } => "held elsewhere",
         LedgerAnswer::RateLimited { .. } => "rate limited",
         LedgerAnswer::Suspended => "suspended",
         LedgerAnswer::KeyRefused => "key refused",

@@ -130,7 +130,13 @@ async fn a_job_that_could_not_be_settled_is_settled_by_another(
     let id = world.place(json!({})).await;
     world.in_progress(&id).await;
     let allowed = ["~tollgate:{acct}:video*", "~tollgate:{acct}:keys", "~tollgate:{:videos}:*"];
-    let others = ["~tollgate:key:*", "~tollgate:prefix:*", "~tollgate:s*", "~tollgate:{:kept}:*"];
+    let others = [
+        "~tollgate:key:*",
+        "~tollgate:restricted-key:*",
+        "~tollgate:prefix:*",
+        "~tollgate:s*",
+        "~tollgate:{:kept}:*",
+    ];
     let words = ["ACL", "SETUSER", "default", "resetkeys"];
     world.redis().command(&[&words[..], &allowed, &others].concat());
     world.vendor_hears("it", |world| world.sim.videos()[0].is_over()).await;

@@ -281,7 +281,7 @@ impl World {
     /// Makes the hold of a call in memory.
     async fn hold(&self, account: &AccountName, call: &str) {
         for _ in 0..1_000 {
-            if self.book().hold(account, call, nano(100)) {
+            if self.book().hold(account, call, None, nano(100)) {
                 return;
             }
             self.upkeep.send_due().await.expect("an answer");

@@ -1,12 +1,55 @@
--- Places a hold: sets aside as much of `wanted` as is available, but not less than `least`. Nothing
--- changes if the hold exists already.
+-- Places a hold: sets aside as much of `wanted` as is available and as each window has left, but
+-- not less than `least`. Nothing changes if the hold exists already. `key` is the id of the call's
+-- API key, or ''.
 -- Reply: 'held' and the amount; 'hold_exists', its amount and its state; 'insufficient' and what is
---   available; 'conflict' if the hold exists with other amounts; 'tombstoned' if it was voided
---   before; 'wait' if the money is lent, and was called back; or 'no_account'.
--- It comes after recall.lua.
-local function set_aside(account, hold, open, id, wanted, least, lease)
+--   available; 'budget_exceeded', the window and what its limit leaves once nothing is held;
+--   'budget_in_use' and what can be held now; 'conflict' if the hold exists with other amounts;
+--   'tombstoned' if it was voided before; 'wait' if the money or the budget is lent, and was called
+--   back; 'out_of_range'; or 'no_account'.
+-- It comes after windows.lua and recall.lua.
+
+-- Returns the window whose limit does not allow `least` even if nothing is held; nil if there is
+-- none. Of several it is the last one to end: before that the call cannot be made.
+local function find_exceeded(counted, least)
+  local found = nil
+  for _, window in ipairs(counted) do
+    if window.limit and is_below(excess(window.limit, window.spent), least) then
+      if not found or not window.ends or (found.ends and found.ends <= window.ends) then
+        found = window
+      end
+    end
+  end
+  return found
+end
+
+-- Whether each window that has less than `least` left may get something back by a recall.
+local function may_be_returned(counted, least)
+  for _, window in ipairs(counted) do
+    if is_below(left_in(window), least) and not is_below(ZERO, window.lent) then return false end
+  end
+  return true
+end
+
+-- Returns the reply to a hold of which less than `least` can be held.
+local function refuse(account, available, least, counted, room)
+  local needed = to_amount(least)
+  if #counted > 0 then
+    local all = plus(to_amount(available), to_amount(redis.call('HGET', account, 'held')))
+    if is_below(all, needed) then return {'insufficient', available} end
+    local window = find_exceeded(counted, needed)
+    if window then
+      return {'budget_exceeded', window.text, to_digits(excess(window.limit, window.spent))}
+    end
+  end
+  if may_be_returned(counted, needed) and recall(account, least) then return {'wait'} end
+  if less(available, least) then return {'insufficient', available} end
+  return {'budget_in_use', room}
+end
+
+local function set_aside(account, hold, open, id, key, wanted, least, lease)
   if not (is_amount(wanted) and is_amount(least)) then return redis.error_reply('ERR amount') end
-  local available = redis.call('HGET', account, 'available')
+  local balance = redis.call('HMGET', account, 'available', 'has_budgets')
+  local available = balance[1]
   if not available then return {'no_account'} end
   local known = redis.call('HMGET', hold, 'state', 'wanted', 'least', 'held')
   if known[1] then
@@ -14,17 +57,29 @@ local function set_aside(account, hold, open, id, wanted, least, lease)
     if known[2] ~= wanted or known[3] ~= least then return {'conflict'} end
     return {'hold_exists', known[4], known[1]}
   end
-  if less(available, least) then
-    if recall(account, least) then return {'wait'} end
-    return {'insufficient', available}
+  local now, tag = now_ms(), tag_of(account)
+  local texts, counted, room = {}, {}, available
+  if balance[2] then
+    texts = window_texts_at(tag, owners_of(key), now)
+    counted = windows_of(tag, texts)
+    room = to_digits(room_in(counted, to_amount(available)))
   end
+  if less(room, least) then return refuse(account, available, least, counted, room) end
   local held = wanted
-  if less(available, wanted) then held = available end
-  local lease_until = now_ms() + lease
+  if less(room, wanted) then held = room end
+  for _, window in ipairs(counted) do change_held(window, ZERO, to_amount(held)) end
+  if is_out_of_range then return {'out_of_range'} end
+  local lease_until = string.format('%.0f', now + lease)
   subtract(account, 'available', held)
   add(account, 'held', held)
-  redis.call('HSET', hold, 'state', 'open', 'wanted', wanted, 'least', least, 'held', held,
-    'lease_until', string.format('%.0f', lease_until))
-  redis.call('ZADD', open, string.format('%.0f', lease_until), id)
+  local record = {'state', 'open', 'wanted', wanted, 'least', least, 'held', held,
+    'lease_until', lease_until}
+  if #texts > 0 then
+    table.insert(record, 'windows')
+    table.insert(record, table.concat(texts, ','))
+  end
+  redis.call('HSET', hold, unpack(record))
+  redis.call('ZADD', open, lease_until, id)
+  write_windows(now)
   return {'held', held}
 end

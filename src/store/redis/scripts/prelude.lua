@@ -31,6 +31,11 @@ local function difference(scratch, a, b)
   return result
 end
 
+-- Returns the prefix of an account's keys, which contains the hash tag, from the key `account`.
+local function tag_of(account)
+  return string.sub(account, 1, -8)
+end
+
 local function now_ms()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

@@ -6,11 +6,11 @@
 --   none.
 -- Reply: 'voided'; 'already_posted' and the amount, if the hold was charged before; 'search_first'
 --   if it may be forgotten, and then nothing has changed; or 'no_account'.
--- It comes after forgotten.lua.
+-- It comes after windows.lua and forgotten.lua.
 local account, hold, open = KEYS[1], KEYS[2], KEYS[3]
 local id = ARGV[1]
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
-local known = redis.call('HMGET', hold, 'state', 'held', 'posted')
+local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'windows')
 local state = known[1]
 if not state then
   local found = ARGV[2]
@@ -31,5 +31,11 @@ if state == 'open' then
   redis.call('HSET', hold, 'state', 'voided')
   redis.call('PEXPIRE', hold, ENDED_HOLD_TTL_MS)
   redis.call('ZREM', open, id)
+  if known[4] then
+    local now = now_ms()
+    end_in_windows(tag_of(account), known[4], known[2], '0', now)
+    write_windows(now)
+    redis.call('HDEL', hold, 'windows')
+  end
 end
 return {'voided'}

@@ -1,19 +1,16 @@
 -- An allotment and its account while a script works on them: both are read first, changed in
 -- memory, and written at the end, all of it or nothing. It is the machine of
--- src/ledger/prepaid/allotment.rs. It comes after amounts.lua and recall.lua.
+-- src/ledger/prepaid/allotment.rs. It comes after windows.lua, recall.lua and slices.lua.
 --
 -- What an allotment holds is in a record like that of a hold, with the same `state`, `held` and
 -- `lease_until`. So a version of the program that does not know allotments sees a hold with a
 -- lease.
 local account_key, hold_key, open_key, journal_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 -- The calls of the allotment that have checkpoints, or had one that was charged when the allotment
--- ended: 'CHARGE HELD LINE' by the id of the call.
+-- ended: 'CHARGE HELD LINE' by the id of the call; 'CHARGE HELD@WINDOWS LINE' if it counts in some.
 local calls_key = KEYS[5]
 -- The ids of the account's allotments that hold something, or may.
 local allotments_key = KEYS[6]
-local tag = tag_of(account_key)
-local id = ARGV[1]
-local now = now_ms()
 
 -- Whether there are any.
 local has_checkpoints = redis.call('EXISTS', calls_key) == 1
@@ -28,7 +25,7 @@ local notes = {}
 
 local function read_account()
   local known = redis.call('HMGET', account_key, 'available', 'held', 'posted', 'written_off',
-    'lent_out', 'recall_until')
+    'lent_out', 'recall_until', 'has_budgets', 'revision')
   if not known[1] then return nil end
   return {
     available = to_amount(known[1]),
@@ -37,6 +34,8 @@ local function read_account()
     written_off = to_amount(known[4]),
     lent_out = tonumber(known[5] or '0'),
     recall_until = tonumber(known[6] or '0'),
+    has_budgets = known[7] == '1',
+    revision = known[8] or '0',
   }
 end
 
@@ -44,18 +43,20 @@ local function new_allotment(state)
   return {
     state = state, held = ZERO, lease_until = now, lent_at = now, last_seq = 0, last_step = 0,
     needed = ZERO, open_calls = '0', may_be_free = false, tight = false, was_counted = false,
+    slices = {},
   }
 end
 
 -- Reads the allotment; nil if it is unknown. Its state is 'open', 'fenced' or 'ended'.
 local function read_allotment()
   local known = redis.call('HMGET', hold_key, 'state', 'held', 'lease_until', 'lent_at',
-    'last_seq', 'last_step', 'needed', 'open_calls', 'may_be_free', 'tight', 'fenced')
+    'last_seq', 'last_step', 'needed', 'open_calls', 'may_be_free', 'tight', 'fenced', 'has_slices')
   if not known[4] then return nil end
   local allotment = new_allotment('ended')
   allotment.lent_at = tonumber(known[4])
   allotment.last_seq, allotment.last_step = tonumber(known[5]), tonumber(known[6])
   allotment.was_counted = known[9] == '1'
+  if known[12] == '1' then allotment.slices = read_slices() end
   if known[1] == 'open' then
     allotment.state = known[11] == '1' and 'fenced' or 'open'
     allotment.held, allotment.lease_until = to_amount(known[2]), tonumber(known[3])
@@ -64,6 +65,7 @@ local function read_allotment()
   elseif known[1] ~= 'ended' then
     -- A version that does not know allotments has ended it, and charged no checkpoint.
     redis.call('DEL', calls_key)
+    release_slices(allotment)
   end
   return allotment
 end
@@ -79,8 +81,8 @@ local function is_voided(call)
 end
 
 -- Posts a charge, of which `covered` was held. The rest comes from what is available, and then it
--- is written off.
-local function post_charge(account, call, covered, charge, line)
+-- is written off. `texts` names the windows in which it counts.
+local function post_charge(account, call, covered, charge, line, texts)
   local above = minus(charge, covered)
   local paid = smaller(above, account.available)
   local written_off = minus(above, paid)
@@ -91,11 +93,12 @@ local function post_charge(account, call, covered, charge, line)
     account.written_off = plus(account.written_off, written_off)
     table.insert(notes, {'written_off', call, to_digits(written_off)})
   end
+  for _, window in ipairs(parse_windows(tag, texts)) do spend_in(window, charge, now) end
   table.insert(lines, to_digits(charge) .. ' ' .. to_digits(written_off) .. ' ' .. line)
 end
 
 -- Posts the end of a call out of an allotment that is out.
-local function post_end(account, allotment, call, held, charge, line)
+local function post_end(account, allotment, call, held, charge, line, texts)
   if has_checkpoints then table.insert(ended_calls, call) end
   if charge == '' then return end
   -- Whoever was told that the call is void may have made it again.
@@ -104,14 +107,26 @@ local function post_end(account, allotment, call, held, charge, line)
     return
   end
   charge = to_amount(charge)
-  local covered = smaller(smaller(charge, to_amount(held)), allotment.held)
+  local within_hold = smaller(charge, to_amount(held))
+  for _, window in ipairs(parse_windows(tag, texts)) do
+    shrink_slice(allotment, window, within_hold)
+  end
+  local covered = smaller(within_hold, allotment.held)
   allotment.held = minus(allotment.held, covered)
-  post_charge(account, call, covered, charge, line)
+  post_charge(account, call, covered, charge, line, texts)
 end
 
--- Takes the parts of a checkpoint apart.
+local function format_checkpoint(charge, held, line, texts)
+  if texts ~= '' then held = held .. '@' .. texts end
+  return charge .. ' ' .. held .. ' ' .. line
+end
+
+-- Takes the parts of a checkpoint apart: the charge, what was held, the line, the windows.
 local function parse_checkpoint(text)
-  return string.match(text, '^(%d+) (%d+) (.*)$')
+  local charge, held, texts, line = string.match(text, '^(%d+) (%d+)@(%S+) (.*)$')
+  if charge then return charge, held, line, texts end
+  charge, held, line = string.match(text, '^(%d+) (%d+) (.*)$')
+  return charge, held, line, ''
 end
 
 -- Ends an allotment: charges its checkpoints, and gives back the rest.
@@ -124,13 +139,14 @@ local function end_allotment(account, allotment)
   table.sort(calls)
   allotment.charged = {}
   for _, call in ipairs(calls) do
-    local charge, held, line = parse_checkpoint(checkpoints[call])
+    local charge, held, line, texts = parse_checkpoint(checkpoints[call])
     if charge ~= '0' and not is_voided(call) then
-      post_end(account, allotment, call, held, charge, line)
+      post_end(account, allotment, call, held, charge, line, texts)
       table.insert(allotment.charged, call)
       table.insert(allotment.charged, charge .. ' 0 ')
     end
   end
+  release_slices(allotment)
   account.held = minus(account.held, allotment.held)
   account.available = plus(account.available, allotment.held)
   allotment.held, allotment.needed, allotment.open_calls = ZERO, ZERO, '0'
@@ -175,6 +191,8 @@ end
 -- Writes everything that has changed.
 local function write_all(account, allotment)
   write_allotment(account, allotment)
+  write_slices(allotment)
+  write_windows(now)
   redis.call('HSET', account_key, 'available', to_digits(account.available),
     'held', to_digits(account.held), 'posted', to_digits(account.posted),
     'written_off', to_digits(account.written_off),

@@ -3,11 +3,6 @@
 -- After a call had to wait, nothing is lent for this time, in ms.
 local RECALL_MS = 1000
 
--- Returns the prefix of the account's keys, which contains the hash tag, from the key `account`.
-local function tag_of(account)
-  return string.sub(account, 1, -8)
-end
-
 -- Returns how many allotments may have something free, and corrects the count that the account has:
 -- an older version of the program ends an allotment whose lease has run out like any other hold.
 local function recount_lent(account)

@@ -7,12 +7,15 @@
 --   ms; '1' if anything may be lent; the numbers of ends and of checkpoints; then, if the gateway
 --   tells what it needs, '1', what is needed and kept, what should be free, the largest quote, and
 --   the number of open calls, else '0' and five times '0'; the sum of the charges, if each is
---   covered by its hold, else ''; then for each end and checkpoint the id of the call, what was
---   held, the charge or '', and the journal line.
+--   covered by its hold, else ''; what is needed and kept by window, and what should be free for
+--   each key, three texts 'NAME AMOUNT,NAME AMOUNT'; '1' if calls count in windows; then for each
+--   end and checkpoint the id of the call, what was held, the charge or '', the journal line, and
+--   if calls count in windows the text of these.
 -- Reply: 'status', the numbers of the last message and end, when the allotment was lent first, what
---   it holds, and '1' if it is tight; or 'missing_ends' or 'ended' and the number of the last end;
---   'unknown'; 'too_many'; 'out_of_range'; or 'no_account'. After that three texts for each note:
---   'written_off' or 'voided', the id of the call, and the amount.
+--   it holds, '1' if it is tight, and what there is of budgets: '', or 'REVISION;' and the text of
+--   slices.lua; or 'missing_ends' or 'ended' and the number of the last end; 'unknown'; 'too_many';
+--   'out_of_range'; or 'no_account'. After that three texts for each note: 'written_off' or
+--   'voided', the id of the call, and the amount.
 
 -- One message has at most this many ends, and an allotment at most this many checkpoints.
 local CALLS_MAX = 256
@@ -26,19 +29,42 @@ local is_earlier_lost, is_retired = ARGV[5] == '1', ARGV[6] == '1'
 local lease, may_lend = tonumber(ARGV[7]), ARGV[8] == '1'
 local ends, checkpoints = tonumber(ARGV[9]), tonumber(ARGV[10])
 local COVERED = ARGV[17]
-local FIRST_CALL = 18
+local HAS_WINDOWS, FIRST_CALL = ARGV[21] == '1', 22
+-- Each call has so many texts.
+local WIDTH = HAS_WINDOWS and 5 or 4
 
--- Returns the id of a call, what was held, the charge and the line.
-local function call_at(number)
-  local at = FIRST_CALL + 4 * number
-  return ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+-- Takes a text 'NAME AMOUNT,NAME AMOUNT' apart. Most are empty.
+local function parse_amounts(text)
+  local amounts = {}
+  for name, digits in string.gmatch(text, '([^ ,]+) (%d+)') do amounts[name] = to_amount(digits) end
+  return amounts
 end
 
-local function status(allotment)
+local needed_in, kept_in = parse_amounts(ARGV[18]), parse_amounts(ARGV[19])
+local free_by_key = parse_amounts(ARGV[20])
+
+-- Returns the id of a call, what was held, the charge, the line and the windows.
+local function call_at(number)
+  local at = FIRST_CALL + WIDTH * number
+  return ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], HAS_WINDOWS and ARGV[at + 4] or ''
+end
+
+-- Returns the account, and the keys that the gateway asks for, as owners of budgets.
+local function asking_owners()
+  local owners = {'account'}
+  for key in pairs(free_by_key) do table.insert(owners, 'key:' .. key) end
+  return owners
+end
+
+local function status(account, allotment)
+  local budgets = ''
+  if account.has_budgets or next(allotment.slices) then
+    budgets = account.revision .. ';' .. format_slices(allotment, asking_owners())
+  end
   return with_notes({
     'status', string.format('%.0f', allotment.last_step), string.format('%.0f', allotment.last_seq),
     string.format('%.0f', allotment.lent_at), to_digits(allotment.held),
-    allotment.tight and '1' or '0',
+    allotment.tight and '1' or '0', budgets,
   })
 end
 
@@ -49,6 +75,22 @@ local function find_holds()
   has_holds = ends > 0 and redis.call('EXISTS', unpack(holds)) > 0
 end
 
+-- Counts the charges of covered ends in their windows. Most calls of one key have the same
+-- windows.
+local function count_covered_ends(allotment)
+  local sums = {}
+  for at = FIRST_CALL, FIRST_CALL + WIDTH * (ends - 1), WIDTH do
+    local texts = ARGV[at + 4]
+    sums[texts] = plus(sums[texts] or ZERO, to_amount(ARGV[at + 2]))
+  end
+  for texts, sum in pairs(sums) do
+    for _, window in ipairs(parse_windows(tag, texts)) do
+      shrink_slice(allotment, window, sum)
+      spend_in(window, sum, now)
+    end
+  end
+end
+
 -- Posts all ends at once if each is new, is covered, and was voided by nobody, as nearly always.
 -- Returns whether it did.
 local function post_covered_ends(account, allotment)
@@ -57,11 +99,12 @@ local function post_covered_ends(account, allotment)
   local total = to_amount(COVERED)
   if is_below(allotment.held, total) then return false end
   local count = 0
-  for at = FIRST_CALL, FIRST_CALL + 4 * (ends - 1), 4 do
+  for at = FIRST_CALL, FIRST_CALL + WIDTH * (ends - 1), WIDTH do
     count = count + 1
     lines[count] = ARGV[at + 2] .. ' 0 ' .. ARGV[at + 3]
     if has_checkpoints then ended_calls[count] = ARGV[at] end
   end
+  if HAS_WINDOWS then count_covered_ends(allotment) end
   allotment.held = minus(allotment.held, total)
   account.held = minus(account.held, total)
   account.posted = plus(account.posted, total)
@@ -75,16 +118,16 @@ local function post_ends(account, allotment)
   for number = 0, ends - 1 do
     local seq = first_seq + number
     if seq > allotment.last_seq then
-      local call, held, charge, line = call_at(number)
+      local call, held, charge, line, texts = call_at(number)
       if is_out(allotment) then
-        post_end(account, allotment, call, held, charge, line)
+        post_end(account, allotment, call, held, charge, line, texts)
       elseif charge ~= '' and has_holds and is_voided(call) then
         table.insert(notes, {'voided', call, charge})
       elseif charge ~= '' then
         -- The number keeps an end from being posted twice, so what was charged stays as it is.
         local before = parse_checkpoint(redis.call('HGET', calls_key, call) or '0 0 ')
         local due = excess(to_amount(charge), to_amount(before))
-        post_charge(account, call, ZERO, due, line)
+        post_charge(account, call, ZERO, due, line, texts)
       end
       allotment.last_seq = seq
     end
@@ -102,10 +145,10 @@ local function find_new_checkpoints()
   for _, call in ipairs(ended_calls) do known[call] = nil end
   local new = {}
   for number = ends, ends + checkpoints - 1 do
-    local call, held, charge, line = call_at(number)
-    local before = known[call] and to_amount(parse_checkpoint(known[call]))
+    local call, held, charge, line, texts = call_at(number)
+    local before = known[call] and to_amount((parse_checkpoint(known[call])))
     if not before or is_below(before, to_amount(charge)) then
-      known[call] = charge .. ' ' .. held .. ' ' .. line
+      known[call] = format_checkpoint(charge, held, line, texts)
       table.insert(new, call)
       table.insert(new, known[call])
     end
@@ -123,6 +166,69 @@ local function lendable(left, quote, others)
   floor = {floor[1] + carried, floor[2] - carried * BILLION}
   if is_below(MAX_AMOUNT, floor) or is_below(left, floor) then return nil end
   return divide(excess(left, floor), PARTS * math.min(math.max(others, 1), SHARES_MAX))
+end
+
+-- Returns how much of `most` may be lent of each of some windows; nil if one of them has too little
+-- left.
+local function lendable_in(allotment, counted, quote, others, most)
+  for _, window in ipairs(counted) do
+    local left = left_in(window)
+    local own = excess(slice_of(allotment, window), needed_in[window.text] or ZERO)
+    if not is_below(excess(MAX_AMOUNT, left), own) then left = plus(left, own) end
+    local part = lendable(left, quote, others)
+    if not part then return nil end
+    most = smaller(most, part)
+  end
+  return most
+end
+
+-- Takes back what the gateway does not keep of its slices.
+local function shrink_slices(allotment)
+  local surplus = {}
+  for text, slice in pairs(allotment.slices) do
+    local kept = larger(needed_in[text] or ZERO, kept_in[text] or ZERO)
+    if is_below(kept, slice) then surplus[text] = minus(slice, kept) end
+  end
+  for text, amount in pairs(surplus) do shrink_slice(allotment, window_of(tag, text), amount) end
+end
+
+-- Gives what is needed in windows and not there, as far as they have it left. Returns whether that
+-- was too little.
+local function cover_needed_in(allotment)
+  local is_short = false
+  for text, needed in pairs(needed_in) do
+    local window = window_of(tag, text)
+    local missing = excess(needed, slice_of(allotment, window))
+    local more = smaller(missing, left_in(window))
+    grow_slice(allotment, window, more)
+    is_short = is_short or is_below(more, missing)
+  end
+  return is_short
+end
+
+-- Grows slices until so much of each is free.
+local function grow_free(allotment, counted, free)
+  for _, window in ipairs(counted) do
+    local own = excess(slice_of(allotment, window), needed_in[window.text] or ZERO)
+    grow_slice(allotment, window, excess(free, own))
+  end
+end
+
+-- Gives slices of the windows of keys. A key of which too little is left gets none: its calls go to
+-- the store.
+local function lend_to_keys(allotment, free, quote, others)
+  for key, wanted in pairs(free_by_key) do
+    local counted = windows_of(tag, window_texts_at(tag, {'key:' .. key}, now))
+    local limit = lendable_in(allotment, counted, quote, others, MAX_AMOUNT)
+    if limit then grow_free(allotment, counted, smaller(smaller(free, wanted), limit)) end
+  end
+end
+
+local function has_free_slice(allotment)
+  for text, slice in pairs(allotment.slices) do
+    if is_below(needed_in[text] or ZERO, slice) then return true end
+  end
+  return false
 end
 
 local function draw(account, allotment, amount)
@@ -143,28 +249,39 @@ local function meet_demand(account, allotment)
   allotment.held = minus(allotment.held, surplus)
   account.held = minus(account.held, surplus)
   account.available = plus(account.available, surplus)
+  shrink_slices(allotment)
   local missing = excess(needed, allotment.held)
   local more = smaller(missing, account.available)
   draw(account, allotment, more)
-  if is_below(more, missing) and others > 0 then account.recall_until = now + RECALL_MS end
+  local is_short = cover_needed_in(allotment) or is_below(more, missing)
+  if is_short and others > 0 then account.recall_until = now + RECALL_MS end
   local own_free = excess(allotment.held, needed)
-  local limit = nil
+  local counted, limit = {}, nil
+  if account.has_budgets then
+    -- The limits of all keys are read at once.
+    window_texts_at(tag, asking_owners(), now)
+    counted = windows_of(tag, window_texts_at(tag, {'account'}, now))
+  end
   if may_lend and account.recall_until <= now and is_below(ZERO, wanted) then
     limit = lendable(plus(account.available, own_free), quote, others)
+    limit = limit and lendable_in(allotment, counted, quote, others, limit)
   end
   allotment.tight = limit == nil
   if limit then
-    draw(account, allotment, excess(smaller(wanted, limit), own_free))
+    local free = smaller(wanted, limit)
+    draw(account, allotment, excess(free, own_free))
+    grow_free(allotment, counted, free)
+    if account.has_budgets then lend_to_keys(allotment, free, quote, others) end
     allotment.may_be_free = is_below(ZERO, allotment.held)
   else
     -- What the gateway keeps until it has the answer may still be free.
-    allotment.may_be_free = is_below(ZERO, own_free)
+    allotment.may_be_free = is_below(ZERO, own_free) or has_free_slice(allotment)
   end
 end
 
 local function update(account, allotment)
   if allotment.state == 'open' and step > 0 and step <= allotment.last_step then
-    return status(allotment)
+    return status(account, allotment)
   end
   if allotment.state == 'open' and step == 0 then allotment.state = 'fenced' end
   if ends > 0 and first_seq > allotment.last_seq + 1 and not is_earlier_lost then
@@ -190,7 +307,7 @@ local function update(account, allotment)
     -- No call is open for so long.
     redis.call('PEXPIRE', calls_key, 2 * ENDED_HOLD_TTL_MS)
   end
-  if allotment.state == 'open' then return status(allotment) end
+  if allotment.state == 'open' then return status(account, allotment) end
   return with_notes({'ended', string.format('%.0f', allotment.last_seq)})
 end
 

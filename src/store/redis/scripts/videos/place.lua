@@ -3,7 +3,7 @@
 --   idempotency keys of jobs, list of jobs and open jobs; the prefix of the account's keys.
 -- ARGV: the job's id, the wanted and the least amount, the lease of the hold in ms, the deadline
 --   for placing in unix ms, the most open jobs, the idempotency key or '', the job's status, the
---   job as JSON, the body.
+--   job as JSON, the body, the id of the call's API key or ''.
 -- Reply: 'placed', the index values and the bytes that the account keeps; 'known', the index
 --   values, the job and its key, if the job exists already; 'used' and the id of the job that has
 --   the idempotency key; 'late' after the deadline; 'crowded' if there are too many open jobs;
@@ -24,7 +24,7 @@ end
 local now = now_ms()
 if now > deadline then return {'late'} end
 if redis.call('SCARD', open) >= open_max then return {'crowded'} end
-local held = set_aside(account, hold, held_open, id, wanted, least, lease)
+local held = set_aside(account, hold, held_open, id, ARGV[11], wanted, least, lease)
 local is_held = held[1] == 'held' or (held[1] == 'hold_exists' and held[3] == 'open')
 if not is_held then return held end
 redis.call('HSET', record, 'job', job, 'status', status, 'due', text(now), 'until', '0',

@@ -1,14 +1,14 @@
-//! Without lots, budgets and allotments, the next ledger does what today's does.
+//! What holds of an account without budgets and allotments.
 
 use proptest::prelude::*;
-use tollgate::ledger::account::{Balances, InMemoryAccount};
+use tollgate::ledger::account::Balances;
 use tollgate::ledger::prepaid::answer::LedgerAnswer;
 use tollgate::ledger::prepaid::direct::{DirectHoldOrigin, DirectHoldRequest};
 use tollgate::ledger::prepaid::lot::{LotAmounts, LotId};
 use tollgate::ledger::prepaid::records::{
     AccountHead, DirectHold, DirectHoldState, PrepaidAccount,
 };
-use tollgate::ledger::{HoldRequest, Operation, Outcome};
+use tollgate::ledger::{HoldRequest, Operation};
 use tollgate::money::Money;
 
 use super::machine::{Machine, Op, bounds};
@@ -25,7 +25,7 @@ fn operation() -> impl Strategy<Value = Option<Operation>> {
     prop_oneof![
         2 => (id(), amount()).prop_map(|(tx, amount)| Some(Operation::Credit { tx, amount })),
         5 => (id(), amount(), amount(), lease()).prop_map(|(id, wanted, least, lease_ms)| {
-            Some(Operation::Hold { id, wanted, least, lease_ms })
+            Some(Operation::Hold { id, wanted, least, lease_ms, key: None })
         }),
         3 => (id(), amount()).prop_map(|(id, wanted)| Some(Operation::Extend { id, wanted })),
         1 => (id(), lease()).prop_map(|(id, lease_ms)| Some(Operation::Renew { id, lease_ms })),
@@ -34,7 +34,8 @@ fn operation() -> impl Strategy<Value = Option<Operation>> {
         }),
         4 => (id(), amount(), prop::option::of((amount(), amount()))).prop_map(
             move |(id, charge, origin)| {
-                let origin = origin.map(|(wanted, least)| HoldRequest { wanted, least, at: 0 });
+                let request = |(wanted, least)| HoldRequest { wanted, least, at: 0, key: None };
+                let origin = origin.map(request);
                 Some(Operation::Settle { line: line(&id), id, charge, origin })
             }
         ),
@@ -46,20 +47,15 @@ fn operation() -> impl Strategy<Value = Option<Operation>> {
 fn next_op(op: &Operation) -> Op {
     match op.clone() {
         Operation::Credit { tx, amount } => Op::Pay { tx, amount },
-        Operation::Hold { id, wanted, least, lease_ms } => Op::Hold(DirectHoldRequest {
-            id,
-            key: None,
-            wanted,
-            least,
-            rates: Vec::new(),
-            lease_ms,
-        }),
+        Operation::Hold { id, wanted, least, lease_ms, key } => {
+            Op::Hold(DirectHoldRequest { id, key, wanted, least, rates: Vec::new(), lease_ms })
+        }
         Operation::Extend { id, wanted } => Op::Extend { id, wanted },
         Operation::Renew { id, lease_ms } => Op::Renew { id, lease_ms },
         Operation::Checkpoint { id, charge, line } => Op::Checkpoint { id, charge, line },
         Operation::Settle { id, charge, line, origin } => {
-            let origin = origin.map(|HoldRequest { wanted, least, at }| DirectHoldOrigin {
-                key: None,
+            let origin = origin.map(|HoldRequest { wanted, least, at, key }| DirectHoldOrigin {
+                key,
                 wanted,
                 least,
                 at,
@@ -69,50 +65,6 @@ fn next_op(op: &Operation) -> Op {
         }
         Operation::Void { id } => Op::Void { id },
     }
-}
-
-/// The answer in today's words. What is held for other calls is no news to today's ledger.
-fn todays(answer: &LedgerAnswer, available: Money) -> Option<Outcome> {
-    Some(match *answer {
-        LedgerAnswer::Done => Outcome::Done,
-        LedgerAnswer::AlreadyDone => Outcome::AlreadyDone,
-        LedgerAnswer::Conflict => Outcome::Conflict,
-        LedgerAnswer::Held { held, .. } => Outcome::Held(held),
-        LedgerAnswer::HoldExists { held, open, .. } => Outcome::HoldExists { held, open },
-        LedgerAnswer::Insufficient { available } => Outcome::Insufficient(available),
-        LedgerAnswer::HeldElsewhere => Outcome::Insufficient(available),
-        LedgerAnswer::Tombstoned => Outcome::Tombstoned,
-        LedgerAnswer::Posted { amount, written_off, .. } => Outcome::Posted { amount, written_off },
-        LedgerAnswer::AlreadyPosted(amount) => Outcome::AlreadyPosted(amount),
-        LedgerAnswer::Voided => Outcome::Voided,
-        LedgerAnswer::HoldEnded => Outcome::HoldEnded,
-        LedgerAnswer::UnknownHold => Outcome::UnknownHold,
-        LedgerAnswer::OutOfRange => Outcome::OutOfRange,
-        _ => return None,
-    })
-}
-
-#[test]
-fn the_next_ledger_does_what_todays_does() {
-    let many = prop::collection::vec(operation(), 1..=60);
-    let bounds = bounds(500);
-    proptest!(bounds, |(operations in many)| {
-        let (mut today, mut next) = (InMemoryAccount::default(), PrepaidAccount::default());
-        for (now, op) in (0..).step_by(2).zip(&operations) {
-            if let Some(op) = op {
-                let available = next.head.balances.available;
-                let came = todays(&next.apply(&next_op(op), now), available);
-                prop_assert_eq!(came, Some(today.apply(op, now)), "{:?}", op);
-            } else {
-                prop_assert_eq!(next.sweep(now), today.expire_holds(now));
-            }
-            prop_assert_eq!(next.head.balances, today.balances);
-            super::invariants::check(&next, now).map_err(TestCaseError::fail)?;
-        }
-        let lines = next.journal.iter().map(|l| (l.seq, l.amount, l.written_off, l.line.clone()));
-        let todays = today.journal.iter().map(|l| (l.seq, l.amount, l.written_off, l.line.clone()));
-        prop_assert_eq!(lines.collect::<Vec<_>>(), todays.collect::<Vec<_>>());
-    });
 }
 
 /// A repeated request changes nothing, whatever it is.
@@ -131,9 +83,10 @@ fn the_same_again_changes_nothing() {
     });
 }
 
-/// What an account of today has becomes one lot of paid credit, out of which its holds have drawn.
+/// What an account without lots has becomes one lot of paid credit, out of which its holds have
+/// drawn.
 #[test]
-fn an_account_of_today_goes_on_as_it_was() {
+fn an_account_without_lots_goes_on_as_it_was() {
     let nano = |amount| Money::from_nano(amount).unwrap_or_default();
     let balances = Balances {
         credit: nano(150),

@@ -1,0 +1,287 @@
+//! Budgets on the command line: how they are given, set and shown.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::account_name::no_such_account;
+use super::amount::parse_amount;
+use super::output::print_line;
+use crate::ledger::{
+    AccountName, BudgetOwner, BudgetUse, KeyId, KeyRecord, Ledger, Unavailable, WindowKind,
+};
+use crate::money::Money;
+
+/// The changes of limits that a command is asked to make.
+#[derive(Debug, Args)]
+pub(super) struct BudgetArgs {
+    /// Allow at most so much in each hour, day, week or month, or in total, such as day=5.
+    #[arg(long = "budget", value_name = "WINDOW=USD")]
+    limits: Vec<String>,
+    /// Remove the limit of a window, such as day.
+    #[arg(long = "no-budget", value_name = "WINDOW")]
+    removed: Vec<String>,
+}
+
+impl BudgetArgs {
+    /// Parses what was given, which must be something.
+    pub(super) fn parse(&self) -> anyhow::Result<LimitChanges> {
+        let mut changes = parse_limits(&self.limits)?;
+        for window in &self.removed {
+            add_change(&mut changes, window, None)?;
+        }
+        if changes.is_empty() {
+            bail!("there is nothing to set: give --budget WINDOW=USD or --no-budget WINDOW");
+        }
+        Ok(changes)
+    }
+}
+
+/// The limits that are set, by their windows; `None` removes one.
+pub(super) type LimitChanges = BTreeMap<WindowKind, Option<Money>>;
+
+/// Parses limits such as `day=5`.
+pub(super) fn parse_limits(limits: &[String]) -> anyhow::Result<LimitChanges> {
+    let mut changes = LimitChanges::new();
+    for text in limits {
+        let Some((window, usd)) = text.split_once('=') else {
+            bail!("'{text}' is no budget: write the window and the amount in USD, as in day=5");
+        };
+        add_change(&mut changes, window, Some(parse_amount(usd)?))?;
+    }
+    Ok(changes)
+}
+
+fn add_change(
+    changes: &mut LimitChanges,
+    window: &str,
+    limit: Option<Money>,
+) -> anyhow::Result<()> {
+    let kind = WindowKind::of_name(window).with_context(|| {
+        let known = WindowKind::ALL.map(WindowKind::name).join(", ");
+        format!("'{window}' is no window of a budget; the windows are {known}")
+    })?;
+    if changes.insert(kind, limit).is_some() {
+        bail!("the budget of the window '{window}' is given twice");
+    }
+    Ok(())
+}
+
+/// Returns the limits as JSON, by the names of their windows, in nano-USD.
+pub(super) fn limits_json<'a>(
+    limits: impl IntoIterator<Item = (&'a WindowKind, &'a Option<Money>)>,
+) -> Value {
+    let fields = limits.into_iter().map(|(kind, limit)| (kind.name().to_owned(), json!(limit)));
+    Value::Object(fields.collect::<Map<_, _>>())
+}
+
+/// Sets and removes limits of an account or of one of its keys. The same again changes nothing.
+pub(super) async fn set_limits(
+    ledger: &dyn Ledger,
+    account: &AccountName,
+    owner: BudgetOwner,
+    changes: &LimitChanges,
+) -> anyhow::Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    if ledger.balances(account).await?.is_none() {
+        return Err(no_such_account(account));
+    }
+    let known = ledger.list_budgets(account).await?;
+    let is_known =
+        |kind: WindowKind| known.iter().any(|budget| budget.owner == owner && budget.kind == kind);
+    let (set, removed): (Vec<_>, Vec<_>) = changes.iter().partition(|(_, limit)| limit.is_some());
+    // A budget that was never set has no limit to remove.
+    let removed = removed.into_iter().filter(|(kind, _)| is_known(**kind));
+    // New limits come first: in between, more is limited rather than less.
+    for (kind, limit) in set.into_iter().chain(removed) {
+        if !ledger.set_budget(account, owner, *kind, *limit).await? {
+            return Err(no_such_account(account));
+        }
+    }
+    Ok(())
+}
+
+/// The budgets of an account and of its keys, with the beginnings of the keys.
+pub(super) struct ShownBudgets {
+    uses: Vec<BudgetUse>,
+    prefixes: BTreeMap<KeyId, String>,
+}
+
+impl ShownBudgets {
+    /// Reads the budgets of an account and of all its keys.
+    pub(super) async fn read(
+        ledger: &dyn Ledger,
+        account: &AccountName,
+    ) -> Result<ShownBudgets, Unavailable> {
+        let uses = ledger.list_budgets(account).await?;
+        let has_keys = uses.iter().any(|budget| matches!(budget.owner, BudgetOwner::Key(_)));
+        let keys = if has_keys { ledger.list_keys(account).await? } else { Vec::new() };
+        Ok(ShownBudgets::new(uses, &keys))
+    }
+
+    /// Takes budgets, and the keys that some of them may be about.
+    pub(super) fn new(uses: Vec<BudgetUse>, keys: &[KeyRecord]) -> ShownBudgets {
+        let prefixes = keys.iter().map(|key| (key.id, key.prefix.clone())).collect();
+        ShownBudgets { uses, prefixes }
+    }
+
+    /// Returns all budgets as JSON.
+    pub(super) fn to_json(&self) -> Value {
+        self.uses.iter().map(|budget| self.budget_json(budget)).collect()
+    }
+
+    /// Returns the budgets of one key as JSON.
+    pub(super) fn key_json(&self, key: KeyId) -> Value {
+        self.of_key(key).map(|budget| self.budget_json(budget)).collect()
+    }
+
+    fn of_key(&self, key: KeyId) -> impl Iterator<Item = &BudgetUse> {
+        self.uses.iter().filter(move |budget| budget.owner == BudgetOwner::Key(key))
+    }
+
+    fn budget_json(&self, budget: &BudgetUse) -> Value {
+        let mut fields = Map::new();
+        match budget.owner {
+            BudgetOwner::Account => {
+                fields.insert("owner".to_owned(), "account".into());
+            }
+            BudgetOwner::Key(key) => {
+                fields.insert("owner".to_owned(), "key".into());
+                fields.insert("key".to_owned(), self.name_key(key).into());
+            }
+        }
+        fields.insert("window".to_owned(), budget.kind.name().into());
+        fields.insert("limit_nano".to_owned(), json!(budget.limit));
+        fields.insert("spent_nano".to_owned(), json!(budget.used.spent));
+        fields.insert("held_nano".to_owned(), json!(budget.held()));
+        fields.insert("resets_at".to_owned(), json!(reset_ms(budget).map(|ms| ms / 1_000)));
+        Value::Object(fields)
+    }
+
+    /// Returns the beginning of a key, or the id of a key that is not listed.
+    fn name_key(&self, key: KeyId) -> String {
+        self.prefixes.get(&key).cloned().unwrap_or_else(|| key.0.to_string())
+    }
+
+    /// Prints all budgets, a line each.
+    pub(super) fn print(&self) -> anyhow::Result<()> {
+        for budget in &self.uses {
+            let words = describe_budget(budget)?;
+            match budget.owner {
+                BudgetOwner::Account => print_line(format_args!("budget       {words}"))?,
+                BudgetOwner::Key(key) => {
+                    print_line(format_args!("budget       {}…  {words}", self.name_key(key)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints the budgets of one key, a line each that begins with `before`.
+    pub(super) fn print_key(&self, key: KeyId, before: &str) -> anyhow::Result<()> {
+        for budget in self.of_key(key) {
+            print_line(format_args!("{before}{}", describe_budget(budget)?))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns when the window that runs now ends, in unix ms; `None` if it never does.
+fn reset_ms(budget: &BudgetUse) -> Option<i64> {
+    Some(budget.window.end()).filter(|end| *end < i64::MAX)
+}
+
+fn describe_budget(budget: &BudgetUse) -> anyhow::Result<String> {
+    let name = budget.kind.name();
+    let limit = match (budget.limit, budget.left()) {
+        (Some(limit), Some(left)) => format!("limit {limit}, left {left}"),
+        _ => "no limit".to_owned(),
+    };
+    let (spent, held) = (budget.used.spent, budget.held());
+    let end = match reset_ms(budget) {
+        Some(ms) => format!(", until {}", jiff::Timestamp::from_millisecond(ms)?),
+        None => String::new(),
+    };
+    Ok(format!("{name}: {limit}, spent {spent}, held {held} USD{end}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::WindowId;
+    use crate::ledger::prepaid::window::WindowUse;
+
+    fn nano(nano: i64) -> Money {
+        Money::from_nano(nano).expect("not negative")
+    }
+
+    fn args(limits: &[&str], removed: &[&str]) -> BudgetArgs {
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        BudgetArgs { limits: owned(limits), removed: owned(removed) }
+    }
+
+    #[test]
+    fn limits_are_set_and_removed_by_the_names_of_their_windows() {
+        let changes = args(&["day=5", "total=0.25"], &["hour"]).parse().expect("changes");
+        let expected = [
+            (WindowKind::Hour, None),
+            (WindowKind::Day, Some(nano(5_000_000_000))),
+            (WindowKind::Total, Some(nano(250_000_000))),
+        ];
+        assert_eq!(changes, LimitChanges::from(expected));
+        let shown = json!({ "hour": null, "day": 5_000_000_000_u64, "total": 250_000_000 });
+        assert_eq!(limits_json(&changes), shown);
+    }
+
+    #[test]
+    fn what_is_no_budget_is_refused_with_what_would_be_right() {
+        let cases: [(&[&str], &[&str], &str); 8] = [
+            (&["dya=5"], &[], "the windows are hour, day, week, month, total"),
+            (&[], &["year"], "'year' is no window of a budget"),
+            (&["5"], &[], "as in day=5"),
+            (&["day=five"], &[], "'five' is no amount in USD"),
+            (&["day=-1"], &[], "'-1' is no amount in USD"),
+            (&["day=5", "day=6"], &[], "'day' is given twice"),
+            (&["day=5"], &["day"], "'day' is given twice"),
+            (&[], &[], "nothing to set"),
+        ];
+        for (limits, removed, told) in cases {
+            let why = args(limits, removed).parse().expect_err("no budget").to_string();
+            assert!(why.contains(told), "{limits:?} {removed:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_budget_is_shown_with_what_is_left_and_when_its_window_ends() {
+        // 2026-11-25 13:14:15.678 UTC.
+        let window = WindowId::at(BudgetOwner::Account, WindowKind::Day, 1_795_612_455_678);
+        // A gateway has borrowed 0.20 that no call needs.
+        let (spent, held, free) = (nano(1_200_000_000), nano(500_000_000), nano(200_000_000));
+        let used = WindowUse { spent, held, lent: free };
+        let (owner, kind, limit) = (window.owner, window.kind, Some(nano(5_000_000_000)));
+        let day = BudgetUse { owner, kind, limit, window, used, free };
+        let words =
+            "day: limit 5.00, left 3.50, spent 1.20, held 0.30 USD, until 2026-11-26T00:00:00Z";
+        assert_eq!(describe_budget(&day).expect("words"), words);
+        let owner = BudgetOwner::Key(KeyId(7));
+        let window = WindowId::at(owner, WindowKind::Total, 1_795_612_455_678);
+        let total = BudgetUse { owner, kind: WindowKind::Total, limit: None, window, used, free };
+        let words = "total: no limit, spent 1.20, held 0.30 USD";
+        assert_eq!(describe_budget(&total).expect("words"), words);
+        let shown = ShownBudgets::new(vec![day, total], &[]);
+        let day = json!({
+            "owner": "account", "window": "day", "limit_nano": 5_000_000_000_u64,
+            "spent_nano": 1_200_000_000, "held_nano": 300_000_000, "resets_at": 1_795_651_200,
+        });
+        let total = json!({
+            "owner": "key", "key": "7", "window": "total", "limit_nano": null,
+            "spent_nano": 1_200_000_000, "held_nano": 300_000_000, "resets_at": null,
+        });
+        assert_eq!(shown.to_json(), json!([day, total]));
+        assert_eq!(shown.key_json(KeyId(7)), json!([total]));
+    }
+}

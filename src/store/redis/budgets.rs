@@ -1,0 +1,134 @@
+//! The limits of budgets in Redis, and what is used of their windows. The scripts on holds and
+//! allotments count in the windows.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::super::data_version::BUDGETS_VERSION;
+use super::allotments::parse_money;
+use super::config_check::DATA_VERSION_KEY;
+use super::keys::{self, AccountKeys, budget_field};
+use super::scripts::ScriptCall;
+use super::shared_store::RedisStore;
+use crate::ledger::prepaid::window::WindowUse;
+use crate::ledger::{AccountName, BudgetOwner, BudgetUse, Unavailable, WindowId, WindowKind};
+use crate::money::Money;
+
+/// The value of a limit that was removed.
+const NO_LIMIT: &str = "none";
+
+impl RedisStore {
+    /// Sets or removes the limit of a budget; `false` if there is no such account.
+    ///
+    /// Before the first limit stands, the version of the data is raised and the keys that it is
+    /// about are moved, so that no version that knows no budgets spends past it. A key that is
+    /// added meanwhile is moved afterwards.
+    pub(super) async fn write_budget(
+        &self,
+        account: &AccountName,
+        owner: BudgetOwner,
+        kind: WindowKind,
+        limit: Option<Money>,
+    ) -> Result<bool, Unavailable> {
+        let (keys, connection) = (AccountKeys::of(account), self.connection().await?);
+        if !connection.query::<bool>(redis::cmd("EXISTS").arg(keys.account())).await? {
+            self.confirm_absence(&keys.account()).await?;
+            return Ok(false);
+        }
+        let mut raise = ScriptCall::default();
+        raise.key(DATA_VERSION_KEY).arg(BUDGETS_VERSION);
+        self.run_script(&raise, |s| &s.budgets.raise_version).await?;
+        keys::restrict_keys(connection, account, owner).await?;
+        let mut set = ScriptCall::default();
+        set.key(keys.account()).key(keys.budgets()).arg(budget_field(owner, kind));
+        match limit {
+            Some(limit) => set.arg(limit.nano()),
+            None => set.arg(NO_LIMIT),
+        };
+        let reply = self.run_script(&set, |s| &s.budgets.set).await?;
+        match reply.first().map(String::as_str) {
+            Some("done" | "exists") => {}
+            Some("no_account") => return Ok(false),
+            _ => return Err(Unavailable(format!("unexpected answer: {reply:?}"))),
+        }
+        keys::restrict_keys(connection, account, owner).await?;
+        Ok(true)
+    }
+
+    /// Returns the budgets of an account and of its keys, in order, with what is used of the
+    /// windows that run now.
+    pub(super) async fn read_budgets(
+        &self,
+        account: &AccountName,
+    ) -> Result<Vec<BudgetUse>, Unavailable> {
+        let (keys, connection) = (AccountKeys::of(account), self.connection().await?);
+        let limits: HashMap<String, String> =
+            connection.query(redis::cmd("HGETALL").arg(keys.budgets())).await?;
+        let budgets = limits.iter().map(|(budget, limit)| parse_budget(budget, limit));
+        let budgets: BTreeMap<_, _> = budgets.collect::<Result<_, Unavailable>>()?;
+        let (seconds, micros): (i64, i64) = connection.query(&redis::cmd("TIME")).await?;
+        let now = seconds * 1_000 + micros / 1_000;
+        let commands = budgets.keys().map(|(owner, kind)| {
+            let mut read = redis::cmd("HMGET");
+            read.arg(keys.window(WindowId::at(*owner, *kind, now)));
+            read.arg(&["spent", "held", "lent"]);
+            read
+        });
+        let fields: Vec<Vec<Option<String>>> = connection.query_each(commands.collect()).await?;
+        let free = self.read_free_slices(&keys).await?;
+        let uses = budgets.into_iter().zip(&fields).map(|(((owner, kind), limit), fields)| {
+            let window = WindowId::at(owner, kind, now);
+            let used = parse_use(fields)?;
+            let free = free.get(&window.to_string()).copied().unwrap_or_default().min(used.lent);
+            Ok(BudgetUse { owner, kind, limit, window, used, free })
+        });
+        uses.collect()
+    }
+
+    /// Returns for each window what gateways have free of it: what is in the slice of an allotment
+    /// beyond all that its gateway needs.
+    async fn read_free_slices(
+        &self,
+        keys: &AccountKeys,
+    ) -> Result<HashMap<String, Money>, Unavailable> {
+        let connection = self.connection().await?;
+        let members = redis::cmd("SMEMBERS").arg(keys.allotments()).to_owned();
+        let ids: Vec<String> = connection.query(&members).await?;
+        let slices = ids.iter().map(|id| redis::cmd("HGETALL").arg(keys.slices(id)).to_owned());
+        let slices: Vec<HashMap<String, String>> = connection.query_each(slices.collect()).await?;
+        let needed =
+            ids.iter().map(|id| redis::cmd("HGET").arg(keys.hold(id)).arg("needed").to_owned());
+        let needed: Vec<Option<String>> = connection.query_each(needed.collect()).await?;
+        let mut free: HashMap<String, Money> = HashMap::new();
+        for (slices, needed) in slices.iter().zip(&needed) {
+            let needed = needed.as_deref().map_or(Ok(Money::ZERO), parse_money)?;
+            for (window, slice) in slices {
+                let unneeded = parse_money(slice)?.saturating_sub(needed);
+                let sum = free.entry(window.clone()).or_default();
+                *sum = sum.checked_add(unneeded).unwrap_or(*sum);
+            }
+        }
+        Ok(free)
+    }
+}
+
+/// Parses a budget, `OWNER/KIND`, and its limit.
+fn parse_budget(
+    budget: &str,
+    limit: &str,
+) -> Result<((BudgetOwner, WindowKind), Option<Money>), Unavailable> {
+    let parts = budget.split_once('/');
+    let parts = parts.and_then(|(owner, kind)| Some((owner.parse::<BudgetOwner>().ok()?, kind)));
+    let parts = parts.and_then(|(owner, kind)| Some((owner, WindowKind::of_name(kind)?)));
+    let parts = parts.ok_or_else(|| Unavailable(format!("unknown budget: {budget}")))?;
+    let limit = if limit == NO_LIMIT { None } else { Some(parse_money(limit)?) };
+    Ok((parts, limit))
+}
+
+/// Parses what is spent, held and lent of a window; nothing if the window is not there.
+fn parse_use(fields: &[Option<String>]) -> Result<WindowUse, Unavailable> {
+    let amount = |at: usize| match fields.get(at).and_then(Option::as_deref) {
+        Some(digits) => parse_money(digits),
+        None => Ok(Money::ZERO),
+    };
+    Ok(WindowUse { spent: amount(0)?, held: amount(1)?, lent: amount(2)? })
+}
