@@ -9,7 +9,7 @@ use futures_util::stream;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::world::{Answer, CHAT, Charge, Process, SPEECH, Store, World, usd, with};
+use crate::world::{ACCOUNT, Answer, CHAT, Charge, Process, SPEECH, Store, World, usd, with};
 
 const AT_ONCE: usize = 16;
 /// What a call costs: ten tokens in, ten out.
@@ -79,6 +79,74 @@ async fn a_busy_account_is_told_to_the_store_many_calls_at_once(
     let updates = world.metric("tollgate_allotment_updates_total", &[]).await;
     assert!(ends > 200, "{ends} of 400 ends were told in {updates} updates");
     world.metric_becomes("tollgate_allotments", &[], 0).await;
+}
+
+/// A budget is not a reason to ask the store for every call: an allotment has a slice of it.
+#[rstest]
+#[case::of_the_account(&["account", "set", ACCOUNT, "--budget", "day=900", "--budget", "total=800"])]
+#[case::of_the_key(&["key", "set", "KEY", "--budget", "month=900"])]
+#[tokio::test]
+async fn budgets_ride_in_what_a_gateway_borrows(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[case] limit: &[&str],
+) {
+    let builder = World::start(store).vendor("vendor_b", &[TOKENS]).credit("1000").conf(PATIENT);
+    let world = builder.run().await;
+    let prefix = &world.key[..14];
+    let limit: Vec<&str> =
+        limit.iter().map(|word| if *word == "KEY" { prefix } else { word }).collect();
+    world.command(&limit).await.done();
+    let answers = burst(&world, &world.gateway, 400).await;
+    assert!(all_served(&answers), "{answers:?}");
+    let charges = world.settled(400).await;
+    prove_each(&answers, &charges);
+    let ends = world.metric("tollgate_allotment_ends_total", &[]).await;
+    assert!(ends > 200, "{ends} of 400 ends were told by updates");
+    world.metric_becomes("tollgate_allotments", &[], 0).await;
+    let shown = world.command(&["--json", "account", "show", ACCOUNT]).await.json().remove(0);
+    for budget in shown["budgets"].as_array().expect("budgets") {
+        assert_eq!(budget["spent_nano"], 400 * COST, "{budget}");
+        assert_eq!(budget["held_nano"], 0, "{budget}");
+    }
+}
+
+/// Of a budget that ends in the middle of a burst no nano more is spent than there is, and what is
+/// left in the end is too little for a call.
+#[rstest]
+#[tokio::test]
+async fn a_burst_through_two_gateways_ends_at_the_budget(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    const PAID: usize = 300;
+    let builder = World::start(store).vendor("vendor_b", &[TOKENS]).credit("1000").conf(PATIENT);
+    let world = builder.run().await;
+    let second = world.second_gateway().await;
+    // A call holds its input by a bound, so the last ones of the budget are refused.
+    let limit = i64::try_from(PAID).expect("few") * COST;
+    let budget = format!("total={}", usd(limit));
+    world.command(&["account", "set", ACCOUNT, "--budget", &budget]).await.done();
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let (one, other) =
+            tokio::join!(burst(&world, &world.gateway, 150), burst(&world, &second, 150));
+        answers.extend(one.into_iter().chain(other));
+    }
+    let paid = answers.iter().flatten().filter(|answer| answer.status == 200).count();
+    let refused = answers.iter().flatten().filter(|answer| answer.status != 200);
+    for answer in refused {
+        let code = answer.json()["error"]["code"].clone();
+        let is_right = code == "account_budget_exceeded" || code == "credit_in_use";
+        assert!(is_right, "{} {code}", answer.status);
+    }
+    let charges = world.nothing_held().await;
+    prove_each(&answers, &charges);
+    assert_eq!(charges.len(), paid);
+    let spent = world.balances().await.posted;
+    assert!(spent <= limit, "{spent} of {limit}");
+    assert!(paid > PAID / 2, "{paid}");
+    let shown = world.command(&["--json", "account", "show", ACCOUNT]).await.json().remove(0);
+    assert_eq!(shown["budgets"][0]["spent_nano"], spent);
+    assert_eq!(shown["budgets"][0]["held_nano"], 0);
 }
 
 #[rstest]
