@@ -1,6 +1,7 @@
 //! The ledger: one expected output for the pure machine, SQLite and Redis.
 
 mod allotments;
+mod budget_faults;
 mod budgets_in_file;
 mod canaries;
 mod conformance;

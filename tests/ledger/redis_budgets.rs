@@ -260,6 +260,19 @@ async fn a_version_without_budgets_finds_no_key_that_one_is_about() {
     assert_eq!(store.list_keys(account).await.map(|keys| keys.len()), Ok(3));
 }
 
+/// The command line sets the budgets of a new key before it adds the key.
+#[tokio::test]
+async fn a_key_whose_budget_came_first_was_found_by_versions_without_budgets() {
+    let server = RedisServer::shared();
+    let redis = BudgetedRedis::open(&server).await;
+    let key = ApiKey::from_random([1; 32]);
+    redis.limit(BudgetOwner::Key(key.hash().key_id()), WindowKind::Day, 9).await;
+    redis.store.add_key(key.hash(), record(&redis.account, &key)).await.expect("a key");
+    let plain = format!("tollgate:key:{}", key.hash().hex());
+    assert!(!redis.read::<bool>(&["EXISTS", &plain]));
+    assert_eq!(redis.store.find_key(key.hash()).await, Ok(Some(record(&redis.account, &key))));
+}
+
 /// A process that had read the record when another one revoked the key wrote it without that.
 #[tokio::test]
 async fn a_key_that_was_revoked_while_its_record_was_moved_stays_revoked() {

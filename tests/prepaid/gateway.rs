@@ -277,6 +277,29 @@ fn money_of_an_expired_lot_is_not_fresh_because_a_message_was_under_way() {
     assert_eq!(pair.free_now(), 60, "what was lent anew, and not what a gave up");
 }
 
+/// The store refused such a message. The calls that ran had no allotment any more, so none could be
+/// extended, and they were charged late, past their budgets.
+#[test]
+fn long_calls_of_ever_new_keys_made_a_message_too_large() {
+    let mut pair = Pair::with(10_000_000, 0);
+    for number in 0..200 {
+        let key = KeyId(number);
+        for kind in [WindowKind::Day, WindowKind::Total] {
+            let (owner, limit) = (BudgetOwner::Key(key), Some(nano(5_000)));
+            pair.store.apply(&Op::Budget { owner, kind, limit }, 0);
+        }
+        let mut load = pair.load();
+        load.keys = [(key, nano(100))].into();
+        let update = pair.local.next_update(&load, pair.clock()).expect("a message");
+        let answer = pair.store.apply(&Op::Update(update), 0);
+        assert!(matches!(answer, LedgerAnswer::Status(_)), "{number}: {answer:?}");
+        pair.local.receive(&answer).expect("an answer");
+        let (call, clock) = (format!("call{number}"), pair.clock());
+        let held = pair.local.hold(&call, Some(key), nano(10), &[], clock);
+        assert_eq!(held == Ok(LocalAnswer::Held), number < 82, "{number}: {held:?}");
+    }
+}
+
 #[test]
 fn a_message_has_bounds() {
     let pair = Pair::with(1_000, 0);

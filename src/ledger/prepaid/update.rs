@@ -16,7 +16,10 @@ pub const KEYS_MAX: usize = 32;
 /// One allotment has at most this many slices: five windows of the account and of each key, and as
 /// many that have ended while a hold still names them.
 pub const SLICES_MAX: usize = 2 * 5 * (KEYS_MAX + 1);
-
+/// The open holds out of one allotment count in at most this many windows. Calls of ever new keys
+/// may run for long, and a message with more than [`SLICES_MAX`] windows is refused. The other half
+/// is for windows of which something is kept.
+pub const WINDOWS_USED_MAX: usize = SLICES_MAX / 2;
 /// One allotment has slices of at most this many rate limits.
 pub const RATES_MAX: usize = 256;
 

@@ -116,13 +116,15 @@ impl AllotmentBook {
             return false;
         }
         let (wanted, age) = (state.load.wanted_free(now), now.saturating_sub(state.updated_at));
+        // An update cannot help a key for which there is no place.
+        let may_be_lent_to = key.is_some_and(|key| state.load.counts(key));
         let Some(local) = state.current.as_mut() else { return false };
         let held = local.hold(call, key, amount, &[], now) == Ok(LocalAnswer::Held);
         failpoint!("hold_made_in_memory", if held);
         let free = local.free(now);
         // More is asked for before there is nothing left. Where nothing is lent, that may be over.
         let is_short = wanted.saturating_sub(free) > free;
-        let is_new_key = key.is_some_and(|key| !local.is_lent_to(key));
+        let is_new_key = may_be_lent_to && key.is_some_and(|key| !local.is_lent_to(key));
         // Of a budget there may be too little for lending, as of the money.
         let may_be_refused = local.is_tight() || !(is_short || is_new_key);
         let is_update_due = (is_short || !held) && (!may_be_refused || age >= TIGHT_REFRESH_MS);

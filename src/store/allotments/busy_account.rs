@@ -99,6 +99,11 @@ impl LoadMeter {
         }
     }
 
+    /// Whether what a key held lately is known, so that something may be lent to it.
+    pub(super) fn counts(&self, key: KeyId) -> bool {
+        self.keys.iter().any(|(known, _)| *known == key)
+    }
+
     /// Whether the account has made enough holds lately to have an allotment.
     pub(super) fn is_busy(&self, now_ms: i64) -> bool {
         let [first, ..] = self.last_holds;
@@ -257,6 +262,7 @@ mod tests {
         assert_eq!(load.keys.len(), KEYS_MAX);
         assert_eq!((load.keys[&KeyId(0)], load.keys[&KeyId(1)]), (nano(210), nano(80)));
         assert!(!load.keys.contains_key(&KeyId(KEYS_MAX as u64)));
+        assert!(meter.counts(KeyId(0)) && !meter.counts(KeyId(KEYS_MAX as u64)));
         // Those that are idle make room.
         meter.record(key(0), nano(10), 1_200);
         meter.record(key(KEYS_MAX), nano(10), 1_200);

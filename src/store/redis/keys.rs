@@ -222,15 +222,14 @@ async fn read_records(
     Ok([records.next().unwrap_or_default(), records.next().unwrap_or_default()])
 }
 
-/// Whether an account has budgets of its own.
-async fn has_own_budgets(
-    connection: &RedisConnection,
-    account: &AccountName,
-) -> Result<bool, Unavailable> {
+/// Whether a budget is about a key: its own, or one of its account.
+async fn is_budgeted(connection: &RedisConnection, key: &KeyRecord) -> Result<bool, Unavailable> {
     let mut read = redis::cmd("HMGET");
-    read.arg(AccountKeys::of(account).budgets());
-    for kind in WindowKind::ALL {
-        read.arg(budget_field(BudgetOwner::Account, kind));
+    read.arg(AccountKeys::of(&key.account).budgets());
+    for owner in [BudgetOwner::Account, BudgetOwner::Key(key.id)] {
+        for kind in WindowKind::ALL {
+            read.arg(budget_field(owner, kind));
+        }
     }
     let limits: Vec<Option<String>> = connection.query(&read).await?;
     Ok(limits.iter().any(Option::is_some))
@@ -259,8 +258,8 @@ pub(super) async fn add(
     let _: i64 = connection.query(&list).await?;
     let [plain, restricted] = record_keys(&hash);
     let known = redis::cmd("EXISTS").arg(&restricted).to_owned();
-    let is_restricted = connection.query::<bool>(&known).await?
-        || has_own_budgets(connection, &record.account).await?;
+    let is_restricted =
+        connection.query::<bool>(&known).await? || is_budgeted(connection, record).await?;
     // The record is written last, because it makes the API key valid.
     let mut set = redis::cmd("HSET");
     set.arg(if is_restricted { restricted } else { plain });
@@ -268,7 +267,7 @@ pub(super) async fn add(
     set.arg("prefix").arg(&record.prefix).arg("created_at").arg(record.created_at);
     let _: i64 = connection.query(&set).await?;
     // Whoever sets the first budget meanwhile may not have seen the record yet.
-    if !is_restricted && has_own_budgets(connection, &record.account).await? {
+    if !is_restricted && is_budgeted(connection, record).await? {
         restrict(connection, &hash).await?;
     }
     Ok(())

@@ -25,7 +25,7 @@ use crate::ledger::prepaid::records::{
 };
 use crate::ledger::prepaid::refusal::RECALL_MS;
 use crate::ledger::prepaid::update::AllotmentUpdate;
-use crate::ledger::prepaid::window::{KeyId, WindowId};
+use crate::ledger::prepaid::window::{BudgetOwner, KeyId, WindowId};
 use crate::metrics::record_write_off;
 use crate::money::Money;
 
@@ -163,8 +163,8 @@ fn load<'a>(
     Ok(Some(account))
 }
 
-/// Loads the budgets that an update may change: those of the account and of the keys that it names,
-/// and all windows of its calls and slices.
+/// Loads the budgets that an update may change: those of the account and of all keys that it names
+/// or of whose windows it has slices, and all windows of its calls and slices.
 fn load_budgets(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
@@ -181,11 +181,17 @@ fn load_budgets(
     let checkpoints: Vec<_> =
         account.allotments.values().flat_map(|a| a.checkpoints.values().cloned()).collect();
     let calls: Vec<_> = told.chain(&checkpoints).collect();
-    let keys: BTreeSet<KeyId> = demanded.chain(calls.iter().filter_map(|end| end.key)).collect();
+    let mut keys: BTreeSet<KeyId> =
+        demanded.chain(calls.iter().filter_map(|end| end.key)).collect();
     let mut windows: BTreeSet<WindowId> =
         calls.iter().flat_map(|end| end.windows.iter().copied()).collect();
     windows.extend(account.allotments.values().flat_map(|a| a.slices.keys().copied()));
     windows.extend(demand.into_iter().flat_map(|demand| demand.needed_in.keys().copied()));
+    // A call that runs may ask for more while its key makes no new calls.
+    keys.extend(windows.iter().filter_map(|window| match window.owner {
+        BudgetOwner::Account => None,
+        BudgetOwner::Key(key) => Some(key),
+    }));
     budgets::load(txn, name, account, keys.iter().copied(), |known| {
         windows.extend(windows_at(known, None, now));
         windows.extend(keys.iter().flat_map(|key| windows_at(known, Some(*key), now)));

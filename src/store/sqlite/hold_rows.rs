@@ -109,6 +109,12 @@ pub(super) fn read_budget(
     found.optional()
 }
 
+/// Whether a hold still counts as held in windows.
+pub(super) fn is_counted_as_held(c: &Connection, key: HoldKey<'_>) -> rusqlite::Result<bool> {
+    let sql = "SELECT 1 FROM hold_budget WHERE account = ? AND id = ? AND is_held = 1";
+    c.prepare_cached(sql)?.exists(params![key.account, key.id])
+}
+
 /// Writes in which windows a hold counts, as long as somebody may ask. A hold that has expired may
 /// be charged late.
 fn write_budget(c: &Connection, key: HoldKey<'_>, hold: &DirectHold) -> rusqlite::Result<()> {

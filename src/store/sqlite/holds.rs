@@ -12,7 +12,7 @@ use crate::failpoints::failpoint;
 use crate::ledger::prepaid::direct;
 use crate::ledger::prepaid::operations::{self, AppliedOperation};
 use crate::ledger::prepaid::records::{
-    AccountChanges, AccountHead, AllotmentId, DirectHold, PrepaidAccount,
+    AccountChanges, AccountHead, AllotmentId, DirectHold, DirectHoldState, PrepaidAccount,
 };
 use crate::ledger::prepaid::window::{KeyId, WindowId};
 use crate::ledger::{AccountName, Operation, Outcome, SweepReport};
@@ -94,16 +94,23 @@ fn add_windows(
     key: HoldKey<'_>,
     hold: &mut DirectHold,
 ) -> rusqlite::Result<()> {
-    if budgets::has_any(txn, name)?
-        && let Some((key_id, windows)) = hold_rows::read_budget(txn.conn, key)?
-    {
+    if !budgets::has_any(txn, name)? {
+        return Ok(());
+    }
+    let is_open = matches!(hold.state, DirectHoldState::Open { .. });
+    if !is_open && hold_rows::is_counted_as_held(txn.conn, key)? {
+        // A version that knows no budgets has ended it, and an end that comes late deletes the row
+        // by which the next sweep would see that.
+        budgets::reconcile_holds(txn)?;
+    }
+    if let Some((key_id, windows)) = hold_rows::read_budget(txn.conn, key)? {
         (hold.key, hold.windows) = (key_id, windows);
     }
     Ok(())
 }
 
-/// Decides what an operation does. What is lent of the account is only looked at if there is not
-/// enough without it.
+/// Decides what an operation does. What is lent of an account without budgets is only looked at if
+/// there is not enough without it.
 fn decide(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
@@ -122,6 +129,11 @@ fn decide(
     }
     if let (Some(hold), Some(id)) = (known, op.hold_id()) {
         records.holds.insert(id.to_owned(), hold.clone());
+    }
+    if budgets::has_any(txn, name)? {
+        // The first look at what is lent gives back slices that an older version has left, so it
+        // comes before the windows are read.
+        txn.lending(name)?;
     }
     let keys = asking.into_iter().chain(known.and_then(|hold| hold.key));
     budgets::load(txn, name, &mut records, keys.collect::<Vec<KeyId>>(), |records| {

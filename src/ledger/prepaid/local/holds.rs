@@ -3,7 +3,7 @@
 
 use super::super::rate::{RateAsk, RateUsed};
 use super::super::records::CallEnd;
-use super::super::update::CALLS_MAX;
+use super::super::update::{CALLS_MAX, WINDOWS_USED_MAX};
 use super::super::window::{BudgetOwner, KeyId, WindowId};
 use super::{LocalAllotment, LocalHold};
 use crate::money::{Money, MoneyError};
@@ -65,6 +65,10 @@ impl LocalAllotment {
         };
         let windows: Vec<WindowId> = self.current.iter().filter(is_own).copied().collect();
         if windows.iter().any(|window| self.free_in(*window, now_ms) < amount) {
+            return Ok(LocalAnswer::Direct);
+        }
+        let new = windows.iter().filter(|window| !self.used_in.contains_key(*window)).count();
+        if self.used_in.len() + new > WINDOWS_USED_MAX {
             return Ok(LocalAnswer::Direct);
         }
         self.used.checked_add(amount)?;
