@@ -253,6 +253,18 @@ pub enum UsageBasis {
     Fixed,
 }
 
+impl UsageBasis {
+    /// Returns the name that journals and logs use.
+    #[must_use]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            UsageBasis::Reported => "reported",
+            UsageBasis::Counted => "counted",
+            UsageBasis::Fixed => "fixed",
+        }
+    }
+}
+
 /// The billed units of one call, which the price is multiplied by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]

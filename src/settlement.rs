@@ -80,10 +80,10 @@ pub(crate) async fn end_hold(
 }
 
 /// Counts a charge and its tokens in the metrics.
-pub(crate) fn count_charge(line: &JournalLine, usage: Usage, charge: Money) {
-    let labels = [line.endpoint.as_str(), line.model.as_str(), line.vendor.as_str()];
+pub(crate) fn count_charge(line: &JournalLine<'_>, usage: Usage, charge: Money) {
+    let labels = [&*line.endpoint, &*line.model, &*line.vendor];
     METRICS.charged_nanousd.with_label_values(&labels).inc_by(counter_value(charge.nano()));
-    let tokens = |kind, n| METRICS.tokens.with_label_values(&[line.model.as_str(), kind]).inc_by(n);
+    let tokens = |kind, n| METRICS.tokens.with_label_values(&[&*line.model, kind]).inc_by(n);
     tokens("prompt", usage.tokens().input);
     tokens("completion", usage.tokens().output);
 }

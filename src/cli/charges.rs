@@ -33,7 +33,7 @@ pub(super) async fn run(
 }
 
 fn print_entry(entry: &JournalEntry, out: OutputFormat) -> anyhow::Result<()> {
-    let line: JournalLine = serde_json::from_str(&entry.line)?;
+    let line: JournalLine<'_> = serde_json::from_str(&entry.line)?;
     if out.json {
         let mut shown = serde_json::to_value(&line)?;
         shown["amount_nano"] = json!(entry.amount);

@@ -4,6 +4,7 @@
 //! read the whole response finds the charge posted. The wait for the disk continues in the
 //! background.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::context::{AccessLogRecord, RelayedCall, RequestContext, RequestStage};
@@ -47,9 +48,6 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
         void_hold(gateway, relaying.funding);
         return;
     };
-    let Funding::Held { key, .. } = &relaying.funding else { return };
-    let ids = (ctx.id.clone(), idempotency::retry_digest(ctx));
-    let line = journal_line(ids, &relaying, key, usage);
     let Some(charge) = compute_charge(&relaying, usage) else {
         log::error!(
             event = "usage_unpriced", request_id = ctx.id;
@@ -58,12 +56,17 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
         void_hold(gateway, relaying.funding);
         return;
     };
+    let line = {
+        let Funding::Held { key, .. } = &relaying.funding else { return };
+        let ids = (Cow::Borrowed(ctx.id.as_str()), idempotency::retry_digest(ctx));
+        let line = journal_line(ids, &relaying, key, usage);
+        settlement::count_charge(&line, usage, charge);
+        line.to_json()
+    };
     record_output(&relaying, usage);
     let RelayedCall { funding, route, mut relay, .. } = relaying;
     let Funding::Held { hold, lease, .. } = funding else { return };
     record_charge(&mut ctx.access_log, usage, charge);
-    settlement::count_charge(&line, usage, charge);
-    let line = serde_json::to_string(&line).unwrap_or_default();
     let account = hold.account().clone();
     let ledger = gateway.ledger.clone();
     let settling = gateway.settlements.begin();
@@ -128,30 +131,30 @@ fn log_rejected_usage(ctx: &RequestContext, relaying: &RelayedCall) {
 
 /// Builds the journal line for the usage of a response, with the id of the request and the digest
 /// by which a retry finds the line.
-pub(super) fn journal_line(
-    (request_id, retry_digest): (String, Option<String>),
-    relaying: &RelayedCall,
-    key: &KeyRecord,
+pub(super) fn journal_line<'a>(
+    (request_id, retry_digest): (Cow<'a, str>, Option<String>),
+    relaying: &'a RelayedCall,
+    key: &'a KeyRecord,
     usage: Usage,
-) -> JournalLine {
+) -> JournalLine<'a> {
     let pricing = &relaying.pricing;
     JournalLine {
         request_id,
         at: unix_ms(),
-        key_prefix: key.prefix.clone(),
+        key_prefix: key.prefix.as_str().into(),
         key_id: Some(key.id),
-        endpoint: pricing.endpoint.name().to_owned(),
-        model: pricing.model.id.clone(),
-        requested_model: pricing.requested_model.as_deref().map(str::to_owned),
-        vendor: pricing.model.vendor.name.clone(),
-        route: relaying.route.name.clone(),
+        endpoint: pricing.endpoint.name().into(),
+        model: pricing.model.id.as_str().into(),
+        requested_model: pricing.requested_model.as_deref().map(Cow::Borrowed),
+        vendor: pricing.model.vendor.name.as_str().into(),
+        route: relaying.route.name.as_str().into(),
         depth: relaying.fallback_depth,
         usage: usage.units,
         basis: usage.basis,
         rejected_usage: relaying.relay.rejected_usage(),
-        price_version: pricing.price_version.to_string(),
-        vendor_request_id: relaying.vendor_request_id.clone(),
-        retry_digest,
+        price_version: Cow::from(&*pricing.price_version),
+        vendor_request_id: relaying.vendor_request_id.as_deref().map(Cow::Borrowed),
+        retry_digest: retry_digest.map(Cow::Owned),
     }
 }
 
@@ -217,9 +220,10 @@ pub(super) fn log_request(ctx: &RequestContext) {
     let total = ctx.arrived.elapsed();
     let own = total.saturating_sub(ctx.vendor_time + ctx.client_time);
     let model = record.model.as_ref().map_or("", |m| m.id.as_str());
-    let status = record.status.to_string();
+    let mut digits = itoa::Buffer::new();
+    let status = digits.format(record.status);
     let endpoint = [record.endpoint];
-    METRICS.requests.with_label_values(&[record.endpoint, model, &status]).inc();
+    METRICS.requests.with_label_values(&[record.endpoint, model, status]).inc();
     METRICS.request_seconds.with_label_values(&endpoint).observe(total.as_secs_f64());
     METRICS.overhead_seconds.with_label_values(&endpoint).observe(own.as_secs_f64());
     if let Some(first) = record.time_to_first_byte {
@@ -232,12 +236,7 @@ pub(super) fn log_request(ctx: &RequestContext) {
         return;
     }
     let usage = record.usage.map(|u| u.tokens()).unwrap_or_default();
-    let basis = match record.usage.map(|u| u.basis) {
-        Some(UsageBasis::Reported) => "reported",
-        Some(UsageBasis::Counted) => "counted",
-        Some(UsageBasis::Fixed) => "fixed",
-        None => "none",
-    };
+    let basis = record.usage.map_or("none", |u| u.basis.name());
     log::info!(
         target: "request",
         event = "request_served",

@@ -61,9 +61,9 @@ pub(crate) fn encode_digest(content: &[u8; 32]) -> String {
 
 /// Returns what a journal line says of the attempts of its call; `None` if the client of the call
 /// does not attempt it again by itself.
-pub(crate) fn attempt_of_line(line: &JournalLine) -> Option<AttemptId> {
-    let content = URL_SAFE_NO_PAD.decode(line.retry_digest.as_ref()?).ok()?;
-    let endpoint = Cow::Owned(line.endpoint.clone());
+pub(crate) fn attempt_of_line(line: &JournalLine<'_>) -> Option<AttemptId> {
+    let content = URL_SAFE_NO_PAD.decode(line.retry_digest.as_deref()?).ok()?;
+    let endpoint = Cow::Owned(line.endpoint.clone().into_owned());
     Some(AttemptId { endpoint, content: content.try_into().ok()? })
 }
 

@@ -1,10 +1,13 @@
 //! The journal of an account: each charge, and what it was for.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
+use super::json_text::{push_number, push_string};
 use super::prepaid::window::KeyId;
-use crate::money::{BilledUnits, Money, UsageBasis};
+use crate::money::{BilledUnits, Money, TokenUsage, UsageBasis};
 
 /// A charge as it is in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,27 +24,27 @@ pub struct JournalEntry {
 
 /// The content of a journal line. The amount is stored beside the line, as an exact number.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct JournalLine {
+pub(crate) struct JournalLine<'a> {
     /// The id of the request, and of its hold.
-    pub request_id: String,
+    pub request_id: Cow<'a, str>,
     /// When the call was settled, in unix ms.
     pub at: i64,
     /// The beginning of the API key.
-    pub key_prefix: String,
+    pub key_prefix: Cow<'a, str>,
     /// The id of the API key; `None` in a line of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<KeyId>,
     /// The endpoint's short name.
-    pub endpoint: String,
+    pub endpoint: Cow<'a, str>,
     /// The model's id.
-    pub model: String,
+    pub model: Cow<'a, str>,
     /// The name by which the client asked for the model, if that is not the model's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requested_model: Option<String>,
+    pub requested_model: Option<Cow<'a, str>>,
     /// The vendor's token.
-    pub vendor: String,
+    pub vendor: Cow<'a, str>,
     /// The name of the route that served the call.
-    pub route: String,
+    pub route: Cow<'a, str>,
     /// How many routes failed before the one that served.
     pub depth: u32,
     /// The billed units.
@@ -53,59 +56,188 @@ pub(crate) struct JournalLine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_usage: Option<BilledUnits>,
     /// The version of the prices that were applied.
-    pub price_version: String,
+    pub price_version: Cow<'a, str>,
     /// The vendor's id of the request, if it sent one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vendor_request_id: Option<String>,
+    pub vendor_request_id: Option<Cow<'a, str>>,
     /// The digest of the call's content in base64, if its client may try it again by itself. A
     /// retry finds by it that the call was charged, even if its reply is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retry_digest: Option<String>,
+    pub retry_digest: Option<Cow<'a, str>>,
+}
+
+/// The memory that most lines need, in bytes.
+const LINE_BYTES: usize = 640;
+
+impl JournalLine<'_> {
+    /// Writes the line as JSON, as `serde_json` would. Every call has a line, so the names of its
+    /// members are copied as they are.
+    pub(crate) fn to_json(&self) -> String {
+        let mut json = String::with_capacity(LINE_BYTES);
+        push_string(&mut json, r#"{"request_id":"#, &self.request_id);
+        push_number(&mut json, r#","at":"#, self.at);
+        push_string(&mut json, r#","key_prefix":"#, &self.key_prefix);
+        if let Some(KeyId(id)) = self.key_id {
+            push_number(&mut json, r#","key_id":"#, id);
+        }
+        push_string(&mut json, r#","endpoint":"#, &self.endpoint);
+        push_string(&mut json, r#","model":"#, &self.model);
+        push_optional(&mut json, r#","requested_model":"#, self.requested_model.as_deref());
+        push_string(&mut json, r#","vendor":"#, &self.vendor);
+        push_string(&mut json, r#","route":"#, &self.route);
+        push_number(&mut json, r#","depth":"#, self.depth);
+        push_units(&mut json, r#","usage":"#, self.usage);
+        push_string(&mut json, r#","basis":"#, self.basis.name());
+        if let Some(rejected) = self.rejected_usage {
+            push_units(&mut json, r#","rejected_usage":"#, rejected);
+        }
+        push_string(&mut json, r#","price_version":"#, &self.price_version);
+        push_optional(&mut json, r#","vendor_request_id":"#, self.vendor_request_id.as_deref());
+        push_optional(&mut json, r#","retry_digest":"#, self.retry_digest.as_deref());
+        json.push('}');
+        json
+    }
+}
+
+/// Appends a member with a text, if there is one.
+fn push_optional(json: &mut String, name: &str, value: Option<&str>) {
+    if let Some(value) = value {
+        push_string(json, name, value);
+    }
+}
+
+/// Appends a member with billed units.
+fn push_units(json: &mut String, name: &str, units: BilledUnits) {
+    json.push_str(name);
+    let BilledUnits::Tokens(tokens) = units else {
+        // Units can always be written as JSON. Few calls have units other than tokens.
+        json.push_str(&serde_json::to_string(&units).unwrap_or_default());
+        return;
+    };
+    let TokenUsage { input, output, cache_read, cache_write, cache_write_1h } = tokens;
+    push_number(json, r#"{"prompt_tokens":"#, input);
+    push_number(json, r#","completion_tokens":"#, output);
+    let parts = [
+        (r#","cached_tokens":"#, cache_read),
+        (r#","cache_write_tokens":"#, cache_write),
+        (r#","cache_write_1h_tokens":"#, cache_write_1h),
+    ];
+    for (name, tokens) in parts {
+        if tokens != 0 {
+            push_number(json, name, tokens);
+        }
+    }
+    json.push('}');
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::money::VideoResolution;
+
+    fn tokens() -> impl Strategy<Value = BilledUnits> {
+        // Zeros are left out of a line, so they have to come up.
+        let part = || prop_oneof![Just(0_u64), any::<u64>()];
+        (part(), part(), part(), part(), part()).prop_map(
+            |(input, output, cache_read, cache_write, cache_write_1h)| {
+                let tokens = TokenUsage { input, output, cache_read, cache_write, cache_write_1h };
+                BilledUnits::Tokens(tokens)
+            },
+        )
+    }
+
+    fn units() -> impl Strategy<Value = BilledUnits> {
+        let resolution = prop::sample::select(VideoResolution::ALL.to_vec());
+        prop_oneof![
+            4 => tokens(),
+            1 => any::<u64>().prop_map(|characters| BilledUnits::Characters { characters }),
+            1 => any::<(u64, u64)>()
+                .prop_map(|(images, ticks)| BilledUnits::BilledImages { images, ticks }),
+            1 => any::<u64>().prop_map(|images| BilledUnits::Images { images }),
+            1 => (any::<u64>(), resolution, any::<Option<u64>>()).prop_map(
+                |(seconds, resolution, ticks)| BilledUnits::Video { seconds, resolution, ticks },
+            ),
+        ]
+    }
+
+    fn line() -> impl Strategy<Value = JournalLine<'static>> {
+        let bases = vec![UsageBasis::Reported, UsageBasis::Counted, UsageBasis::Fixed];
+        let texts = prop::collection::vec("(?s).{0,20}", 7);
+        let optional_texts = prop::collection::vec(proptest::option::of("(?s).{0,20}"), 3);
+        let numbers = (any::<i64>(), any::<Option<u64>>(), any::<u32>());
+        let used = (units(), prop::sample::select(bases), proptest::option::of(units()));
+        (texts, optional_texts, numbers, used).prop_map(|(texts, optional, numbers, used)| {
+            let text = |at: usize| Cow::<str>::Owned(texts[at].clone());
+            let optional = |at: usize| optional[at].clone().map(Cow::<str>::Owned);
+            JournalLine {
+                request_id: text(0),
+                at: numbers.0,
+                key_prefix: text(1),
+                key_id: numbers.1.map(KeyId),
+                endpoint: text(2),
+                model: text(3),
+                requested_model: optional(0),
+                vendor: text(4),
+                route: text(5),
+                depth: numbers.2,
+                usage: used.0,
+                basis: used.1,
+                rejected_usage: used.2,
+                price_version: text(6),
+                vendor_request_id: optional(1),
+                retry_digest: optional(2),
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_is_the_same_text_however_it_is_written(line in line()) {
+            let expected = serde_json::to_string(&line).expect("JSON");
+            prop_assert_eq!(line.to_json(), expected);
+        }
+    }
 
     #[test]
     fn a_line_of_before_a_report_could_be_rejected_is_read_and_written_as_it_was() {
         let old = r#"{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m","vendor":"v","route":"r0","depth":0,"usage":{"prompt_tokens":3,"completion_tokens":2},"basis":"counted","price_version":"p"}"#;
-        let line: JournalLine = serde_json::from_str(old).expect("a line");
+        let line: JournalLine<'_> = serde_json::from_str(old).expect("a line");
         assert_eq!(line.rejected_usage, None);
-        assert_eq!(serde_json::to_string(&line).expect("JSON"), old);
-        let tokens =
-            crate::money::TokenUsage { input: 3, output: 900_000_000, ..Default::default() };
+        assert_eq!(line.to_json(), old);
+        let tokens = TokenUsage { input: 3, output: 900_000_000, ..Default::default() };
         let rejected_usage = Some(BilledUnits::Tokens(tokens));
-        let written = serde_json::to_string(&JournalLine { rejected_usage, ..line }).expect("JSON");
-        let read: JournalLine = serde_json::from_str(&written).expect("a line");
+        let written = JournalLine { rejected_usage, ..line }.to_json();
+        let read: JournalLine<'_> = serde_json::from_str(&written).expect("a line");
         assert_eq!(read.rejected_usage, rejected_usage);
     }
 
     #[test]
     fn a_line_of_before_keys_had_ids_is_read_and_a_new_one_has_the_id() {
         let old = r#"{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m","vendor":"v","route":"r0","depth":0,"usage":{"prompt_tokens":3,"completion_tokens":2},"basis":"counted","price_version":"p"}"#;
-        let line: JournalLine = serde_json::from_str(old).expect("a line");
+        let line: JournalLine<'_> = serde_json::from_str(old).expect("a line");
         assert_eq!(line.key_id, None);
         let key_id = Some(KeyId(u64::MAX >> 1));
-        let written = serde_json::to_string(&JournalLine { key_id, ..line }).expect("JSON");
+        let written = JournalLine { key_id, ..line }.to_json();
         let expected = old
             .replace(r#""key_prefix":"k","#, r#""key_prefix":"k","key_id":9223372036854775807,"#);
         assert_eq!(written, expected);
-        let read: JournalLine = serde_json::from_str(&written).expect("a line");
+        let read: JournalLine<'_> = serde_json::from_str(&written).expect("a line");
         assert_eq!(read.key_id, key_id);
     }
 
     #[test]
     fn a_line_has_the_requested_name_beside_the_id_only_if_they_differ() {
         let by_id = r#"{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m","vendor":"v","route":"r0","depth":0,"usage":{"prompt_tokens":3,"completion_tokens":2},"basis":"counted","price_version":"p"}"#;
-        let line: JournalLine = serde_json::from_str(by_id).expect("a line");
+        let line: JournalLine<'_> = serde_json::from_str(by_id).expect("a line");
         assert_eq!(line.requested_model, None);
-        let requested_model = Some("m-2025".to_owned());
+        let requested_model = Some("m-2025".into());
         let line = JournalLine { requested_model, ..line };
         let by_alias =
             by_id.replace(r#""model":"m","#, r#""model":"m","requested_model":"m-2025","#);
-        assert_eq!(serde_json::to_string(&line).expect("JSON"), by_alias);
-        let read: JournalLine = serde_json::from_str(&by_alias).expect("a line");
+        assert_eq!(line.to_json(), by_alias);
+        let read: JournalLine<'_> = serde_json::from_str(&by_alias).expect("a line");
         assert_eq!(read.requested_model.as_deref(), Some("m-2025"));
     }
 }

@@ -1,5 +1,6 @@
 //! The end of a job: its outcome is written to the ledger, once.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
 use anyhow::Context as _;
@@ -29,12 +30,8 @@ impl JobWorker {
                 Some((*charge, usage, journal_line(claim).context("no line")?))
             }
         };
-        let charge = match &due {
-            None => None,
-            Some((amount, _, line)) => {
-                Some(Charge { amount: *amount, line: serde_json::to_string(line)? })
-            }
-        };
+        let charge =
+            due.as_ref().map(|(amount, _, line)| Charge { amount: *amount, line: line.to_json() });
         let (ledger, deadline) = (self.ledger.clone(), Some(Instant::now() + RETRY_TIME_MAX));
         let store = self.store_name;
         let ending = settlement::end_hold(&ledger, hold, charge.as_ref(), deadline, store);
@@ -54,7 +51,7 @@ impl JobWorker {
             key = job.key_prefix,
             account = job.account.as_str(),
             model = job.model,
-            route = line.map_or("", |line| line.route.as_str()),
+            route = line.map_or("", |line| &*line.route),
             depth = line.map_or(0, |line| line.depth),
             status = job.status().name(),
             code = match outcome {
@@ -70,28 +67,28 @@ impl JobWorker {
 }
 
 /// Returns the journal line of a completed job; `None` if the job is not completed.
-fn journal_line(claim: &JobClaim) -> Option<JournalLine> {
+fn journal_line(claim: &JobClaim) -> Option<JournalLine<'static>> {
     let job = &claim.job;
     let JobStage::Settling { outcome, at_ms } = &job.stage else { return None };
     let JobOutcome::Completed { route, depth, vendor_id, usage, basis, .. } = outcome else {
         return None;
     };
     Some(JournalLine {
-        request_id: job.id.clone(),
+        request_id: job.id.clone().into(),
         at: *at_ms,
-        key_prefix: job.key_prefix.clone(),
+        key_prefix: job.key_prefix.clone().into(),
         key_id: job.key_id,
-        endpoint: Endpoint::Videos.name().to_owned(),
-        model: job.model.clone(),
-        requested_model: job.requested_model.clone(),
-        vendor: job.vendor.clone(),
-        route: route.clone(),
+        endpoint: Endpoint::Videos.name().into(),
+        model: job.model.clone().into(),
+        requested_model: job.requested_model.clone().map(Cow::Owned),
+        vendor: job.vendor.clone().into(),
+        route: route.clone().into(),
         depth: *depth,
         usage: *usage,
         basis: *basis,
         rejected_usage: None,
-        price_version: job.price_version.clone(),
-        vendor_request_id: Some(vendor_id.clone()),
+        price_version: job.price_version.clone().into(),
+        vendor_request_id: Some(vendor_id.clone().into()),
         retry_digest: None,
     })
 }

@@ -5,12 +5,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer};
 
 use super::record;
-use crate::ledger::AccountName;
 use crate::ledger::prepaid::records::{AllotmentId, CallEnd};
-use crate::ledger::prepaid::window::{KeyId, WindowId};
+use crate::ledger::prepaid::window::{BudgetOwner, KeyId, WindowId};
+use crate::ledger::{AccountName, push_number, push_string};
 use crate::money::Money;
 
 /// The end of a call, as it is in the log.
@@ -47,8 +47,8 @@ impl AllotmentEnds {
     }
 }
 
-/// The JSON form of a [`LoggedEnd`].
-#[derive(Serialize, Deserialize)]
+/// The JSON form of a [`LoggedEnd`], as it is read. [`encode_end`] writes it.
+#[derive(Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 enum EndLine<'a> {
     End {
@@ -57,20 +57,12 @@ enum EndLine<'a> {
         lent_at: i64,
         seq: u64,
         call: Cow<'a, str>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<u64>,
         held: Money,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         charge: Option<Money>,
-        #[serde(
-            default,
-            serialize_with = "serialize_windows",
-            deserialize_with = "deserialize_windows",
-            skip_serializing_if = "<[WindowId]>::is_empty"
-        )]
+        #[serde(default, deserialize_with = "deserialize_windows")]
         windows: Cow<'a, [WindowId]>,
         /// The line of the journal, if it cannot follow after the tab.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         line: Option<Cow<'a, str>>,
     },
 }
@@ -84,19 +76,44 @@ pub(super) fn encode_end(
     end: &CallEnd,
 ) -> Vec<u8> {
     let (embedded_line, trailing_line) = record::place_journal_line(&end.line);
-    let written = EndLine::End {
-        account: account.as_str().into(),
-        allotment: allotment.0.as_str().into(),
-        lent_at,
-        seq,
-        call: end.call.as_str().into(),
-        key: end.key.map(|KeyId(id)| id),
-        held: end.held,
-        charge: end.charge,
-        windows: end.windows.as_slice().into(),
-        line: embedded_line,
-    };
-    record::encode_line(&written, trailing_line)
+    let mut json = record::begin_line(trailing_line);
+    push_string(&mut json, r#"{"is":"end","account":"#, account.as_str());
+    push_string(&mut json, r#","allotment":"#, &allotment.0);
+    push_number(&mut json, r#","lent_at":"#, lent_at);
+    push_number(&mut json, r#","seq":"#, seq);
+    push_string(&mut json, r#","call":"#, &end.call);
+    if let Some(KeyId(id)) = end.key {
+        push_number(&mut json, r#","key":"#, id);
+    }
+    push_number(&mut json, r#","held":"#, end.held.nano());
+    if let Some(charge) = end.charge {
+        push_number(&mut json, r#","charge":"#, charge.nano());
+    }
+    if !end.windows.is_empty() {
+        push_windows(&mut json, &end.windows);
+    }
+    if let Some(embedded_line) = embedded_line {
+        push_string(&mut json, r#","line":"#, &embedded_line);
+    }
+    json.push('}');
+    record::finish_line(json.into_bytes(), trailing_line)
+}
+
+/// Appends windows as the short texts that [`WindowId`] displays.
+fn push_windows(json: &mut String, windows: &[WindowId]) {
+    let mut start_of_item = r#","windows":[""#;
+    for WindowId { owner, kind, start } in windows {
+        json.push_str(start_of_item);
+        match owner {
+            BudgetOwner::Account => json.push_str("account"),
+            BudgetOwner::Key(KeyId(id)) => push_number(json, "key:", *id),
+        }
+        json.push('/');
+        json.push_str(kind.name());
+        push_number(json, "/", *start);
+        start_of_item = r#"",""#;
+    }
+    json.push_str(r#""]"#);
 }
 
 impl LoggedEnd {
@@ -161,20 +178,7 @@ pub(super) fn parse_ends(file: &[u8]) -> (Vec<LoggedEnd>, usize) {
     (ends, torn)
 }
 
-/// Writes windows as short texts.
-fn serialize_windows<S: Serializer>(
-    windows: &[WindowId],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    struct WindowText<'a>(&'a WindowId);
-    impl Serialize for WindowText<'_> {
-        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            serializer.collect_str(self.0)
-        }
-    }
-    serializer.collect_seq(windows.iter().map(WindowText))
-}
-
+/// Reads windows from their short texts.
 fn deserialize_windows<'de, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Cow<'a, [WindowId]>, D::Error> {
@@ -188,7 +192,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ledger::prepaid::window::{BudgetOwner, WindowKind};
+    use crate::ledger::prepaid::window::WindowKind;
 
     fn money() -> impl Strategy<Value = Money> {
         (0..=i64::MAX).prop_map(|nano| Money::from_nano(nano).expect("not negative"))

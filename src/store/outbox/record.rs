@@ -244,16 +244,31 @@ pub(super) fn all_acked_line(run_id: &str, seq: u64) -> Vec<u8> {
 /// Encodes a line of the outbox: `written` as JSON and, if there is one, `trailing_line` after a
 /// tab.
 pub(super) fn encode_line(written: &impl Serialize, trailing_line: Option<&str>) -> Vec<u8> {
-    const CRC: &[u8; 9] = b"00000000 ";
-    let mut line = Vec::with_capacity(256 + trailing_line.map_or(0, str::len));
-    line.extend_from_slice(CRC);
+    let mut line = begin_line(trailing_line).into_bytes();
     // Serialization of these types cannot fail.
     let _ = serde_json::to_writer(&mut line, written);
+    finish_line(line, trailing_line)
+}
+
+/// The place of the checksum in a line that is being written.
+const CHECKSUM: &str = "00000000 ";
+
+/// Begins a line, to which its JSON is then appended. `trailing_line` is the same as for
+/// [`finish_line`].
+pub(super) fn begin_line(trailing_line: Option<&str>) -> String {
+    let mut line = String::with_capacity(320 + trailing_line.map_or(0, str::len));
+    line.push_str(CHECKSUM);
+    line
+}
+
+/// Finishes a line that has its JSON: appends `trailing_line` after a tab, if there is one, and
+/// fills in the checksum.
+pub(super) fn finish_line(mut line: Vec<u8>, trailing_line: Option<&str>) -> Vec<u8> {
     if let Some(trailing_line) = trailing_line {
         line.push(TAB);
         line.extend_from_slice(trailing_line.as_bytes());
     }
-    let sum = format!("{:08x}", crc32fast::hash(&line[CRC.len()..]));
+    let sum = format!("{:08x}", crc32fast::hash(&line[CHECKSUM.len()..]));
     line[..8].copy_from_slice(sum.as_bytes());
     line.push(b'\n');
     line
