@@ -83,7 +83,7 @@ async fn a_busy_account_is_told_to_the_store_many_calls_at_once(
 
 /// A budget is not a reason to ask the store for every call: an allotment has a slice of it.
 #[rstest]
-#[case::of_the_account(&["account", "set", ACCOUNT, "--budget", "day=900", "--budget", "total=800"])]
+#[case::of_the_account(&["account", "set", ACCOUNT, "--budget", "day=9", "--budget", "total=8"])]
 #[case::of_the_key(&["key", "set", "KEY", "--budget", "month=900"])]
 #[tokio::test]
 async fn budgets_ride_in_what_a_gateway_borrows(

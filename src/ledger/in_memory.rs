@@ -95,6 +95,7 @@ impl InMemoryAccount {
         let mut head = AccountHead::from_balances(self.balances);
         head.lines = self.journal.len() as u64;
         head.budgets.clone_from(&self.budgets);
+        head.has_keys = !self.keys.is_empty();
         let account = PrepaidAccount {
             head,
             keys: std::mem::take(&mut self.keys),

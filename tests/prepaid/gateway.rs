@@ -10,6 +10,7 @@ use tollgate::ledger::prepaid::local::{LocalAllotment, REVISION_AGE_MAX_MS};
 use tollgate::ledger::prepaid::lot::{CreditSource, LotId};
 use tollgate::ledger::prepaid::rate::{RateAsk, RateDemand, RateId, RateKind, RateLimit, RateUsed};
 use tollgate::ledger::prepaid::records::{AllotmentId, CallEnd, KeyStatus, PrepaidAccount};
+use tollgate::ledger::prepaid::settings;
 use tollgate::ledger::prepaid::update::{
     AllotmentDemand, AllotmentUpdate, CALLS_MAX, KEYS_MAX, RATES_MAX, SLICES_MAX,
 };
@@ -115,8 +116,21 @@ fn a_hold_is_made_in_full_out_of_what_is_free_or_not_at_all() {
     assert_eq!((pair.free_now(), pair.held(), pair.posted()), (35, 100, 0));
     pair.update();
     assert_eq!((pair.free_now(), pair.held(), pair.posted()), (100, 140, 25));
-    let other = pair.local.hold("d", Some(KeyId(2)), nano(1), &[], pair.clock()).expect("a sum");
-    assert_eq!(other, LocalAnswer::Direct, "no message has named the key");
+}
+
+#[test]
+fn any_key_may_hold_until_the_account_or_a_key_has_a_budget() {
+    let mut pair = Pair::with(1_000, 0);
+    pair.update();
+    let hold = |pair: &mut Pair, call: &str| {
+        pair.local.hold(call, Some(KeyId(2)), nano(1), &[], pair.clock()).expect("a sum")
+    };
+    assert_eq!(hold(&mut pair, "a"), LocalAnswer::Held);
+    let (owner, kind) = (BudgetOwner::Key(KeyId(3)), WindowKind::Day);
+    let step = settings::set_budget(&pair.store, owner, kind, Some(nano(1)), pair.now);
+    pair.store.commit(step.changes);
+    pair.update();
+    assert_eq!(hold(&mut pair, "b"), LocalAnswer::Direct, "no message has named the key");
 }
 
 #[test]

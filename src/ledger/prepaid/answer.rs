@@ -160,6 +160,8 @@ pub struct AllotmentStatus {
     pub refused_keys: BTreeSet<KeyId>,
     /// The keys of the message that may make holds out of the allotment.
     pub lent_keys: BTreeSet<KeyId>,
+    /// Whether any key may, since neither the account nor a key of it has a budget or is refused.
+    pub open_to_all: bool,
     /// The revision of the account.
     pub revision: u64,
 }

@@ -116,7 +116,7 @@ pub fn extend_hold(account: &PrepaidAccount, id: &str, wanted: Money, now: i64) 
             return Ok(refusal);
         }
         let more = missing.min(refusal::room(draft, &known.windows));
-        let is_lent = more < missing && draft.head.lent_out > 0;
+        let is_lent = more < missing && refusal::may_return(draft, &known.windows, missing);
         if is_lent {
             refusal::recall(draft);
         }

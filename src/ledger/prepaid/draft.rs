@@ -50,6 +50,7 @@ impl<'a> AccountDraft<'a> {
     }
 
     pub(crate) fn set_key(&mut self, key: KeyId, record: super::records::KeyBudgets) {
+        self.head.has_keys = true;
         self.changes.keys.insert(key, record);
     }
 

@@ -52,7 +52,8 @@ pub(crate) fn meet_demand(
         grow_free(draft, allotment, demand, window, free)?;
     }
     for (key, wanted) in &demand.keys {
-        lend_to_key(draft, allotment, *key, free.min(*wanted), demand, others)?;
+        let is_over = lend_to_key(draft, allotment, *key, free.min(*wanted), demand, others)?;
+        allotment.tight |= is_over;
     }
     allotment.may_be_free = allotment.drawn.total()? > Money::ZERO;
     Ok(())
@@ -121,7 +122,9 @@ fn cover_needed(
         let left = draft.window(*window).left(draft.limit(*window));
         let more = if is_active(draft, window.owner) { missing.min(left) } else { Money::ZERO };
         grow_slice(draft, allotment, *window, more)?;
-        is_short |= more < missing;
+        // Of a window of which others have nothing a recall gives nothing.
+        let own = allotment.slices.get(window).copied().unwrap_or_default();
+        is_short |= more < missing && draft.window(*window).lent > own;
     }
     if is_short && others > 0 {
         refusal::recall(draft);
@@ -153,7 +156,8 @@ fn lendable_in(
 }
 
 /// Gives slices of the windows of a key. A key that is refused, or of which too little is left,
-/// gets none: its calls go to the store.
+/// gets none: its calls go to the store. Returns whether a key of which too little is left has
+/// something free: a limit may have been lowered. Then all that is free has to come back once.
 fn lend_to_key(
     draft: &mut AccountDraft<'_>,
     allotment: &mut Allotment,
@@ -161,13 +165,21 @@ fn lend_to_key(
     wanted: Money,
     demand: &AllotmentDemand,
     others: u32,
-) -> Result<(), MoneyError> {
+) -> Result<bool, MoneyError> {
     let owner = BudgetOwner::Key(key);
+    if !is_active(draft, owner) {
+        return Ok(false);
+    }
     let windows = draft.current_windows(owner);
-    let limit = lendable_in(draft, allotment, &windows, demand, others);
-    let Some(limit) = limit.filter(|_| is_active(draft, owner)) else { return Ok(()) };
+    let Some(limit) = lendable_in(draft, allotment, &windows, demand, others) else {
+        let is_free = |window| free_slice(allotment, demand, window) > Money::ZERO;
+        return Ok(windows.into_iter().any(is_free));
+    };
     let free = wanted.min(limit);
-    windows.into_iter().try_for_each(|window| grow_free(draft, allotment, demand, window, free))
+    for window in windows {
+        grow_free(draft, allotment, demand, window, free)?;
+    }
+    Ok(false)
 }
 
 /// Grows a slice until so much of it is free.
@@ -239,6 +251,7 @@ pub(crate) fn status(
         tight: allotment.tight || draft.head.suspended,
         refused_keys,
         lent_keys,
+        open_to_all: draft.head.budgets.is_empty() && !draft.head.has_keys,
         revision: draft.head.revision,
     })))
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::rate::RateAsk;
 use super::records::{AllotmentId, CallEnd};
 use super::update::AllotmentUpdate;
-use super::window::{KeyId, WindowId};
+use super::window::{BudgetOwner, KeyId, WindowId};
 use crate::money::{Money, MoneyError};
 
 pub mod holds;
@@ -71,6 +71,8 @@ pub struct LocalAllotment {
     rates: LocalRates,
     current: BTreeSet<WindowId>,
     keys: BTreeSet<KeyId>,
+    /// Whether any key may make holds.
+    open_to_all: bool,
     open: BTreeMap<String, LocalHold>,
     ends: BTreeMap<u64, CallEnd>,
     last_seq: u64,
@@ -105,6 +107,7 @@ impl LocalAllotment {
             rates: LocalRates::default(),
             current: BTreeSet::new(),
             keys: BTreeSet::new(),
+            open_to_all: false,
             open: BTreeMap::new(),
             ends: BTreeMap::new(),
             last_seq: 0,
@@ -185,7 +188,14 @@ impl LocalAllotment {
     /// Whether holds of a key may be made out of it, as far as the windows of the key allow.
     #[must_use]
     pub fn is_lent_to(&self, key: KeyId) -> bool {
-        self.keys.contains(&key)
+        self.open_to_all || self.keys.contains(&key)
+    }
+
+    /// What new calls of a key can hold as far as its own slices go; `None` if the key has none.
+    #[must_use]
+    pub fn free_of_key(&self, key: KeyId, now_ms: i64) -> Option<Money> {
+        let own = self.slices.keys().filter(|window| window.owner == BudgetOwner::Key(key));
+        own.map(|window| self.free_in(*window, now_ms)).min()
     }
 
     /// Whether no holds are made out of it until the store lends again.

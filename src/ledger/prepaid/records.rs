@@ -21,6 +21,8 @@ pub struct AccountHead {
     pub lots: BTreeMap<LotId, CreditLot>,
     /// The account's own budgets.
     pub budgets: BudgetLimits,
+    /// Whether there are records of keys.
+    pub has_keys: bool,
     /// Whether new calls are refused.
     pub suspended: bool,
     /// Rises whenever what a gateway remembers of the account or its keys is no longer true.

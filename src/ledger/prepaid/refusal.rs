@@ -59,14 +59,19 @@ pub(crate) fn of_amount(
         let resets_at = Some(window.end()).filter(|end| *end < i64::MAX);
         return Ok(LedgerAnswer::BudgetExceeded { window, left, resets_at });
     }
-    // A window of which nothing is lent gets nothing back by a recall.
-    let lacks = |id: &&WindowId| draft.window(**id).left(draft.limit(**id)) < least;
-    let could_return = |id: &WindowId| draft.window(*id).lent > Money::ZERO;
-    if draft.head.lent_out > 0 && windows.iter().filter(lacks).all(could_return) {
+    if may_return(draft, windows, least) {
         recall(draft);
         return Ok(LedgerAnswer::Wait);
     }
     Ok(LedgerAnswer::HeldElsewhere { room: room(draft, windows) })
+}
+
+/// Whether a recall may return what is missing of an amount: something is lent, also of each window
+/// that has less left.
+pub(crate) fn may_return(draft: &AccountDraft<'_>, windows: &[WindowId], amount: Money) -> bool {
+    let lacks = |id: &&WindowId| draft.window(**id).left(draft.limit(**id)) < amount;
+    let could_return = |id: &WindowId| draft.window(*id).lent > Money::ZERO;
+    draft.head.lent_out > 0 && windows.iter().filter(lacks).all(could_return)
 }
 
 /// What would be available if all that is held came back now.

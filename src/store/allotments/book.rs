@@ -117,14 +117,17 @@ impl AllotmentBook {
         }
         let (wanted, age) = (state.load.wanted_free(now), now.saturating_sub(state.updated_at));
         // An update cannot help a key for which there is no place.
-        let may_be_lent_to = key.is_some_and(|key| state.load.counts(key));
+        let key_wanted = key.and_then(|key| state.load.wanted_for_key(key, now));
         let Some(local) = state.current.as_mut() else { return false };
         let held = local.hold(call, key, amount, &[], now) == Ok(LocalAnswer::Held);
         failpoint!("hold_made_in_memory", if held);
         let free = local.free(now);
         // More is asked for before there is nothing left. Where nothing is lent, that may be over.
-        let is_short = wanted.saturating_sub(free) > free;
-        let is_new_key = may_be_lent_to && key.is_some_and(|key| !local.is_lent_to(key));
+        let is_low = |wanted: Money, free: Money| wanted.saturating_sub(free) > free;
+        let of_key = key.and_then(|key| Some((key_wanted?, local.free_of_key(key, now)?)));
+        let is_short =
+            is_low(wanted, free) || of_key.is_some_and(|(wanted, free)| is_low(wanted, free));
+        let is_new_key = key_wanted.is_some() && key.is_some_and(|key| !local.is_lent_to(key));
         // Of a budget there may be too little for lending, as of the money.
         let may_be_refused = local.is_tight() || !(is_short || is_new_key);
         let is_update_due = (is_short || !held) && (!may_be_refused || age >= TIGHT_REFRESH_MS);

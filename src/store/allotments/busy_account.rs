@@ -99,9 +99,10 @@ impl LoadMeter {
         }
     }
 
-    /// Whether what a key held lately is known, so that something may be lent to it.
-    pub(super) fn counts(&self, key: KeyId) -> bool {
-        self.keys.iter().any(|(known, _)| *known == key)
+    /// What should be free for a key; `None` if nothing is lent to it, because there are too many.
+    pub(super) fn wanted_for_key(&self, key: KeyId, now_ms: i64) -> Option<Money> {
+        let (_, holds) = self.keys.iter().find(|(known, _)| *known == key)?;
+        Some(holds.wanted_free(now_ms))
     }
 
     /// Whether the account has made enough holds lately to have an allotment.
@@ -262,7 +263,8 @@ mod tests {
         assert_eq!(load.keys.len(), KEYS_MAX);
         assert_eq!((load.keys[&KeyId(0)], load.keys[&KeyId(1)]), (nano(210), nano(80)));
         assert!(!load.keys.contains_key(&KeyId(KEYS_MAX as u64)));
-        assert!(meter.counts(KeyId(0)) && !meter.counts(KeyId(KEYS_MAX as u64)));
+        let wanted = |key| meter.wanted_for_key(KeyId(key), 1_000);
+        assert_eq!((wanted(0), wanted(KEYS_MAX as u64)), (Some(nano(210)), None));
         // Those that are idle make room.
         meter.record(key(0), nano(10), 1_200);
         meter.record(key(KEYS_MAX), nano(10), 1_200);

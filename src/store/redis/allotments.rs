@@ -297,6 +297,7 @@ fn parse_answer(
                 tight: *tight == "1",
                 refused_keys: BTreeSet::new(),
                 lent_keys: keys.collect(),
+                open_to_all: budgets.is_empty(),
                 revision,
             };
             (LedgerAnswer::Status(Box::new(status)), 7)

@@ -30,6 +30,7 @@ pub(super) fn load(
         return Ok(());
     }
     records.head.budgets.clone_from(&rows.limits);
+    records.head.has_keys = !rows.keys.is_empty();
     for key in keys {
         if let Some(record) = rows.keys.get(&key) {
             records.keys.insert(key, record.clone());

@@ -53,7 +53,7 @@ impl LocalAllotment {
     ) -> Result<LocalAnswer, MoneyError> {
         let has_place = self.open.len() + self.ends.len() < CALLS_MAX;
         let is_new = !self.open.contains_key(call);
-        let is_lent_to = key.is_none_or(|key| self.keys.contains(&key));
+        let is_lent_to = key.is_none_or(|key| self.is_lent_to(key));
         // A hold of nothing is covered by nothing, but it needs the right, too.
         let is_covered = self.may_hold(now_ms) && is_lent_to && self.free(now_ms) >= amount;
         if !(has_place && is_new && is_covered) {

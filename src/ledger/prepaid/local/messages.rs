@@ -205,6 +205,7 @@ impl LocalAllotment {
         self.slices = status.slices.iter().map(slice).collect();
         self.current.clone_from(&status.current);
         self.keys.clone_from(&status.lent_keys);
+        self.open_to_all = status.open_to_all;
         self.tight = status.tight;
         self.revision = status.revision;
         self.seen_revision = self.seen_revision.max(status.revision);

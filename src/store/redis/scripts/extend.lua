@@ -20,6 +20,7 @@ if known[3] then
   room = to_digits(room_in(counted, to_amount(available)))
 end
 local is_short = less(room, more)
+local may_grow = is_short and may_be_returned(counted, to_amount(more))
 if is_short then more = room end
 for _, window in ipairs(counted) do change_held(window, ZERO, to_amount(more)) end
 if is_out_of_range then return {'out_of_range'} end
@@ -28,5 +29,5 @@ add(account, 'held', more)
 add(hold, 'held', more)
 if known[3] then write_windows(now_ms()) end
 local held = redis.call('HGET', hold, 'held')
-if is_short and recall(account, '0') then return {'held_in_part', held} end
+if may_grow and recall(account, '0') then return {'held_in_part', held} end
 return {'held', held}

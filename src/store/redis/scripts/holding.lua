@@ -22,14 +22,6 @@ local function find_exceeded(counted, least)
   return found
 end
 
--- Whether each window that has less than `least` left may get something back by a recall.
-local function may_be_returned(counted, least)
-  for _, window in ipairs(counted) do
-    if is_below(left_in(window), least) and not is_below(ZERO, window.lent) then return false end
-  end
-  return true
-end
-
 -- Returns the reply to a hold of which less than `least` can be held.
 local function refuse(account, available, least, counted, room)
   local needed = to_amount(least)

@@ -148,6 +148,14 @@ local function room_in(counted, amount)
   return amount
 end
 
+-- Whether each window that has less than an amount left may get something back by a recall.
+local function may_be_returned(counted, amount)
+  for _, window in ipairs(counted) do
+    if is_below(left_in(window), amount) and not is_below(ZERO, window.lent) then return false end
+  end
+  return true
+end
+
 -- Changes what is held in a window: it falls by `less`, and then grows by `more`. If the window is
 -- forgotten, nothing falls.
 local function change_held(window, less, more)

@@ -201,7 +201,9 @@ local function cover_needed_in(allotment)
     local missing = excess(needed, slice_of(allotment, window))
     local more = smaller(missing, left_in(window))
     grow_slice(allotment, window, more)
-    is_short = is_short or is_below(more, missing)
+    -- Of a window of which others have nothing a recall gives nothing.
+    local is_lent = is_below(slice_of(allotment, window), window.lent)
+    is_short = is_short or (is_lent and is_below(more, missing))
   end
   return is_short
 end
@@ -214,13 +216,24 @@ local function grow_free(allotment, counted, free)
   end
 end
 
+-- Whether there is more of a slice than is needed.
+local function is_free_in(allotment, window)
+  return is_below(needed_in[window.text] or ZERO, slice_of(allotment, window))
+end
+
 -- Gives slices of the windows of keys. A key of which too little is left gets none: its calls go to
--- the store.
+-- the store. If it still has something free, all that is free has to come back once.
 local function lend_to_keys(allotment, free, quote, others)
   for key, wanted in pairs(free_by_key) do
     local counted = windows_of(tag, window_texts_at(tag, {'key:' .. key}, now))
     local limit = lendable_in(allotment, counted, quote, others, MAX_AMOUNT)
-    if limit then grow_free(allotment, counted, smaller(smaller(free, wanted), limit)) end
+    if limit then
+      grow_free(allotment, counted, smaller(smaller(free, wanted), limit))
+    else
+      for _, window in ipairs(counted) do
+        allotment.tight = allotment.tight or is_free_in(allotment, window)
+      end
+    end
   end
 end
 
