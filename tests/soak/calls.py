@@ -180,11 +180,16 @@ ORIGINAL_ID = re.compile(rb"\r\nx-original-request-id: *([^\r]+)", re.IGNORECASE
 class Reply:
     """An answer as it comes in."""
 
-    __slots__ = ("raw", "head", "start", "length", "status", "id", "original", "whole", "last")
+    __slots__ = (
+        *("raw", "head", "start", "length", "status", "id", "original", "whole", "last"),
+        "at",
+    )
 
     def __init__(self):
         self.raw, self.head, self.status, self.id, self.original = bytearray(), None, 0, None, None
         self.start, self.length, self.whole, self.last = 0, None, False, False
+        # When it ended, in unix ms, if whoever reads it takes that down.
+        self.at = 0
 
     def feed(self, data):
         """Takes what came; whether the answer is whole."""

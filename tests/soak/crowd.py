@@ -5,27 +5,24 @@ nobody knows the price: what is charged never exceeds the credit, and nothing st
 
 The long form has half of its rounds with allotments forced on, and half with them off. Where they are
 on, the calls come over a moment, so that most of them find that their account is busy.
+
+Then the same crowds have more credit than they need, and a budget that is too little (limited.py).
 """
 
 import os
 import random
-import selectors
-import socket
-import time
 from dataclasses import dataclass
 
 import calls
 from allotments import AS_IS, OFF, ON, judge
 from books import Books, Part, check, wait_for_no_holds
-from children import HOST
+from burst import CALLS, burst, statuses
 from fleet import Fleet
+from limited import limited
 from report import Report, percentile
 
-CALLS = 1_000
 # Refused for want of credit: there is none, or other calls hold it.
 SHORT = (402, 429)
-# After this a call has hung.
-WAIT_S = 60
 LEASE_MS = 30_000
 # The first node's vendors take their time, so that all holds stand at once; the second's do not.
 SLOW = "delay=300"
@@ -34,6 +31,8 @@ KNOWN = ("speech", "image by bill")
 # there is credit for, and the least share of the charges that must have been held in memory.
 SPREAD_S, WIDE, LEAST_IN_MEMORY = 1.5, 300, 0.2
 CHATS = ("chat", "chat stream", "messages stream", "translated")
+# Of the rounds on budgets: both gateways on one Redis, and on one file.
+STORES = ("redis", "sqlite")
 
 
 def run(options):
@@ -44,6 +43,8 @@ def run(options):
     rounds = int(os.environ.get("SOAK_ROUNDS", 100 if options.long else 2)) // len(ways)
     for way in ways:
         crowded(options, report, way, max(rounds, 1))
+        for store in STORES:
+            limited(options, report, store, way)
     return report
 
 
@@ -191,49 +192,7 @@ class Crowd:
 
     def burst(self, size, key):
         """All calls at once, half of them to each node; the answers."""
-        lines = []
-        for number in range(CALLS):
-            port = self.fleet.gateways[number % 2].http
-            line = socket.create_connection((HOST, port), timeout=WAIT_S)
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            lines.append(line)
-        text = calls.request(self.kind, size, key)
-        replies = [calls.Reply() for _ in lines]
-        began = time.monotonic()
-        with selectors.DefaultSelector() as selector:
-            open_lines, pause = CALLS, SPREAD_S / CALLS if self.fleet.holds.way == ON else 0
-            for number, (line, reply) in enumerate(zip(lines, replies, strict=True)):
-                while (ahead := began + number * pause - time.monotonic()) > 0:
-                    open_lines -= read(selector, ahead)
-                line.sendall(text)
-                line.setblocking(False)
-                selector.register(line, selectors.EVENT_READ, reply)
-            while open_lines and time.monotonic() - began < WAIT_S:
-                open_lines -= read(selector, 1)
-        self.seconds.append(time.monotonic() - began)
-        for line in lines:
-            line.close()
+        spread_s = SPREAD_S if self.fleet.holds.way == ON else 0.0
+        replies, took = burst(self.fleet.gateways, calls.request(self.kind, size, key), spread_s)
+        self.seconds.append(took)
         return replies
-
-
-def read(selector, seconds):
-    """Reads what comes within this time; how many answers ended."""
-    ended = 0
-    for event, _ in selector.select(seconds):
-        try:
-            data = event.fileobj.recv(65536)
-        except OSError:
-            data = b""
-        if not data or event.data.feed(data):
-            selector.unregister(event.fileobj)
-            ended += 1
-    return ended
-
-
-def statuses(replies):
-    """How many answers of each status there were."""
-    count = {}
-    for reply in replies:
-        name = f"{reply.status} {reply.code()}" if reply.status not in (0, 200) else f"{reply.status}"
-        count[name] = count.get(name, 0) + 1
-    return count

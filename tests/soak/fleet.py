@@ -72,18 +72,31 @@ class Fleet:
             command, capture_output=True, text=True, timeout=seconds, cwd=self.folder, env=gateway.environment
         )
 
-    def account(self, name, credit, node=0):
-        """A new account with this credit; its key."""
+    def account(self, name, credit, node=0, budgets=None):
+        """A new account with this credit and these budgets (its own, its key's); its key."""
+        budgets = budgets or {}
         self.cli("account", "create", name, "--credit", credit, node=node)
-        return self.cli("key", "issue", name, node=node)
+        if own := budgets.get("account"):
+            self.cli("account", "set", name, *budget_options(own), node=node)
+        return self.cli("key", "issue", name, *budget_options(budgets.get("key", {})), node=node)
 
-    def accounts(self, credits, node=0):
-        """The keys of new accounts, by their names, each with so much credit in nano-USD. All at once: a
-        payment is taken only when it will survive, for which a shared store may need a second or two.
+    def accounts(self, credits, node=0, budgets=None):
+        """The keys of new accounts, by their names, each with so much credit in nano-USD and some
+        with budgets. All at once: a payment is taken only when it will survive, for which a shared
+        store may need a second or two.
         """
+        budgets = budgets or {}
+
+        def make(name):
+            return self.account(name, usd(credits[name]), node, budgets.get(name))
+
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            made = pool.map(lambda pair: self.account(pair[0], usd(pair[1]), node), credits.items())
-            return dict(zip(credits, made, strict=True))
+            return dict(zip(credits, pool.map(make, credits), strict=True))
+
+    def cli_at_once(self, commands):
+        """What some commands print that need not wait for each other."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(lambda words: self.cli(*words), commands))
 
     def __enter__(self):
         return self
@@ -113,6 +126,12 @@ def joined(sections, more):
 def usd(nano):
     """An amount as the command line takes it."""
     return f"{nano // 10**9}.{nano % 10**9:09}"
+
+
+def budget_options(limits):
+    """Limits in nano-USD by window, as the command line takes them."""
+    given = (("--budget", f"{window}={usd(nano)}") for window, nano in limits.items())
+    return [word for pair in given for word in pair]
 
 
 def listed(value):

@@ -9,6 +9,7 @@ The long form has allotments forced on with its first seed, off with the second,
 the third.
 """
 
+import itertools
 import os
 import random
 import threading
@@ -17,6 +18,7 @@ import time
 import calls
 from allotments import AS_IS, OFF, ON, judge
 from books import Books, Part, check, compare, wait_for_no_holds
+from budgets import ACCOUNT, KEY, check_budgets, prove_budgets
 from children import Redis
 from fleet import Fleet
 from load import DRY, ENDED, Load, Plan
@@ -26,7 +28,23 @@ LEASE_MS = 2_000
 # How many accounts of a kind, in the long form and the short, and what each begins with: some are
 # rich, some run dry, some are paid into again and again and have always too little for their
 # streams, and some ask again until they are answered.
-GROUPS = {"rich": (48, 12, 10**14), "poor": (8, 3, 2 * 10**7), "thin": (3, 3, 3 * 10**5), "keyed": (6, 4, 10**13)}
+GROUPS = {
+    "rich": (48, 12, 10**14),
+    "poor": (8, 3, 2 * 10**7),
+    "thin": (3, 3, 3 * 10**5),
+    "keyed": (6, 4, 10**13),
+    "limited": (10, 5, 10**13),
+}
+# Budgets in nano-USD of the busiest account and, in turns, of the limited ones: some are used up.
+WIDE, TIGHT = 10**13, 3 * 10**7
+BUSIEST = "rich0"
+BUDGETS = (
+    {owner: {"hour": WIDE, "day": WIDE, "total": WIDE} for owner in (ACCOUNT, KEY)},
+    {ACCOUNT: {"total": TIGHT}},
+    {ACCOUNT: {"day": TIGHT}, KEY: {"total": WIDE}},
+    {ACCOUNT: {"hour": WIDE}, KEY: {"total": TIGHT}},
+    {ACCOUNT: {"total": WIDE}, KEY: {"hour": TIGHT}},
+)
 # Where allotments are forced on: the number of rich accounts, which have nearly all calls; the shares of
 # the busy ones (the usual load has only the first); and the least share of the charges that must have been
 # held in memory.
@@ -36,6 +54,10 @@ BUSY_KILL_EVERY_S, BUSY_SECONDS = 3.0, 9
 STATED = ("refused", "whole", "broken")
 KILL_EVERY_S = 1.0
 POWER_SHARE = 0.4
+# A lease is renewed four times: who is away for no longer than half of it keeps its holds.
+LONG_OUTAGE_MS = LEASE_MS // 2
+# A gateway has told the store of a charge after this, if both are up.
+UNTOLD_MS = 500
 # How many of the victims that are still starting are killed all the same.
 STARTING_SHARE = 0.2
 FAULTS = {
@@ -123,6 +145,8 @@ class Killer:
         self.kills, self.power, self.lost_bytes = {v.name: 0 for v in self.victims}, 0, 0
         self.next = time.monotonic() + every
         self.again = {}
+        # Who is down, with when that began and what may be lost from before it; and what is over.
+        self.down, self.outages = {}, []
 
     def tick(self):
         """What is due now; called often."""
@@ -140,6 +164,30 @@ class Killer:
                 process.start(wait=False)
                 # A gateway whose store is away ends at once; it is not to eat all of the machine.
                 self.again[process.name] = now + 0.2
+        for process in [one for one in self.victims if one.name in self.down]:
+            if process.alive() and self.is_up(process):
+                self.up(process)
+
+    def up(self, process):
+        """Notes that it serves again."""
+        if began := self.down.pop(process.name, None):
+            self.outages.append((process, began, unix_ms()))
+
+    def may_be_unheld(self, at):
+        """Whether the hold of a charge that was settled at this time (unix ms) may have been gone:
+        with the log of Redis, or with its lease. A gateway that was away for that long told the
+        charges of its last moments later; with Redis away, all gateways did.
+        """
+        for victim, (began, lost_ms), ended in self.outages:
+            is_long = ended - began >= LONG_OUTAGE_MS
+            if victim is not self.fleet.redis:
+                if is_long and began - UNTOLD_MS <= at <= began:
+                    return True
+            elif lost_ms and began - lost_ms <= at <= ended + LEASE_MS:
+                return True
+            elif is_long and began - LEASE_MS <= at <= ended + LEASE_MS:
+                return True
+        return False
 
     @staticmethod
     def is_up(process):
@@ -150,12 +198,19 @@ class Killer:
 
     def kill(self, victim):
         self.kills[victim.name] += 1
+        began, lost_ms = unix_ms(), 0
         if victim is self.fleet.redis and self.random.random() < POWER_SHARE:
-            lost = victim.lose_power(self.random.uniform(0.05, 1.0), self.random.randrange(4_096))
+            seconds = self.random.uniform(0.05, 1.0)
+            lost = victim.lose_power(seconds, self.random.randrange(4_096))
             self.power += 1
             self.lost_bytes += lost
+            # The length of the log is looked at ten times a second; and a bit more is torn off.
+            lost_ms = int(seconds * 1_000) + 500
         else:
             victim.kill()
+        # Whoever is killed again while it starts is down since the first time.
+        began, lost_before = self.down.get(victim.name, (began, 0))
+        self.down[victim.name] = (began, max(lost_ms, lost_before))
 
     def told(self):
         """How often whom."""
@@ -176,6 +231,8 @@ class Killer:
                     break
                 except (RuntimeError, TimeoutError):
                     time.sleep(0.5)
+        for process in self.victims:
+            self.up(process)
 
 
 class Run:
@@ -189,10 +246,10 @@ class Run:
         conf = {"timeouts": {"lease_ms": LEASE_MS}, "log": {"level": "warn"}}
         nodes = 2 if self.store == "redis" else 1
         with Fleet(self.store, nodes, FAULTS, conf, f"money-{self.store}-{self.seed}", way=self.way) as fleet:
-            rich, poor, thin, keyed = self.accounts(fleet)
+            rich, poor, thin, keyed, limited = self.accounts(fleet)
             plan = Plan(
                 ports=[gateway.http for gateway in fleet.gateways],
-                accounts=rich + poor,
+                accounts=rich + poor + limited,
                 mix=MIX,
                 insistent=keyed,
                 insistent_share=0.05,
@@ -212,7 +269,10 @@ class Run:
         self.credited = {
             f"{prefix}{number}": GROUPS[prefix][2] for prefix, size in sizes.items() for number in range(size)
         }
-        keys = fleet.accounts(self.credited)
+        limited = [name for name in self.credited if name.startswith("limited")]
+        self.budgets = {BUSIEST: BUDGETS[0]}
+        self.budgets |= dict(zip(limited, itertools.cycle(BUDGETS)))
+        keys = fleet.accounts(self.credited, budgets=self.budgets)
         shares = dict.fromkeys(keys, 1) | {f"rich{number}": share for number, share in enumerate(busy)}
         return [[(n, keys[n], shares[n]) for n in keys if n.startswith(prefix)] for prefix in GROUPS]
 
@@ -222,7 +282,7 @@ class Run:
             # No power failure takes what was made up to here.
             fleet.redis.watch()
             time.sleep(0.2)
-        before, began = fleet.sim.count(), time.monotonic()
+        before, began, self.since = fleet.sim.count(), time.monotonic(), unix_ms()
         load = Load(plan, self.seed, fleet.folder)
         rich, thin = [name for name, *_ in plan.accounts if name.startswith("rich")], [name for name, *_ in plan.thin]
         payments = Payments(fleet, rich, thin, self.seed, self.credited)
@@ -249,13 +309,14 @@ class Run:
         self.found.figure("payments (tries)", f"{payments.done} ({payments.tries})")
         self.found.figure("seconds until nothing was held", clear)
         self.found.figure("memory of a gateway at most", memory, "MiB")
-        self.judge(fleet, load, payments.done, fleet.sim.count() - before)
+        self.judge(fleet, load, killer, payments.done, fleet.sim.count() - before)
 
-    def judge(self, fleet, load, payments, vendor_calls):
+    def judge(self, fleet, load, killer, payments, vendor_calls):
         """The books, and the answers that clients got, against each other."""
         books = Books(fleet)
         check(books, self.found, self.credited, fleet.sim.count())
         tally = compare(books, load.told(), self.found)
+        self.judge_budgets(books, load, killer)
         judge(fleet, self.found, books.count(), LEAST_IN_MEMORY)
         ended, dry = (
             sum(tally[name] for name in tally if name.startswith("refused ") and int(name.split(" ")[1][:3]) in statuses)
@@ -277,3 +338,31 @@ class Run:
             ("calls with idempotency keys", {k: tally[k] for k in tally if "key" in k and "kind" not in k}),
         ):
             self.found.figure(name, value)
+
+    def judge_budgets(self, books, load, killer):
+        """What is spent of each budget, against the journal and the limits. A charge may pass a
+        limit only if its hold may have been gone: nobody read the answer to its end, or the store
+        lost it.
+        """
+        whole = (call for call in load.told() if call.outcome == "whole")
+        read = {call.original if call.original != "-" else call.id for call in whole}
+        limited = [line for name in self.budgets for line in books.charges[name]]
+        unheld = {
+            line["request_id"]
+            for line in limited
+            if line["request_id"] not in read or killer.may_be_unheld(line["at"])
+        }
+        above = check_budgets(books, self.found, self.budgets, self.since, unheld)
+        prove_budgets(books, self.found, self.budgets, self.since)
+        shown = [budget for name in self.budgets for budget in books.balances[name]["budgets"]]
+        tight = [budget for budget in shown if budget["limit_nano"] == TIGHT]
+        spent = ", ".join(str(budget["spent_nano"]) for budget in tight)
+        self.found.figure("budgets checked", len(shown))
+        self.found.figure(f"spent of the tight ones, of {TIGHT}", spent)
+        self.found.figure("above limits, by charges whose hold may have been gone", dict(above))
+        told = f"{len(limited)}, {len(unheld)}"
+        self.found.figure("charges under budgets, of these maybe without their hold", told)
+
+
+def unix_ms():
+    return time.time_ns() // 1_000_000
