@@ -16,6 +16,8 @@ mod credit;
 mod hardening;
 mod init;
 mod key;
+mod key_scope;
+mod key_shown;
 mod logging;
 mod models;
 mod output;

@@ -18,6 +18,7 @@ pub mod in_memory;
 mod journal;
 mod json_text;
 pub mod key;
+mod key_scope;
 pub mod lease;
 mod operation;
 pub mod prepaid;
@@ -30,6 +31,7 @@ pub use journal::JournalEntry;
 pub(crate) use journal::JournalLine;
 pub(crate) use json_text::{push_number, push_string};
 pub use key::{KeyHash, KeyRecord};
+pub use key_scope::{KeyScope, ScopeFault, parse_network};
 pub use lease::Lease;
 pub use lease::Leases;
 pub use operation::{HoldRequest, Operation, Outcome};
@@ -100,6 +102,11 @@ pub trait Ledger: Send + Sync {
     /// Revokes the API key that is listed under a prefix, at the time `at` (unix seconds); `false`
     /// if there is none.
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable>;
+    /// Sets the scope of the API key that is listed under a prefix, in the place of the one it had;
+    /// `false` if there is none.
+    ///
+    /// A version of the program that knows no scopes does not find the key any more.
+    async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable>;
     /// Sets the limit of a budget, or removes it (`None`). What was spent stays spent, and a window
     /// whose limit was removed counts on. `false` if there is no such account.
     ///

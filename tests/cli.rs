@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use crate::world::{ACCOUNT, Store, World, chat_of};
 
+/// What is told of the scope of a key.
+const SCOPE: [&str; 7] = ["name", "tags", "models", "endpoints", "from", "expires_at", "disabled"];
+
 fn fields(value: &Value) -> BTreeSet<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
@@ -82,13 +85,17 @@ async fn keys_are_shown_once_and_listed_by_their_beginnings(
     assert_eq!(plain.lines().count(), 1, "the key alone, so that a shell can take it");
     assert!(plain.starts_with("sk-"), "{plain}");
     let issued = world.command(&["--json", "key", "issue", ACCOUNT]).await.json().remove(0);
-    assert_eq!(fields(&issued), ["key", "prefix", "id", "budgets"].into());
+    assert_eq!(
+        fields(&issued),
+        ["key", "prefix", "id", "budgets"].into_iter().chain(SCOPE).collect::<BTreeSet<_>>()
+    );
     let prefix = issued["prefix"].as_str().expect("a prefix");
     world.command(&["key", "revoke", prefix]).await.done();
     let listed = world.command(&["--json", "key", "list", ACCOUNT]).await.json();
     assert_eq!(listed.len(), 3);
     let promised = ["prefix", "id", "created_at", "revoked_at", "budgets"];
-    assert!(listed.iter().all(|k| fields(k) == promised.into()), "{listed:?}");
+    let promised: BTreeSet<_> = promised.into_iter().chain(SCOPE).collect();
+    assert!(listed.iter().all(|k| fields(k) == promised), "{listed:?}");
     let revoked: Vec<_> = listed.iter().filter(|k| !k["revoked_at"].is_null()).collect();
     assert_eq!(revoked.len(), 1);
     assert_eq!(revoked[0]["prefix"], prefix);

@@ -37,6 +37,7 @@ mod parallel;
 mod permissions;
 mod reload;
 mod repeats;
+mod scopes;
 #[path = "sim/sim.rs"]
 mod sim;
 mod streaming;

@@ -78,15 +78,15 @@ async fn a_revoked_key_is_refused_for_what_it_is(
 }
 
 #[tokio::test]
-async fn a_key_in_use_stops_within_ten_seconds_of_its_revocation() {
+async fn a_key_in_use_stops_within_a_second_of_its_revocation() {
     let world = World::start(Store::Sqlite).run().await;
     assert_eq!(world.get("/v1/models").await.status, 200);
     let listed = world.command(&["--json", "key", "list", ACCOUNT]).await.json().remove(0);
     world.command(&["key", "revoke", listed["prefix"].as_str().expect("a prefix")]).await.done();
-    let end = Instant::now() + Duration::from_secs(11);
+    let end = Instant::now() + Duration::from_secs(2);
     while world.get("/v1/models").await.status == 200 {
         assert!(Instant::now() < end, "it still works");
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.refusal(), (403, "key_revoked".to_owned()));
     assert_eq!(world.sim.seen().len(), 0);

@@ -76,7 +76,7 @@ async fn while_the_ledger_is_away_only_keys_that_were_good_get_what_is_free() {
     let request = world.sending(MODERATION.path, &sent.media, Some(&unknown));
     let moderated = Answer::read(request.body(sent.bytes)).await;
     assert_eq!(moderated.refusal(), unavailable);
-    // What was looked up lately is remembered for ten seconds in any case.
+    // What was looked up lately is used for ten seconds while the ledger does not answer.
     while world.get_with("/v1/models", &revoked).await.status == 403 {
         assert!(Instant::now() < end, "it is remembered for ever");
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -17,7 +17,7 @@ use super::budgets::{LimitChanges, limits_json};
 use crate::clock;
 use crate::conf::AuditSection;
 use crate::ledger::key::PREFIX_CHARS;
-use crate::ledger::{AccountName, BudgetOwner, Ledger};
+use crate::ledger::{AccountName, BudgetOwner, KeyScope, Ledger};
 use crate::money::Money;
 use crate::permissions;
 
@@ -39,6 +39,8 @@ pub(super) struct AuditedChange {
     pub(super) backup: Option<String>,
     /// The budgets of the account or the key that are changed.
     pub(super) budgets: Option<AuditedBudgets>,
+    /// The scope that the key is given.
+    pub(super) scope: Option<KeyScope>,
 }
 
 /// Changes of budgets that are recorded in the audit trail.
@@ -73,6 +75,8 @@ pub(super) async fn run_audited<T>(
     begun.extend(before.map(|nano| ("credited_before_nano".to_owned(), nano)));
     let before = limits_nano(ledger, change).await;
     begun.extend(before.map(|limits| ("budgets_before_nano".to_owned(), limits)));
+    let before = stored_scope(ledger, change).await;
+    begun.extend(before.map(|scope| ("scope_before".to_owned(), scope)));
     write_line(to, &id, "begun", begun)
         .context("no line can be written to the audit trail, so nothing was changed")?;
     let result = apply().await;
@@ -84,6 +88,8 @@ pub(super) async fn run_audited<T>(
             ended.extend(after.map(|nano| ("credited_after_nano".to_owned(), nano)));
             let after = limits_nano(ledger, change).await;
             ended.extend(after.map(|limits| ("budgets_after_nano".to_owned(), limits)));
+            let after = stored_scope(ledger, change).await;
+            ended.extend(after.map(|scope| ("scope_after".to_owned(), scope)));
         }
         Err(why) => {
             ended.insert("result".to_owned(), "failed".into());
@@ -109,13 +115,15 @@ impl AuditedChange {
         let amount = self.amount.map(|amount| json!(amount));
         let backup = self.backup.as_deref().map(|file| truncate(file, TEXT_CHARS_MAX).into());
         let budgets = self.budgets.as_ref().map(|changed| limits_json(&changed.limits));
-        let fields: [(&str, Option<Value>); 6] = [
+        let scope = self.scope.as_ref().map(|scope| json!(scope));
+        let fields: [(&str, Option<Value>); 7] = [
             ("account", account),
             ("key_prefix", key),
             ("payment", payment),
             ("amount_nano", amount),
             ("backup", backup),
             ("budgets_nano", budgets),
+            ("scope", scope),
         ];
         fields_json.extend(fields.into_iter().filter_map(|(name, v)| Some((name.to_owned(), v?))));
         fields_json
@@ -154,6 +162,14 @@ async fn limits_nano(ledger: Option<&dyn Ledger>, change: &AuditedChange) -> Opt
     let of_owner = uses.iter().filter(|budget| budget.owner == changed.owner);
     let limited = of_owner.filter(|budget| budget.limit.is_some());
     Some(limits_json(limited.map(|budget| (&budget.kind, &budget.limit))))
+}
+
+/// Returns the scope of the key whose scope is changed, if there is the key and the store answers.
+async fn stored_scope(ledger: Option<&dyn Ledger>, change: &AuditedChange) -> Option<Value> {
+    change.scope.as_ref()?;
+    let prefix = key_prefix(change.key.as_deref()?);
+    let record = ledger?.find_key_by_prefix(&prefix).await.ok()??;
+    Some(json!(record.scope))
 }
 
 /// Returns the user that runs this command, according to the system and to sudo.

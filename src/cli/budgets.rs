@@ -28,12 +28,18 @@ pub(super) struct BudgetArgs {
 impl BudgetArgs {
     /// Parses what was given, which must be something.
     pub(super) fn parse(&self) -> anyhow::Result<LimitChanges> {
+        let changes = self.parse_any()?;
+        if changes.is_empty() {
+            bail!("there is nothing to set: give --budget WINDOW=USD or --no-budget WINDOW");
+        }
+        Ok(changes)
+    }
+
+    /// Parses what was given, which may be nothing.
+    pub(super) fn parse_any(&self) -> anyhow::Result<LimitChanges> {
         let mut changes = parse_limits(&self.limits)?;
         for window in &self.removed {
             add_change(&mut changes, window, None)?;
-        }
-        if changes.is_empty() {
-            bail!("there is nothing to set: give --budget WINDOW=USD or --no-budget WINDOW");
         }
         Ok(changes)
     }

@@ -1,18 +1,22 @@
 //! `tollgate key`: issue, change, show, list and revoke keys.
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::account_name::{no_such_account, parse_account};
 use super::audit::{self, AuditedBudgets, AuditedChange};
 use super::budgets::{self, BudgetArgs, LimitChanges, ShownBudgets};
+use super::key_scope::{ScopeArgs, ScopeChanges, scope_json};
+use super::key_shown::{list_keys, show_key};
 use super::output::{OutputFormat, print_line};
 use crate::clock::unix_ms;
 use crate::conf::AuditSection;
 use crate::ledger::key::ApiKey;
 use crate::ledger::prepaid::window::WindowUse;
-use crate::ledger::{BudgetOwner, BudgetUse, KeyId, KeyRecord, Ledger, Unavailable, WindowId};
+use crate::ledger::{
+    BudgetOwner, BudgetUse, KeyId, KeyRecord, KeyScope, Ledger, Unavailable, WindowId,
+};
 use crate::money::Money;
 use crate::store::OpenStore;
 
@@ -21,19 +25,23 @@ pub(super) enum KeyCommand {
     /// Make a key for an account, and show it this once.
     Issue {
         /// The account.
-        name: String,
+        account: String,
         /// Allow at most so much in each hour, day, week or month, or in total, such as day=5.
         #[arg(long = "budget", value_name = "WINDOW=USD")]
         budgets: Vec<String>,
+        #[command(flatten)]
+        scope: ScopeArgs,
     },
-    /// Change the budgets of a key.
+    /// Change the budgets of a key, what it may be used for, and what it is called.
     Set {
         /// Its beginning, as listed, or its id.
         prefix: String,
         #[command(flatten)]
         budgets: BudgetArgs,
+        #[command(flatten)]
+        scope: ScopeChanges,
     },
-    /// Show a key with its budgets.
+    /// Show a key with its budgets and what it may be used for.
     Show {
         /// Its beginning, as listed, or its id.
         prefix: String,
@@ -58,16 +66,23 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let ledger = &*store.ledger;
     match command {
-        KeyCommand::Issue { name, budgets } => {
-            issue_key(&store, name, &budgets::parse_limits(budgets)?, audit, out).await
+        KeyCommand::Issue { account, budgets, scope } => {
+            let (limits, scope) = (budgets::parse_limits(budgets)?, scope.parse(now_s())?);
+            issue_key(&store, account, &limits, scope, audit, out).await
         }
-        KeyCommand::Set { prefix, budgets } => {
-            set_key(&store, prefix, &budgets.parse()?, audit, out).await
+        KeyCommand::Set { prefix, budgets, scope } => {
+            set_key(&store, prefix, &budgets.parse_any()?, scope, audit, out).await
         }
         KeyCommand::Show { prefix } => {
             show_key(ledger, &find_key(ledger, prefix).await?, out).await
         }
-        KeyCommand::List { name } => list_keys(ledger, name, out).await,
+        KeyCommand::List { name } => {
+            let name = parse_account(name)?;
+            if ledger.balances(&name).await?.is_none() {
+                return Err(no_such_account(&name));
+            }
+            list_keys(ledger, &name, out).await
+        }
         KeyCommand::Revoke { prefix } => revoke_key(&store, prefix, audit, out).await,
     }
 }
@@ -76,6 +91,7 @@ async fn issue_key(
     store: &OpenStore,
     name: &str,
     limits: &LimitChanges,
+    scope: KeyScope,
     audit: &AuditSection,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
@@ -89,13 +105,14 @@ async fn issue_key(
     let prefix = key.prefix().to_owned();
     let id = key.hash().key_id();
     let record =
-        KeyRecord { id, account: name, prefix, created_at: unix_ms() / 1_000, revoked_at: None };
+        KeyRecord { id, account: name, prefix, created_at: now_s(), revoked_at: None, scope };
     let owner = BudgetOwner::Key(id);
     let change = AuditedChange {
         action: "key.issue",
         account: Some(record.account.clone()),
         key: Some(record.prefix.clone()),
         budgets: AuditedBudgets::new(owner, limits),
+        scope: (record.scope != KeyScope::default()).then(|| record.scope.clone()),
         ..AuditedChange::default()
     };
     let adding = async || {
@@ -108,13 +125,12 @@ async fn issue_key(
     };
     audit::run_audited(audit, Some(ledger), &change, adding).await?;
     if out.json {
-        let budgets = ShownBudgets::new(unused_budgets(owner, limits), &[record]).key_json(id);
-        let shown = json!({
-            "key": key.reveal(),
-            "prefix": key.prefix(),
-            "id": id.0.to_string(),
-            "budgets": budgets,
-        });
+        let mut shown = Value::Object(scope_json(&record.scope));
+        shown["key"] = key.reveal().into();
+        shown["prefix"] = key.prefix().into();
+        shown["id"] = id.0.to_string().into();
+        let budgets = ShownBudgets::new(unused_budgets(owner, limits), &[record]);
+        shown["budgets"] = budgets.key_json(id);
         print_line(format_args!("{shown}"))?;
     } else {
         print_line(format_args!("{}", key.reveal()))?;
@@ -141,21 +157,36 @@ async fn set_key(
     store: &OpenStore,
     prefix: &str,
     limits: &LimitChanges,
+    changes: &ScopeChanges,
     audit: &AuditSection,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
+    if limits.is_empty() && changes.is_empty() {
+        bail!("there is nothing to set: `tollgate key set --help` lists what can be set");
+    }
     let ledger = &*store.ledger;
-    let record = find_key(ledger, prefix).await?;
+    let mut record = find_key(ledger, prefix).await?;
+    if !changes.is_empty() {
+        record.scope = changes.apply(&record.scope, now_s())?;
+    }
     let (account, owner) = (&record.account, BudgetOwner::Key(record.id));
     let change = AuditedChange {
         action: "key.set",
         account: Some(account.clone()),
         key: Some(record.prefix.clone()),
         budgets: AuditedBudgets::new(owner, limits),
+        scope: (!changes.is_empty()).then(|| record.scope.clone()),
         ..AuditedChange::default()
     };
     let setting = async || {
-        let set = async || budgets::set_limits(ledger, account, owner, limits).await;
+        let set = async || {
+            if !changes.is_empty()
+                && !ledger.set_key_scope(&record.prefix, record.scope.clone()).await?
+            {
+                return Err(no_such_key(&record.prefix));
+            }
+            budgets::set_limits(ledger, account, owner, limits).await
+        };
         store.durability.write(set).await
     };
     audit::run_audited(audit, Some(ledger), &change, setting).await?;
@@ -173,7 +204,7 @@ async fn revoke_key(
         Some(_) => find_key(ledger, prefix).await?.prefix,
         None => prefix.to_owned(),
     };
-    let at = unix_ms() / 1_000;
+    let at = now_s();
     let change = AuditedChange {
         action: "key.revoke",
         key: Some(prefix.clone()),
@@ -193,61 +224,6 @@ async fn revoke_key(
     Ok(())
 }
 
-async fn list_keys(ledger: &dyn Ledger, name: &str, out: OutputFormat) -> anyhow::Result<()> {
-    let name = parse_account(name)?;
-    if ledger.balances(&name).await?.is_none() {
-        return Err(no_such_account(&name));
-    }
-    let keys = ledger.list_keys(&name).await?;
-    let budgets = ShownBudgets::new(ledger.list_budgets(&name).await?, &keys);
-    for record in &keys {
-        if out.json {
-            print_line(format_args!("{}", key_json(record, &budgets)))?;
-        } else {
-            print_line(format_args!("{}…  {}", record.prefix, state_of(record)))?;
-            budgets.print_key(record.id, "  budget  ")?;
-        }
-    }
-    Ok(())
-}
-
-async fn show_key(
-    ledger: &dyn Ledger,
-    record: &KeyRecord,
-    out: OutputFormat,
-) -> anyhow::Result<()> {
-    let KeyRecord { id: KeyId(id), account, prefix, created_at, .. } = record;
-    let uses = ledger.list_budgets(account).await?;
-    let budgets = ShownBudgets::new(uses, std::slice::from_ref(record));
-    if out.json {
-        let mut shown = key_json(record, &budgets);
-        shown["account"] = account.as_str().into();
-        print_line(format_args!("{shown}"))?;
-        return Ok(());
-    }
-    let created = jiff::Timestamp::from_second(*created_at)?;
-    print_line(format_args!("key          {prefix}…"))?;
-    print_line(format_args!("id           {id}"))?;
-    print_line(format_args!("account      {account}"))?;
-    print_line(format_args!("created      {created}"))?;
-    print_line(format_args!("state        {}", state_of(record)))?;
-    budgets.print_key(record.id, "budget       ")
-}
-
-fn state_of(record: &KeyRecord) -> &'static str {
-    if record.revoked_at.is_some() { "revoked" } else { "valid" }
-}
-
-fn key_json(record: &KeyRecord, budgets: &ShownBudgets) -> Value {
-    json!({
-        "prefix": record.prefix,
-        "id": record.id.0.to_string(),
-        "created_at": record.created_at,
-        "revoked_at": record.revoked_at,
-        "budgets": budgets.key_json(record.id),
-    })
-}
-
 /// Finds a key by its beginning, as it is listed, or by its id.
 async fn find_key(ledger: &dyn Ledger, prefix: &str) -> anyhow::Result<KeyRecord> {
     let found = match parse_key_id(prefix) {
@@ -255,6 +231,11 @@ async fn find_key(ledger: &dyn Ledger, prefix: &str) -> anyhow::Result<KeyRecord
         None => ledger.find_key_by_prefix(prefix).await?,
     };
     found.ok_or_else(|| no_such_key(prefix))
+}
+
+/// Returns the time in unix seconds.
+fn now_s() -> i64 {
+    unix_ms() / 1_000
 }
 
 /// Parses the id of a key; `None` if the text is none, and is the beginning of a key.

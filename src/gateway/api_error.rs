@@ -1,6 +1,7 @@
 //! All API errors of the gateway. `description` has the status, code and message of each error, and
 //! `response` builds the response from them.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::edge::head::HeadError;
@@ -13,6 +14,7 @@ use crate::money::Money;
 
 mod description;
 mod response;
+mod scope;
 mod upstream;
 
 /// The API format in which a client gets its errors.
@@ -29,6 +31,8 @@ pub(crate) enum ErrorFormat {
 pub(crate) enum ApiError {
     /// The caller is not authenticated.
     Auth(ApiKeyError),
+    /// The key is not for what the caller asks.
+    Scope(ScopeError),
     /// The request cannot be read or routed.
     Request(RequestError),
     /// The call is not admitted.
@@ -54,6 +58,31 @@ pub(crate) enum ApiKeyError {
     Unknown,
     /// The key was revoked.
     Revoked,
+}
+
+/// Why a key is not for what its caller asks.
+#[derive(Debug, Clone)]
+pub(crate) enum ScopeError {
+    /// The key has expired, at this time in unix seconds.
+    Expired(i64),
+    /// The key is disabled.
+    Disabled,
+    /// The key is not for this endpoint.
+    EndpointNotAllowed {
+        /// The name of the endpoint.
+        endpoint: &'static str,
+        /// The names of those that the key is for.
+        allowed: Vec<String>,
+    },
+    /// The key is not for use from this address; `None` if it is not known.
+    AddressNotAllowed(Option<IpAddr>),
+    /// The key is not for this model.
+    ModelNotAllowed {
+        /// The id of the model.
+        model: String,
+        /// The patterns of those that the key is for.
+        allowed: Vec<String>,
+    },
 }
 
 /// Why a request cannot be read or routed.
@@ -244,6 +273,7 @@ macro_rules! into_api_error {
 
 into_api_error! {
     Auth(ApiKeyError),
+    Scope(ScopeError),
     Request(RequestError),
     Admission(AdmissionError),
     Video(VideoError),

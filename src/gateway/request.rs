@@ -11,6 +11,7 @@ pub(crate) mod models;
 pub(crate) mod permits;
 pub(crate) mod reasoning_cache;
 pub(crate) mod router;
+pub(crate) mod scope_check;
 pub(crate) mod target;
 pub(crate) mod uploads;
 pub(crate) mod vendor_ids;

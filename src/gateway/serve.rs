@@ -12,7 +12,7 @@ use super::context::RequestContext;
 use super::idempotency::ClaimOutcome;
 use super::idempotency::source::IdempotencySource;
 use super::local_response::LocalResponse;
-use super::request::{admission, auth, body_reader, client_address, models, router};
+use super::request::{admission, auth, body_reader, client_address, models, router, scope_check};
 use super::state::Gateway;
 use super::upstream::attempts;
 use super::videos::action::VideoAction;
@@ -91,6 +91,8 @@ impl Gateway {
         let caller = auth::authenticate(self, session, ctx.error_format, target.is_free()).await?;
         ctx.access_log.account = Some(caller.key.account.clone());
         ctx.access_log.key = Some(caller.key.clone());
+        let now = ctx.arrived_ms / 1_000;
+        scope_check::check_request(&caller, target.scope_names(), ctx.client_address, now)?;
         self.count_for_account(ctx, &caller.tenant)?;
         match target {
             ApiOperation::Endpoint(endpoint) => {
@@ -115,14 +117,18 @@ impl Gateway {
                 Ok(())
             }
             ApiOperation::Models(wanted) => {
-                let at = ctx.arrived_ms / 1_000;
+                let (listing, scope) = (&self.model_listing, caller.restrictions());
                 let body =
-                    self.model_listing.response_body(&self.catalogue.load_full(), &wanted, at)?;
+                    listing.response_body(&self.catalogue.load_full(), &wanted, scope, now)?;
                 send_response(session, ctx, LocalResponse::ok(body)).await;
                 Ok(())
             }
             ApiOperation::Model(id) => {
-                let body = models::model_json(&self.catalogue.load(), &id, ctx.arrived_ms / 1_000)?;
+                let body = {
+                    let catalogue = self.catalogue.load();
+                    scope_check::check_name(&caller, &catalogue, &id)?;
+                    models::model_json(&catalogue, &id, now)?
+                };
                 send_response(session, ctx, LocalResponse::ok(body)).await;
                 Ok(())
             }
@@ -169,6 +175,7 @@ impl Gateway {
         Ok(Box::pin(claiming).await? == ClaimOutcome::Answered)
     }
 
+    /// Reads the body of a call, whose model the key must be for.
     async fn read_body(
         &self,
         session: &mut Session,
@@ -179,7 +186,10 @@ impl Gateway {
         let began = Instant::now();
         let body = body_reader::read_body(self, session, caller, endpoint).await;
         ctx.client_time += began.elapsed();
-        body
+        let body = body?;
+        // Before an earlier reply is sent again, which may be one to another key.
+        scope_check::check_name(caller, &self.catalogue.load(), &body.parsed.model)?;
+        Ok(body)
     }
 }
 

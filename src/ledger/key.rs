@@ -4,6 +4,7 @@
 use sha2::{Digest, Sha256};
 
 use super::account_name::AccountName;
+use super::key_scope::KeyScope;
 use super::prepaid::window::KeyId;
 use crate::hex::{from_hex, to_hex};
 
@@ -65,6 +66,8 @@ pub struct KeyRecord {
     pub created_at: i64,
     /// When the key was revoked, in unix seconds; `None` if it is valid.
     pub revoked_at: Option<i64>,
+    /// What the key is called, and what it may be used for.
+    pub scope: KeyScope,
 }
 
 /// A new API key, which is shown once.

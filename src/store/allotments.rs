@@ -19,7 +19,7 @@ use crate::ledger::account::Balances;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalExtension, NumberedEnd};
 use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyId, KeyRecord, Ledger,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyId, KeyRecord, KeyScope, Ledger,
     Operation, Outcome, Receipt, SweepReport, Unavailable, WindowKind,
 };
 use crate::money::{Money, MoneyError};
@@ -258,6 +258,10 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         self.outbox.revoke_key(prefix, at).await
+    }
+
+    async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable> {
+        self.outbox.set_key_scope(prefix, scope).await
     }
 
     async fn set_budget(

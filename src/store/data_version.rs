@@ -1,15 +1,16 @@
 //! The version of what a store contains. A program refuses a store that a later program has changed
 //! in a way that it would misread: going back would cost money.
 
-/// The version of a store without budgets. A store is made with it.
+/// The version of a store without budgets and scopes of keys. A store is made with it.
 pub(super) const BASE_VERSION: u32 = 1;
 
-/// The version of a store from its first budget on: a program before it would not heed the limits.
-pub(super) const BUDGETS_VERSION: u32 = 2;
+/// The version of a store from its first budget or scope of a key on: a program before it would not
+/// heed the limits.
+pub(super) const RESTRICTIONS_VERSION: u32 = 2;
 
 /// The latest version that this program can read. It is raised only by a change that programs
 /// before it would misread.
-pub(super) const DATA_VERSION: u32 = BUDGETS_VERSION;
+pub(super) const DATA_VERSION: u32 = RESTRICTIONS_VERSION;
 
 /// Returns why a store with data of this version cannot be used; `None` if it can.
 pub(super) fn version_fault(found: u32) -> Option<String> {

@@ -27,8 +27,8 @@ use crate::hex::to_hex;
 use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, Ledger, Operation,
-    Outcome, Receipt, SweepReport, Unavailable, WindowKind,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, KeyScope, Ledger,
+    Operation, Outcome, Receipt, SweepReport, Unavailable, WindowKind,
 };
 use crate::metrics::METRICS;
 use crate::money::Money;
@@ -406,6 +406,10 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         self.store.revoke_key(prefix, at).await
+    }
+
+    async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable> {
+        self.store.set_key_scope(prefix, scope).await
     }
 
     async fn set_budget(

@@ -12,8 +12,8 @@ use redis::Value;
 
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, Ledger, Operation,
-    Outcome, Receipt, SweepReport, Unavailable, WindowKind,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, KeyScope, Ledger,
+    Operation, Outcome, Receipt, SweepReport, Unavailable, WindowKind,
 };
 use crate::money::Money;
 
@@ -165,7 +165,7 @@ impl Ledger for RedisStore {
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
-        keys::add(self.connection().await?, hash, &record).await
+        self.write_key(hash, &record).await
     }
 
     async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
@@ -188,6 +188,10 @@ impl Ledger for RedisStore {
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         keys::revoke(self.connection().await?, prefix, at).await
+    }
+
+    async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable> {
+        self.write_scope(prefix, &scope).await
     }
 
     async fn set_budget(

@@ -12,8 +12,8 @@ use crate::ledger::prepaid::answer::LedgerAnswer;
 use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::prepaid::update::AllotmentUpdate;
 use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, Ledger, Operation,
-    Receipt, SweepReport, Unavailable, WindowKind,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, KeyScope, Ledger,
+    Operation, Receipt, SweepReport, Unavailable, WindowKind,
 };
 use crate::money::Money;
 
@@ -222,6 +222,12 @@ impl Ledger for SqliteStore {
         self.scheduler
             .run(Priority::NowDurable, move |txn| keys::revoke(txn.conn, &prefix, at))
             .await
+    }
+
+    async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable> {
+        let prefix = prefix.to_owned();
+        let setting = move |txn: &mut WriteTxn<'_>| keys::set_scope(txn.conn, &prefix, &scope);
+        self.scheduler.run(Priority::NowDurable, setting).await
     }
 
     async fn set_budget(

@@ -46,6 +46,9 @@ struct Keys {
     poor: String,
     /// With a budget of nothing.
     limited: String,
+    disabled: String,
+    /// For models that there are none of.
+    of_others: String,
 }
 
 impl Keys {
@@ -56,8 +59,13 @@ impl Keys {
         world.command(&["key", "revoke", prefix]).await.done();
         let poor = world.another_account("poor", "0").await;
         let limited = world.command(&["key", "issue", ACCOUNT, "--budget", "day=0"]).await.done();
+        let limited = limited.trim().to_owned();
+        let disabled = world.command(&["key", "issue", ACCOUNT]).await.done().trim().to_owned();
+        world.command(&["key", "set", &disabled[..14], "--disable"]).await.done();
+        let of_others = world.command(&["key", "issue", ACCOUNT, "--models", "other-*"]).await;
+        let of_others = of_others.done().trim().to_owned();
         let revoked = revoked.as_str().expect("a key").to_owned();
-        Keys { revoked, poor, limited: limited.trim().to_owned() }
+        Keys { revoked, poor, limited, disabled, of_others }
     }
 }
 
@@ -72,6 +80,14 @@ async fn keys(world: &World, keys: &Keys, offer: Offer, table: &mut Table) {
             "a revoked key",
             Some(&keys.revoked),
             Expected::new(403, "key_revoked", "permission_error"),
+        ),
+        ("a disabled key", Some(&keys.disabled), Expected::new(401, "key_disabled", unknown)),
+        (
+            "a key for other models",
+            Some(&keys.of_others),
+            Expected::new(403, "model_not_allowed", "permission_error")
+                .at("model")
+                .saying("it may use other-*"),
         ),
         (
             "no balance",
@@ -177,7 +193,7 @@ fn answer_of(raw: &RawAnswer) -> Answer {
 }
 
 /// All cells of these, for the endpoints that have them: keys, fields and bodies.
-const CELLS: usize = 13 * (5 + 5 + 4) - 6 + 2 * 2 + 1;
+const CELLS: usize = 13 * (7 + 5 + 4) - 6 + 2 * 2 + 1;
 
 #[rstest]
 #[tokio::test]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tollgate::ledger::key::ApiKey;
 use tollgate::ledger::{
-    AccountName, BudgetOwner, KeyHash, KeyId, KeyRecord, Ledger, Operation, Outcome, WindowKind,
+    AccountName, BudgetOwner, KeyHash, KeyId, KeyRecord, KeyScope, Ledger, Operation, Outcome,
+    WindowKind,
 };
 use tollgate::money::Money;
 use tollgate::store;
@@ -153,6 +154,45 @@ async fn a_version_without_budgets_does_not_find_the_keys_that_a_budget_is_about
     assert_eq!(ledger.set_budget(&name("nobody"), owner, WindowKind::Day, one).await, Ok(false));
 }
 
+#[tokio::test]
+async fn a_version_without_scopes_finds_no_key_that_has_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = open(&url(folder.path())).await;
+    let account = name("ada");
+    assert_eq!(ledger.open_account(&account).await, Ok(true));
+    let keys = [1, 2, 3].map(|bits| ApiKey::from_random([bits; 32]));
+    let version = || {
+        let beside = beside(folder.path());
+        beside.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0)).expect("one")
+    };
+    let found_before = || {
+        let sql = "SELECT 1 FROM access_key WHERE hash = ?";
+        let beside = beside(folder.path());
+        let mut select = beside.prepare(sql).expect("a query");
+        [0, 1, 2].map(|at| select.exists([&keys[at].hash().0[..]]).expect("an answer"))
+    };
+    for key in &keys[..2] {
+        ledger.add_key(key.hash(), record(key, &account)).await.expect("it is added");
+    }
+    let plain = keys[0].prefix();
+    assert_eq!(ledger.set_key_scope(plain, KeyScope::default()).await, Ok(true));
+    assert_eq!((found_before(), version()), ([true, true, false], 1), "nothing is restricted");
+    let scope = KeyScope { disabled: true, ..KeyScope::default() };
+    let scoped = KeyRecord { scope: scope.clone(), ..record(&keys[2], &account) };
+    ledger.add_key(keys[2].hash(), scoped).await.expect("it is added");
+    assert_eq!((found_before(), version()), ([true, true, false], 2));
+    assert_eq!(ledger.set_key_scope(plain, scope).await, Ok(true));
+    assert_eq!(found_before(), [false, true, false]);
+    assert_eq!(ledger.set_key_scope(plain, KeyScope::default()).await, Ok(true));
+    assert_eq!(found_before(), [false, true, false], "it stays where it is");
+    let unknown = r#"UPDATE restricted_key SET scope = '{"methods":["GET"]}'"#;
+    beside(folder.path()).execute(unknown, []).expect("written");
+    for at in [0, 2] {
+        let found = ledger.find_key(keys[at].hash()).await;
+        assert_eq!(found, Ok(None), "a restriction that is not known");
+    }
+}
+
 fn record(key: &ApiKey, account: &AccountName) -> KeyRecord {
     KeyRecord {
         id: key.hash().key_id(),
@@ -160,6 +200,7 @@ fn record(key: &ApiKey, account: &AccountName) -> KeyRecord {
         prefix: key.prefix().to_owned(),
         created_at: 5,
         revoked_at: None,
+        scope: KeyScope::default(),
     }
 }
 

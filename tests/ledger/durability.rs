@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tollgate::ledger::key::ApiKey;
 use tollgate::ledger::{
-    self, AccountName, HoldRefused, HoldRequest, KeyHash, KeyRecord, Ledger, Operation, Outcome,
+    self, AccountName, HoldRefused, HoldRequest, KeyHash, KeyRecord, KeyScope, Ledger, Operation,
+    Outcome,
 };
 use tollgate::money::Money;
 
@@ -217,7 +218,7 @@ async fn a_hold_is_refused_in_its_own_words() {
 fn record(account: &AccountName, key: &ApiKey, created_at: i64) -> KeyRecord {
     let prefix = key.prefix().to_owned();
     let (id, account) = (key.hash().key_id(), account.clone());
-    KeyRecord { id, account, prefix, created_at, revoked_at: None }
+    KeyRecord { id, account, prefix, created_at, revoked_at: None, scope: KeyScope::default() }
 }
 
 async fn keys_live_and_die(ledger: Arc<dyn Ledger>) {
@@ -266,6 +267,60 @@ async fn keys_live_and_die_on_both_stores() {
     let key = reopened.find_key(ApiKey::from_random([1; 32]).hash()).await.expect("an answer");
     assert_eq!(key.and_then(|k| k.revoked_at), Some(30));
     keys_live_and_die(open(&RedisServer::shared().fresh_url()).await).await;
+}
+
+fn scope(name: &str, models: &[&str]) -> KeyScope {
+    let models = models.iter().map(|model| (*model).to_owned()).collect();
+    KeyScope { name: Some(name.to_owned()), models, ..KeyScope::default() }
+}
+
+async fn scopes_are_kept(ledger: Arc<dyn Ledger>) {
+    let account = name("scopes");
+    ledger.open_account(&account).await.expect("open");
+    let [plain, scoped] = [5u8, 6].map(|seed| ApiKey::from_random([seed; 32]));
+    let of_plain = record(&account, &plain, 10);
+    let mut of_scoped =
+        KeyRecord { scope: scope("ci", &["lmb-*"]), ..record(&account, &scoped, 20) };
+    ledger.add_key(plain.hash(), of_plain.clone()).await.expect("a key");
+    // A write of the command line may come twice.
+    for _ in 0..2 {
+        let _ = ledger.add_key(scoped.hash(), of_scoped.clone()).await;
+        assert_eq!(ledger.find_key(scoped.hash()).await, Ok(Some(of_scoped.clone())));
+    }
+    assert_eq!(ledger.find_key(plain.hash()).await, Ok(Some(of_plain.clone())));
+    let listed = vec![of_plain.clone(), of_scoped.clone()];
+    assert_eq!(ledger.list_keys(&account).await, Ok(listed));
+    for scope in [scope("other", &[]), KeyScope::default(), scope("last", &["a", "b"])] {
+        of_scoped.scope = scope.clone();
+        for _ in 0..2 {
+            assert_eq!(ledger.set_key_scope(scoped.prefix(), scope.clone()).await, Ok(true));
+            assert_eq!(ledger.find_key(scoped.hash()).await, Ok(Some(of_scoped.clone())));
+        }
+        let found = ledger.find_key_by_prefix(scoped.prefix()).await;
+        assert_eq!(found, Ok(Some(of_scoped.clone())));
+    }
+    let disabled = KeyScope { disabled: true, ..KeyScope::default() };
+    assert_eq!(ledger.set_key_scope(plain.prefix(), disabled.clone()).await, Ok(true));
+    let of_plain = KeyRecord { scope: disabled, ..of_plain };
+    assert_eq!(ledger.find_key(plain.hash()).await, Ok(Some(of_plain.clone())));
+    assert_eq!(ledger.revoke_key(plain.prefix(), 30).await, Ok(true));
+    let of_plain = KeyRecord { revoked_at: Some(30), ..of_plain };
+    assert_eq!(ledger.list_keys(&account).await, Ok(vec![of_plain.clone(), of_scoped]));
+    assert_eq!(ledger.set_key_scope(plain.prefix(), KeyScope::default()).await, Ok(true));
+    let of_plain = KeyRecord { scope: KeyScope::default(), ..of_plain };
+    assert_eq!(ledger.find_key(plain.hash()).await, Ok(Some(of_plain)), "it stays revoked");
+    let none = ledger.set_key_scope("sk-tg-ffffffff", KeyScope::default()).await;
+    assert_eq!(none, Ok(false));
+}
+
+#[tokio::test]
+async fn scopes_are_kept_by_both_stores() {
+    let folder = tempfile::tempdir().expect("a folder");
+    scopes_are_kept(open(&sqlite_url(folder.path())).await).await;
+    let reopened = open(&sqlite_url(folder.path())).await;
+    let key = reopened.find_key(ApiKey::from_random([6; 32]).hash()).await.expect("an answer");
+    assert_eq!(key.map(|key| key.scope), Some(scope("last", &["a", "b"])));
+    scopes_are_kept(open(&RedisServer::shared().fresh_url()).await).await;
 }
 
 /// The writer does all waiting operations in one transaction, and one bad key failed them all.

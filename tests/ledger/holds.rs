@@ -8,8 +8,8 @@ use rstest::rstest;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
     self, AccountName, BudgetOwner, BudgetUse, Hold, HoldRefused, HoldRequest, JournalEntry,
-    KeyHash, KeyId, KeyRecord, Ledger, Operation, Outcome, Receipt, SweepReport, Unavailable,
-    WindowId, WindowKind,
+    KeyHash, KeyId, KeyRecord, KeyScope, Ledger, Operation, Outcome, Receipt, SweepReport,
+    Unavailable, WindowId, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -90,6 +90,10 @@ impl Ledger for Parrot {
     }
 
     async fn revoke_key(&self, _: &str, _: i64) -> Result<bool, Unavailable> {
+        away()
+    }
+
+    async fn set_key_scope(&self, _: &str, _: KeyScope) -> Result<bool, Unavailable> {
         away()
     }
 

@@ -13,8 +13,8 @@ use tollgate::ledger::prepaid::records::{AllotmentId, CallEnd};
 use tollgate::ledger::prepaid::update::{AllotmentDemand, AllotmentUpdate};
 use tollgate::ledger::prepaid::window::DAY_MS;
 use tollgate::ledger::{
-    AccountName, BudgetOwner, HoldRequest, KeyId, KeyRecord, Ledger, Operation, Outcome, WindowId,
-    WindowKind,
+    AccountName, BudgetOwner, HoldRequest, KeyId, KeyRecord, KeyScope, Ledger, Operation, Outcome,
+    WindowId, WindowKind,
 };
 use tollgate::money::price::Quote;
 use tollgate::money::{Money, VideoResolution};
@@ -221,7 +221,8 @@ fn posted(amount: i64) -> Outcome {
 
 fn record(account: &AccountName, key: &ApiKey) -> KeyRecord {
     let (id, account) = (key.hash().key_id(), account.clone());
-    KeyRecord { id, account, prefix: key.prefix().to_owned(), created_at: 5, revoked_at: None }
+    let (prefix, scope) = (key.prefix().to_owned(), KeyScope::default());
+    KeyRecord { id, account, prefix, created_at: 5, revoked_at: None, scope }
 }
 
 #[tokio::test]
@@ -271,6 +272,39 @@ async fn a_key_whose_budget_came_first_was_found_by_versions_without_budgets() {
     let plain = format!("tollgate:key:{}", key.hash().hex());
     assert!(!redis.read::<bool>(&["EXISTS", &plain]));
     assert_eq!(redis.store.find_key(key.hash()).await, Ok(Some(record(&redis.account, &key))));
+}
+
+#[tokio::test]
+async fn a_version_without_scopes_finds_no_key_that_has_one() {
+    let server = RedisServer::shared();
+    let redis = BudgetedRedis::open(&server).await;
+    let (store, account) = (&redis.store, &redis.account);
+    let [plain, scoped] = [1u8, 2].map(|seed| ApiKey::from_random([seed; 32]));
+    let place = |key: &ApiKey| {
+        ["key", "restricted-key"].map(|place| {
+            let record = format!("tollgate:{place}:{}", key.hash().hex());
+            redis.read::<bool>(&["EXISTS", &record])
+        })
+    };
+    let version = || redis.read::<Option<u32>>(&["GET", "tollgate:schema-version"]);
+    store.add_key(plain.hash(), record(account, &plain)).await.expect("a key");
+    assert_eq!(store.set_key_scope(plain.prefix(), KeyScope::default()).await, Ok(true));
+    assert_eq!((place(&plain), version()), ([true, false], None), "nothing is restricted");
+    let scope = KeyScope { disabled: true, ..KeyScope::default() };
+    let of_scoped = KeyRecord { scope: scope.clone(), ..record(account, &scoped) };
+    store.add_key(scoped.hash(), of_scoped.clone()).await.expect("a key");
+    assert_eq!((place(&scoped), version()), ([false, true], Some(2)));
+    assert_eq!(store.find_key(scoped.hash()).await, Ok(Some(of_scoped.clone())));
+    assert_eq!(store.set_key_scope(plain.prefix(), scope).await, Ok(true));
+    assert_eq!(place(&plain), [false, true]);
+    // A budget that comes later leaves the scope as it is.
+    redis.limit(BudgetOwner::Account, WindowKind::Day, 9).await;
+    assert_eq!(store.find_key(scoped.hash()).await, Ok(Some(of_scoped)));
+    assert_eq!(store.set_key_scope(plain.prefix(), KeyScope::default()).await, Ok(true));
+    assert_eq!(place(&plain), [false, true], "it stays where it is");
+    let of_plain = format!("tollgate:restricted-key:{}", plain.hash().hex());
+    let _: i64 = redis.read(&["HSET", &of_plain, "scope", "{\"methods\":[\"GET\"]}"]);
+    assert_eq!(store.find_key(plain.hash()).await, Ok(None), "a restriction that is not known");
 }
 
 /// A process that had read the record when another one revoked the key wrote it without that.

@@ -118,8 +118,8 @@ impl World {
         loop {
             let answer = self.get(&format!("/v1/videos/{id}")).await;
             if answer.status == 503 && Instant::now() < end {
-                // A key is looked up again every ten seconds, and the first question to a Redis
-                // that has come back finds a line that broke.
+                // A key is looked up again every second, and the first question to a Redis that
+                // has come back finds a line that broke.
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             }

@@ -13,7 +13,7 @@ use crate::ledger::{BudgetOwner, WindowId, WindowKind};
 use crate::money::Money;
 
 pub(super) const INVALID_REQUEST: &str = "invalid_request_error";
-const PERMISSION: &str = "permission_error";
+pub(super) const PERMISSION: &str = "permission_error";
 const RATE_LIMIT: &str = "rate_limit_error";
 pub(super) const SERVER_ERROR: &str = "server_error";
 
@@ -101,6 +101,7 @@ impl ApiError {
     pub(super) fn describe(&self) -> ErrorDescription<'_> {
         match self {
             ApiError::Auth(error) => error.describe(),
+            ApiError::Scope(error) => error.describe(),
             ApiError::Request(error) => error.describe(),
             ApiError::Admission(error) => error.describe(),
             ApiError::Video(error) => error.describe(),

@@ -16,7 +16,7 @@ use crate::gateway::context::{
 };
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
-use crate::gateway::request::{reasoning_cache, vendor_ids};
+use crate::gateway::request::{reasoning_cache, scope_check, vendor_ids};
 use crate::gateway::settlement::holds::{self, FundedCall, NewHold};
 use crate::gateway::settlement::quote::QuoteContext;
 use crate::gateway::state::Gateway;
@@ -39,16 +39,18 @@ pub(crate) struct AcceptedCall<'a> {
 /// begins with this function, also a video job.
 ///
 /// # Errors
-/// The model is not sold on the endpoint, the call is wrong or has a field without a price, or no
-/// route to the vendor is set up.
+/// The model is not sold on the endpoint, or the key is not for it; the call is wrong or has a
+/// field without a price; or no route to the vendor is set up.
 pub(crate) fn accept_call<'a>(
     gateway: &'a Gateway,
     ctx: &mut RequestContext,
+    caller: &AuthenticatedCaller,
     parsed: ParsedBody,
     endpoint: Endpoint,
 ) -> Result<AcceptedCall<'a>, ApiError> {
     let catalogue = gateway.catalogue.load();
     let model = find_model(&catalogue, &parsed.model, endpoint)?;
+    scope_check::check_model(caller, &model)?;
     ctx.access_log.model = Some(model.clone());
     let requested_model = (parsed.model != model.id).then(|| Arc::from(parsed.model.as_str()));
     ctx.access_log.requested_model.clone_from(&requested_model);
@@ -75,7 +77,7 @@ pub(crate) async fn admit_call(
     body: RequestBody,
     endpoint: Endpoint,
 ) -> Result<(), ApiError> {
-    let accepted = accept_call(gateway, ctx, body.parsed, endpoint)?;
+    let accepted = accept_call(gateway, ctx, &caller, body.parsed, endpoint)?;
     let AcceptedCall { mut call, model, requested_model, price_version, priced_at, routes } =
         accepted;
     let mut translation = build_translation(&caller, &model, &call, endpoint)?;

@@ -1,5 +1,7 @@
 //! Finds the account of a request's API key.
 
+use std::time::Instant;
+
 use http::header::AUTHORIZATION;
 use pingora::proxy::Session;
 
@@ -8,8 +10,8 @@ use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::state::Gateway;
 use crate::ledger::KeyHash;
 
-/// Finds the account of a request's API key. While the ledger is unavailable, free endpoints accept
-/// a key that was valid some hours ago.
+/// Finds the account of a request's API key. While the ledger is unavailable, a key is accepted
+/// that was valid some seconds ago, and by free endpoints one that was valid some hours ago.
 ///
 /// # Errors
 /// The request has no key, the key is unknown or revoked, or the ledger does not answer.
@@ -20,7 +22,7 @@ pub(crate) async fn authenticate(
     is_free: bool,
 ) -> Result<AuthenticatedCaller, ApiError> {
     let hash = read_api_key(session, error_format)?;
-    let caller = match gateway.key_cache.caller(&hash) {
+    let caller = match gateway.key_cache.caller(&hash, Instant::now()) {
         Some(caller) => caller,
         None => look_up_key(gateway, hash, is_free).await?,
     };
@@ -39,13 +41,16 @@ pub(crate) async fn look_up_key(
     if keys.is_unknown(&hash) {
         return Err(ApiKeyError::Unknown.into());
     }
-    match gateway.with_ledger_timeout("key", gateway.ledger.find_key(hash)).await {
-        Ok(found) => keys.remember(hash, found).ok_or(ApiKeyError::Unknown.into()),
-        Err(_) if is_free => {
-            keys.caller_known_good(&hash).ok_or(ServerError::LedgerUnavailable.into())
-        }
-        Err(_) => Err(ServerError::LedgerUnavailable.into()),
+    let asked_at = Instant::now();
+    let found = gateway.with_ledger_timeout("key", gateway.ledger.find_key(hash)).await;
+    if let Ok(found) = found {
+        return keys.remember(hash, found, asked_at).ok_or(ApiKeyError::Unknown.into());
     }
+    let known = match keys.caller_unanswered(hash, Instant::now()) {
+        None if is_free => keys.caller_known_good(&hash),
+        recent => recent,
+    };
+    known.ok_or(ServerError::LedgerUnavailable.into())
 }
 
 /// Reads the API key from the two headers that official clients use, and returns its digest. If

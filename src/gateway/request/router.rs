@@ -6,6 +6,7 @@ use pingora::http::RequestHeader;
 use crate::dialect::Endpoint;
 use crate::gateway::api_error::{ApiError, ErrorFormat, RequestError};
 use crate::gateway::request::models::ModelFilter;
+use crate::gateway::request::scope_check;
 use crate::gateway::request::target::{percent_decode, require_method};
 use crate::gateway::videos::action::VideoAction;
 
@@ -48,8 +49,17 @@ impl ApiOperation {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             ApiOperation::Endpoint(endpoint) => endpoint.name(),
-            ApiOperation::Models(_) | ApiOperation::Model(_) => "models",
+            ApiOperation::Models(_) | ApiOperation::Model(_) => scope_check::MODELS,
             ApiOperation::Video(_) => Endpoint::Videos.name(),
+        }
+    }
+
+    /// Returns the names of the operation in the scopes of keys, its own first.
+    #[must_use]
+    pub(crate) fn scope_names(&self) -> [&'static str; 2] {
+        match self {
+            ApiOperation::Endpoint(endpoint) => scope_check::scope_names(*endpoint),
+            _ => [self.name(); 2],
         }
     }
 
@@ -179,7 +189,7 @@ mod tests {
         let catalogue = || Arc::new(Catalogue::parse(&sources, &[]).expect("sound rules"));
         let (listing, now) = (ModelListing::default(), catalogue());
         let body = |catalogue| {
-            listing.response_body(catalogue, &ModelFilter::default(), 0).expect("a listing")
+            listing.response_body(catalogue, &ModelFilter::default(), None, 0).expect("a listing")
         };
         let first = body(&now);
         assert_eq!(first.as_ptr(), body(&now).as_ptr());

@@ -46,7 +46,8 @@ pub(in crate::gateway) async fn create_job(
     caller: AuthenticatedCaller,
     request_body: RequestBody,
 ) -> Result<LocalResponse, ApiError> {
-    let accepted = admission::accept_call(gateway, ctx, request_body.parsed, Endpoint::Videos)?;
+    let parsed = request_body.parsed;
+    let accepted = admission::accept_call(gateway, ctx, &caller, parsed, Endpoint::Videos)?;
     let AcceptedCall { call, model, requested_model, price_version, priced_at, .. } = accepted;
     let RequestKind::Video { request, file } = &call.kind else {
         return Err(ServerError::Internal.into());

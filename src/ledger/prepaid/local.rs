@@ -46,6 +46,13 @@ struct LocalSlice {
     until: i64,
 }
 
+/// The keys that may make holds.
+#[derive(Debug, Clone)]
+enum LentKeys {
+    All,
+    These(BTreeSet<KeyId>),
+}
+
 #[derive(Debug, Clone)]
 struct InFlight {
     update: AllotmentUpdate,
@@ -70,9 +77,7 @@ pub struct LocalAllotment {
     slices: BTreeMap<WindowId, LocalSlice>,
     rates: LocalRates,
     current: BTreeSet<WindowId>,
-    keys: BTreeSet<KeyId>,
-    /// Whether any key may make holds.
-    open_to_all: bool,
+    keys: LentKeys,
     open: BTreeMap<String, LocalHold>,
     ends: BTreeMap<u64, CallEnd>,
     last_seq: u64,
@@ -106,8 +111,7 @@ impl LocalAllotment {
             slices: BTreeMap::new(),
             rates: LocalRates::default(),
             current: BTreeSet::new(),
-            keys: BTreeSet::new(),
-            open_to_all: false,
+            keys: LentKeys::These(BTreeSet::new()),
             open: BTreeMap::new(),
             ends: BTreeMap::new(),
             last_seq: 0,
@@ -188,7 +192,10 @@ impl LocalAllotment {
     /// Whether holds of a key may be made out of it, as far as the windows of the key allow.
     #[must_use]
     pub fn is_lent_to(&self, key: KeyId) -> bool {
-        self.open_to_all || self.keys.contains(&key)
+        match &self.keys {
+            LentKeys::All => true,
+            LentKeys::These(keys) => keys.contains(&key),
+        }
     }
 
     /// What new calls of a key can hold as far as its own slices go; `None` if the key has none.

@@ -1,16 +1,19 @@
-//! The limits of budgets in Redis, and what is used of their windows. The scripts on holds and
-//! allotments count in the windows.
+//! The limits of budgets and the scopes of API keys in Redis, and what is used of the windows of
+//! budgets. The scripts on holds and allotments count in the windows.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::super::data_version::BUDGETS_VERSION;
+use super::super::data_version::RESTRICTIONS_VERSION;
 use super::allotments::parse_money;
 use super::config_check::DATA_VERSION_KEY;
 use super::keys::{self, AccountKeys, budget_field};
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
 use crate::ledger::prepaid::window::WindowUse;
-use crate::ledger::{AccountName, BudgetOwner, BudgetUse, Unavailable, WindowId, WindowKind};
+use crate::ledger::{
+    AccountName, BudgetOwner, BudgetUse, KeyHash, KeyRecord, KeyScope, Unavailable, WindowId,
+    WindowKind,
+};
 use crate::money::Money;
 
 /// The value of a limit that was removed.
@@ -34,9 +37,7 @@ impl RedisStore {
             self.confirm_absence(&keys.account()).await?;
             return Ok(false);
         }
-        let mut raise = ScriptCall::default();
-        raise.key(DATA_VERSION_KEY).arg(BUDGETS_VERSION);
-        self.run_script(&raise, |s| &s.budgets.raise_version).await?;
+        self.raise_version().await?;
         keys::restrict_keys(connection, account, owner).await?;
         let mut set = ScriptCall::default();
         set.key(keys.account()).key(keys.budgets()).arg(budget_field(owner, kind));
@@ -52,6 +53,48 @@ impl RedisStore {
         }
         keys::restrict_keys(connection, account, owner).await?;
         Ok(true)
+    }
+
+    /// Raises the version of the data, so that no version of the program opens the store that would
+    /// not heed its restrictions.
+    async fn raise_version(&self) -> Result<(), Unavailable> {
+        let mut raise = ScriptCall::default();
+        raise.key(DATA_VERSION_KEY).arg(RESTRICTIONS_VERSION);
+        self.run_script(&raise, |s| &s.budgets.raise_version).await.map(drop)
+    }
+
+    /// Adds an API key.
+    ///
+    /// The version of the data is raised before a key with a scope is there.
+    pub(super) async fn write_key(
+        &self,
+        hash: KeyHash,
+        record: &KeyRecord,
+    ) -> Result<(), Unavailable> {
+        if record.scope != KeyScope::default() {
+            self.raise_version().await?;
+        }
+        keys::add(self.connection().await?, hash, record).await
+    }
+
+    /// Sets the scope of the API key that is listed under a prefix; `false` if there is none.
+    ///
+    /// Before the scope stands, the version of the data is raised and the key is moved, so that no
+    /// version that knows no scopes lets it do more.
+    pub(super) async fn write_scope(
+        &self,
+        prefix: &str,
+        scope: &KeyScope,
+    ) -> Result<bool, Unavailable> {
+        let connection = self.connection().await?;
+        let Some(record) = keys::find_by_prefix(connection, prefix).await? else {
+            return Ok(false);
+        };
+        if record.scope == *scope {
+            return Ok(true);
+        }
+        self.raise_version().await?;
+        keys::set_scope(connection, prefix, scope).await
     }
 
     /// Returns the budgets of an account and of its keys, in order, with what is used of the

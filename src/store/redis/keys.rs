@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use super::connection::RedisConnection;
 use crate::kv_cache::Namespace;
 use crate::ledger::{
-    AccountName, BudgetOwner, JournalEntry, KeyHash, KeyRecord, Unavailable, WindowId, WindowKind,
+    AccountName, BudgetOwner, JournalEntry, KeyHash, KeyRecord, KeyScope, Unavailable, WindowId,
+    WindowKind,
 };
 use crate::money::Money;
 
@@ -164,12 +165,13 @@ pub(super) fn budget_field(owner: BudgetOwner, kind: WindowKind) -> String {
 }
 
 /// The fields of the record of an API key.
-const RECORD_FIELDS: [&str; 4] = ["account", "prefix", "created_at", "revoked_at"];
+const RECORD_FIELDS: [&str; 5] = ["account", "prefix", "created_at", "revoked_at", "scope"];
 /// A record is looked at so often at most, while somebody else moves it.
 const REVOKE_ATTEMPTS_MAX: u32 = 5;
 
 /// Returns the keys of both records that an API key may have: the plain one, and the one of a key
-/// that a budget is about. Versions that know no budgets do not look for the second one.
+/// that has a scope, or that a budget is about. Versions that know neither do not look for the
+/// second one.
 pub(super) fn record_keys(hash: &str) -> [String; 2] {
     [format!("tollgate:key:{hash}"), format!("tollgate:restricted-key:{hash}")]
 }
@@ -189,6 +191,8 @@ struct StoredKey {
     prefix: Option<String>,
     created_at: Option<i64>,
     revoked_at: Option<i64>,
+    /// The scope as JSON; `None` if the key has none.
+    scope: Option<String>,
 }
 
 impl StoredKey {
@@ -198,7 +202,7 @@ impl StoredKey {
         let (account, prefix) = (text(), text());
         let mut number = || text().and_then(|digits| digits.parse().ok());
         let (created_at, revoked_at) = (number(), number());
-        StoredKey { account, prefix, created_at, revoked_at }
+        StoredKey { account, prefix, created_at, revoked_at, scope: text() }
     }
 
     fn is_absent(&self) -> bool {
@@ -258,13 +262,18 @@ pub(super) async fn add(
     let _: i64 = connection.query(&list).await?;
     let [plain, restricted] = record_keys(&hash);
     let known = redis::cmd("EXISTS").arg(&restricted).to_owned();
-    let is_restricted =
-        connection.query::<bool>(&known).await? || is_budgeted(connection, record).await?;
+    let has_scope = record.scope != KeyScope::default();
+    let is_restricted = has_scope
+        || connection.query::<bool>(&known).await?
+        || is_budgeted(connection, record).await?;
     // The record is written last, because it makes the API key valid.
     let mut set = redis::cmd("HSET");
     set.arg(if is_restricted { restricted } else { plain });
     set.arg("account").arg(record.account.as_str());
     set.arg("prefix").arg(&record.prefix).arg("created_at").arg(record.created_at);
+    if has_scope {
+        set.arg("scope").arg(record.scope.to_json());
+    }
     let _: i64 = connection.query(&set).await?;
     // Whoever sets the first budget meanwhile may not have seen the record yet.
     if !is_restricted && is_budgeted(connection, record).await? {
@@ -273,9 +282,9 @@ pub(super) async fn add(
     Ok(())
 }
 
-/// Moves the record of an API key to where versions that know no budgets do not find it. The two
-/// places are in different slots of a cluster, so the new record is written before the old one is
-/// deleted, and whoever changes or reads a record looks at both.
+/// Moves the record of an API key to where versions that know no restrictions do not find it. The
+/// two places are in different slots of a cluster, so the new record is written before the old one
+/// is deleted, and whoever changes or reads a record looks at both.
 async fn restrict(connection: &RedisConnection, hash: &str) -> Result<(), Unavailable> {
     let [plain, restricted] = record_keys(hash);
     let mut fields: HashMap<String, String> =
@@ -348,13 +357,17 @@ async fn find_once(
     // While a record is moved there are two, and either may be the one that was revoked.
     let revoked_at = restricted.revoked_at.or(plain.revoked_at);
     let stored = if restricted.account.is_some() { restricted } else { plain };
-    let StoredKey { account: Some(account), prefix: Some(prefix), created_at, .. } = stored else {
+    let StoredKey { account: Some(account), prefix: Some(prefix), created_at, scope, .. } = stored
+    else {
         return Ok(None);
     };
+    // A key whose restrictions cannot be read opens nothing.
+    let scope = scope.map_or_else(|| Some(KeyScope::default()), |text| KeyScope::parse_json(&text));
+    let Some(scope) = scope else { return Ok(None) };
     let Some(created_at) = created_at else { return Ok(None) };
     let Some(account) = AccountName::parse(&account) else { return Ok(None) };
     let Some(id) = KeyHash::from_hex(hash).map(KeyHash::key_id) else { return Ok(None) };
-    Ok(Some(KeyRecord { id, account, prefix, created_at, revoked_at }))
+    Ok(Some(KeyRecord { id, account, prefix, created_at, revoked_at, scope }))
 }
 
 pub(super) async fn list(
@@ -376,8 +389,7 @@ pub(super) async fn revoke(
     prefix: &str,
     at: i64,
 ) -> Result<bool, Unavailable> {
-    let get = redis::cmd("GET").arg(prefix_key(prefix)).to_owned();
-    let hash: Option<String> = connection.query(&get).await?;
+    let hash = find_hash(connection, prefix).await?;
     let Some(hash) = hash else { return Ok(false) };
     let [plain, restricted] = record_keys(&hash);
     for _ in 0..REVOKE_ATTEMPTS_MAX {
@@ -402,13 +414,40 @@ async fn set_revoked(connection: &RedisConnection, key: &str, at: i64) -> Result
     Ok(())
 }
 
+/// Sets the scope of the API key that is listed under a prefix, and moves its record; `false` if
+/// there is none.
+pub(super) async fn set_scope(
+    connection: &RedisConnection,
+    prefix: &str,
+    scope: &KeyScope,
+) -> Result<bool, Unavailable> {
+    let Some(hash) = find_hash(connection, prefix).await? else { return Ok(false) };
+    restrict(connection, &hash).await?;
+    let [_, restricted] = record_keys(&hash);
+    let write = if *scope == KeyScope::default() {
+        redis::cmd("HDEL").arg(&restricted).arg("scope").to_owned()
+    } else {
+        redis::cmd("HSET").arg(&restricted).arg("scope").arg(scope.to_json()).to_owned()
+    };
+    let _: i64 = connection.query(&write).await?;
+    Ok(true)
+}
+
+/// Returns the digest, in hexadecimal, of the API key that is listed under a prefix.
+async fn find_hash(
+    connection: &RedisConnection,
+    prefix: &str,
+) -> Result<Option<String>, Unavailable> {
+    let get = redis::cmd("GET").arg(prefix_key(prefix)).to_owned();
+    connection.query(&get).await
+}
+
 /// Returns the record of the API key that is listed under a prefix.
 pub(super) async fn find_by_prefix(
     connection: &RedisConnection,
     prefix: &str,
 ) -> Result<Option<KeyRecord>, Unavailable> {
-    let get = redis::cmd("GET").arg(prefix_key(prefix)).to_owned();
-    let hash: Option<String> = connection.query(&get).await?;
+    let hash = find_hash(connection, prefix).await?;
     match hash {
         Some(hash) => find(connection, &hash).await,
         None => Ok(None),

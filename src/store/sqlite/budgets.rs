@@ -2,7 +2,6 @@
 
 use rusqlite::params;
 
-use super::super::data_version::BUDGETS_VERSION;
 use super::accounts::read_money;
 use super::columns::read_windows;
 use super::keys;
@@ -86,9 +85,7 @@ pub(super) fn set(
     if changes == AccountChanges::default() {
         return Ok(true);
     }
-    let version = "user_version";
-    let found: u32 = conn.pragma_query_value(None, version, |row| row.get(0))?;
-    conn.pragma_update(None, version, found.max(BUDGETS_VERSION))?;
+    keys::raise_version(conn)?;
     let mut insert = conn.prepare_cached(
         "INSERT INTO budget (account, owner, kind, most) VALUES (?, ?, ?, ?)
          ON CONFLICT DO UPDATE SET most = excluded.most",

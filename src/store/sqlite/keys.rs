@@ -1,11 +1,14 @@
-//! API keys in two tables: those that a budget is about are apart.
+//! API keys in two tables: those that have a scope, or that a budget is about, are apart.
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
-use crate::ledger::{AccountName, BudgetOwner, KeyHash, KeyRecord, Unavailable};
+use super::super::data_version::RESTRICTIONS_VERSION;
+use crate::ledger::{AccountName, BudgetOwner, KeyHash, KeyRecord, KeyScope, Unavailable};
 
 /// The tables, the one of unrestricted keys first.
 const TABLES: [&str; 2] = ["access_key", "restricted_key"];
+/// Moves the row of a key to the other table.
+const MOVE: &str = "INSERT INTO restricted_key SELECT *, NULL FROM access_key WHERE hash = ?";
 
 /// Adds an API key, or returns why it could not: its account does not exist, or its prefix is
 /// taken. That is not a failure of the transaction, which has operations of other callers as well.
@@ -21,7 +24,8 @@ pub(super) fn add(
     )?;
     let own = BudgetOwner::Account.to_string();
     let of_key = BudgetOwner::Key(record.id).to_string();
-    let is_restricted = budgets.exists(params![name, own, of_key])?;
+    let has_scope = record.scope != KeyScope::default();
+    let is_restricted = has_scope || budgets.exists(params![name, own, of_key])?;
     let [table, other] = if is_restricted { [TABLES[1], TABLES[0]] } else { TABLES };
     let mut taken = c.prepare_cached(&format!("SELECT 1 FROM {other} WHERE prefix = ?"))?;
     if taken.exists([&record.prefix])? {
@@ -32,6 +36,7 @@ pub(super) fn add(
          VALUES (?, (SELECT id FROM account WHERE name = ?), ?, ?)"
     ))?;
     match insert.execute(params![&hash.0[..], name, record.prefix, record.created_at]) {
+        Ok(_) if has_scope => write_scope(c, hash, &record.scope).map(Ok),
         Ok(_) => Ok(Ok(())),
         Err(why) if why.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
             Ok(Err(Unavailable(format!("the key cannot be added: {why}"))))
@@ -41,12 +46,13 @@ pub(super) fn add(
 }
 
 /// All keys, as a table that a query selects from.
-const ALL_KEYS: &str = "(SELECT * FROM access_key UNION ALL SELECT * FROM restricted_key)";
+const ALL_KEYS: &str =
+    "(SELECT *, NULL AS scope FROM access_key UNION ALL SELECT * FROM restricted_key)";
 
 pub(super) fn find(c: &Connection, hash: KeyHash) -> rusqlite::Result<Option<KeyRecord>> {
-    for table in TABLES {
+    for (table, scope) in TABLES.into_iter().zip(["NULL", "scope"]) {
         let mut select = c.prepare_cached(&format!(
-            "SELECT name, prefix, created_at, revoked_at, hash FROM {table}
+            "SELECT name, prefix, created_at, revoked_at, hash, {scope} FROM {table}
              JOIN account ON account.id = account WHERE hash = ?"
         ))?;
         let found = select.query_row([&hash.0[..]], read_key_record).optional()?;
@@ -59,7 +65,7 @@ pub(super) fn find(c: &Connection, hash: KeyHash) -> rusqlite::Result<Option<Key
 
 pub(super) fn list(c: &Connection, name: &AccountName) -> rusqlite::Result<Vec<KeyRecord>> {
     let mut select = c.prepare_cached(&format!(
-        "SELECT name, prefix, created_at, revoked_at, hash FROM {ALL_KEYS}
+        "SELECT name, prefix, created_at, revoked_at, hash, scope FROM {ALL_KEYS}
          JOIN account ON account.id = account WHERE name = ? ORDER BY created_at, prefix"
     ))?;
     let records = select.query_map([name.as_str()], read_key_record)?;
@@ -90,29 +96,72 @@ pub(super) fn restrict(c: &Connection, account: i64, owner: BudgetOwner) -> rusq
             BudgetOwner::Key(key) => KeyHash(hash).key_id() == key,
         };
         if is_meant {
-            c.prepare_cached("INSERT INTO restricted_key SELECT * FROM access_key WHERE hash = ?")?
-                .execute([&hash[..]])?;
-            c.prepare_cached("DELETE FROM access_key WHERE hash = ?")?.execute([&hash[..]])?;
+            restrict_key(c, KeyHash(hash))?;
         }
     }
     Ok(())
 }
 
+/// Moves a key, unless it was moved before.
+fn restrict_key(c: &Connection, hash: KeyHash) -> rusqlite::Result<()> {
+    c.prepare_cached(MOVE)?.execute([&hash.0[..]])?;
+    let mut delete = c.prepare_cached("DELETE FROM access_key WHERE hash = ?")?;
+    delete.execute([&hash.0[..]]).map(drop)
+}
+
+/// Sets the scope of the API key that is listed under a prefix, and moves the key to where a
+/// version of the program that knows no scopes does not find it; `false` if there is none.
+pub(super) fn set_scope(c: &Connection, prefix: &str, scope: &KeyScope) -> rusqlite::Result<bool> {
+    let Some(hash) = find_hash(c, prefix)? else { return Ok(false) };
+    if find(c, hash)?.is_some_and(|record| record.scope == *scope) {
+        return Ok(true);
+    }
+    restrict_key(c, hash)?;
+    write_scope(c, hash, scope)?;
+    Ok(true)
+}
+
+/// Writes the scope of a restricted key.
+fn write_scope(c: &Connection, hash: KeyHash, scope: &KeyScope) -> rusqlite::Result<()> {
+    raise_version(c)?;
+    let scope = (*scope != KeyScope::default()).then(|| scope.to_json());
+    let mut update = c.prepare_cached("UPDATE restricted_key SET scope = ? WHERE hash = ?")?;
+    update.execute(params![scope, &hash.0[..]]).map(drop)
+}
+
+/// Raises the version of the data, so that no version of the program opens the store that would not
+/// heed its restrictions.
+pub(super) fn raise_version(c: &Connection) -> rusqlite::Result<()> {
+    let version = "user_version";
+    let found: u32 = c.pragma_query_value(None, version, |row| row.get(0))?;
+    c.pragma_update(None, version, found.max(RESTRICTIONS_VERSION))
+}
+
 fn read_key_record(row: &Row<'_>) -> rusqlite::Result<Option<KeyRecord>> {
     let Some(account) = AccountName::parse(&row.get::<_, String>(0)?) else { return Ok(None) };
+    let scope = match row.get::<_, Option<String>>(5)? {
+        Some(text) => KeyScope::parse_json(&text),
+        None => Some(KeyScope::default()),
+    };
+    // A key whose restrictions cannot be read opens nothing.
+    let Some(scope) = scope else { return Ok(None) };
     Ok(Some(KeyRecord {
         id: KeyHash(row.get(4)?).key_id(),
         account,
         prefix: row.get(1)?,
         created_at: row.get(2)?,
         revoked_at: row.get(3)?,
+        scope,
     }))
 }
 
 /// Returns the record of the API key that is listed under a prefix, in whichever table it is.
 pub(super) fn find_by_prefix(c: &Connection, prefix: &str) -> rusqlite::Result<Option<KeyRecord>> {
+    find_hash(c, prefix)?.map_or(Ok(None), |hash| find(c, hash))
+}
+
+fn find_hash(c: &Connection, prefix: &str) -> rusqlite::Result<Option<KeyHash>> {
     let query = format!("SELECT hash FROM {ALL_KEYS} WHERE prefix = ?");
     let mut select = c.prepare_cached(&query)?;
-    let hash = select.query_row([prefix], |row| row.get::<_, [u8; 32]>(0)).optional()?;
-    hash.map_or(Ok(None), |hash| find(c, KeyHash(hash)))
+    select.query_row([prefix], |row| row.get(0).map(KeyHash)).optional()
 }

@@ -182,14 +182,15 @@ CREATE TABLE IF NOT EXISTS access_key (
     revoked_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
--- The keys that a budget is about. A version of the program that knows no budgets does not find
--- them.
+-- The keys that have a scope, or that a budget is about. A version of the program that knows
+-- neither does not find them. scope: JSON; null if the key has none.
 CREATE TABLE IF NOT EXISTS restricted_key (
     hash       BLOB    NOT NULL PRIMARY KEY CHECK (length(hash) = 32),
     account    INTEGER NOT NULL REFERENCES account,
     prefix     TEXT    NOT NULL UNIQUE,
     created_at INTEGER NOT NULL,
-    revoked_at INTEGER
+    revoked_at INTEGER,
+    scope      TEXT
 ) STRICT, WITHOUT ROWID;
 
 -- Cache entries. The account is stored by name, since it need not exist. The table has rowids,

@@ -10,7 +10,7 @@ use super::super::update::{AllotmentDemand, AllotmentUpdate, CALLS_MAX};
 use super::super::window::{BudgetOwner, KeyId, WindowId};
 use super::holds::call_end;
 use super::rates::RateLoad;
-use super::{InFlight, LocalAllotment, LocalSlice, use_of};
+use super::{InFlight, LentKeys, LocalAllotment, LocalSlice, use_of};
 use crate::money::{Money, MoneyError};
 
 /// An allotment has at least so many quotes free.
@@ -204,8 +204,11 @@ impl LocalAllotment {
         };
         self.slices = status.slices.iter().map(slice).collect();
         self.current.clone_from(&status.current);
-        self.keys.clone_from(&status.lent_keys);
-        self.open_to_all = status.open_to_all;
+        self.keys = if status.open_to_all {
+            LentKeys::All
+        } else {
+            LentKeys::These(status.lent_keys.clone())
+        };
         self.tight = status.tight;
         self.revision = status.revision;
         self.seen_revision = self.seen_revision.max(status.revision);

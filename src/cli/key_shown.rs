@@ -1,0 +1,83 @@
+//! What the commands print of keys.
+
+use serde_json::{Value, json};
+
+use super::budgets::ShownBudgets;
+use super::key_scope::{scope_json, scope_lines};
+use super::output::{OutputFormat, print_line};
+use crate::clock::unix_ms;
+use crate::ledger::{AccountName, KeyId, KeyRecord, Ledger};
+
+/// Prints all keys of an account.
+pub(super) async fn list_keys(
+    ledger: &dyn Ledger,
+    account: &AccountName,
+    out: OutputFormat,
+) -> anyhow::Result<()> {
+    let keys = ledger.list_keys(account).await?;
+    let budgets = ShownBudgets::new(ledger.list_budgets(account).await?, &keys);
+    for record in &keys {
+        if out.json {
+            print_line(format_args!("{}", key_json(record, &budgets)))?;
+            continue;
+        }
+        print_line(format_args!("{}…  {}", record.prefix, state_of(record)))?;
+        for (what, text) in scope_lines(&record.scope) {
+            print_line(format_args!("  {what}  {text}"))?;
+        }
+        budgets.print_key(record.id, "  budget  ")?;
+    }
+    Ok(())
+}
+
+/// Prints one key.
+pub(super) async fn show_key(
+    ledger: &dyn Ledger,
+    record: &KeyRecord,
+    out: OutputFormat,
+) -> anyhow::Result<()> {
+    let KeyRecord { id: KeyId(id), account, prefix, created_at, .. } = record;
+    let uses = ledger.list_budgets(account).await?;
+    let budgets = ShownBudgets::new(uses, std::slice::from_ref(record));
+    if out.json {
+        let mut shown = key_json(record, &budgets);
+        shown["account"] = account.as_str().into();
+        print_line(format_args!("{shown}"))?;
+        return Ok(());
+    }
+    let created = jiff::Timestamp::from_second(*created_at)?;
+    print_line(format_args!("key          {prefix}…"))?;
+    print_line(format_args!("id           {id}"))?;
+    print_line(format_args!("account      {account}"))?;
+    print_line(format_args!("created      {created}"))?;
+    print_line(format_args!("state        {}", state_of(record)))?;
+    for (what, text) in scope_lines(&record.scope) {
+        print_line(format_args!("{what:<13}{text}"))?;
+    }
+    budgets.print_key(record.id, "budget       ")
+}
+
+fn state_of(record: &KeyRecord) -> &'static str {
+    if record.revoked_at.is_some() {
+        "revoked"
+    } else if record.scope.is_expired(unix_ms() / 1_000) {
+        "expired"
+    } else if record.scope.disabled {
+        "disabled"
+    } else {
+        "valid"
+    }
+}
+
+fn key_json(record: &KeyRecord, budgets: &ShownBudgets) -> Value {
+    let mut members = scope_json(&record.scope);
+    let own = [
+        ("prefix", json!(record.prefix)),
+        ("id", json!(record.id.0.to_string())),
+        ("created_at", json!(record.created_at)),
+        ("revoked_at", json!(record.revoked_at)),
+        ("budgets", budgets.key_json(record.id)),
+    ];
+    members.extend(own.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    Value::Object(members)
+}

@@ -1,0 +1,90 @@
+//! Checks what the scope of an API key allows. Nothing is checked where a scope restricts nothing.
+
+use std::net::IpAddr;
+
+use crate::catalogue::{Catalogue, Model};
+use crate::dialect::Endpoint;
+use crate::gateway::api_error::{ApiError, ScopeError};
+use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::ledger::KeyScope;
+
+/// The name of the listing of models in scopes, and in metrics.
+pub(crate) const MODELS: &str = "models";
+
+/// Returns the names of all endpoints that a scope may have.
+#[must_use]
+pub(crate) fn known_endpoints() -> Vec<&'static str> {
+    Endpoint::ALL.map(Endpoint::name).into_iter().chain([MODELS]).collect()
+}
+
+/// Returns the names of an endpoint in scopes. One that serves another one, as a count of tokens
+/// does, is allowed with it.
+#[must_use]
+pub(crate) fn scope_names(endpoint: Endpoint) -> [&'static str; 2] {
+    [endpoint.name(), endpoint.rules_endpoint().name()]
+}
+
+/// Checks everything that is known of a request before its body is read, at the time `now` (unix
+/// seconds). `endpoint` has the names of what is asked for.
+///
+/// # Errors
+/// The key has expired, is disabled, or must not be used for the endpoint or from the address.
+pub(crate) fn check_request(
+    caller: &AuthenticatedCaller,
+    endpoint: [&'static str; 2],
+    address: Option<IpAddr>,
+    now: i64,
+) -> Result<(), ApiError> {
+    let Some(scope) = caller.restrictions() else { return Ok(()) };
+    if let Some(at) = scope.expires_at.filter(|_| scope.is_expired(now)) {
+        return Err(ScopeError::Expired(at).into());
+    }
+    if scope.disabled {
+        return Err(ScopeError::Disabled.into());
+    }
+    if !scope.allows_endpoint(&endpoint) {
+        let ([endpoint, _], allowed) = (endpoint, scope.endpoints.clone());
+        return Err(ScopeError::EndpointNotAllowed { endpoint, allowed }.into());
+    }
+    if !scope.allows_address(address) {
+        return Err(ScopeError::AddressNotAllowed(address).into());
+    }
+    Ok(())
+}
+
+/// Checks the model of a call, which is known once its body was read. `name` is its id or an alias.
+///
+/// # Errors
+/// The key may not use the model.
+pub(crate) fn check_name(
+    caller: &AuthenticatedCaller,
+    catalogue: &Catalogue,
+    name: &str,
+) -> Result<(), ApiError> {
+    // What is no model is refused for that later on.
+    match caller.restrictions().and_then(|_| catalogue.find(name)) {
+        Some(model) => check_model(caller, model),
+        None => Ok(()),
+    }
+}
+
+/// Checks the model of a call.
+///
+/// # Errors
+/// The key may not use the model.
+pub(crate) fn check_model(caller: &AuthenticatedCaller, model: &Model) -> Result<(), ApiError> {
+    match caller.restrictions() {
+        Some(scope) if !scope.allows_model(&model.id) => {
+            let (model, allowed) = (model.id.clone(), scope.models.clone());
+            Err(ScopeError::ModelNotAllowed { model, allowed }.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a key with this scope may use a model on any endpoint.
+#[must_use]
+pub(crate) fn is_listed(scope: &KeyScope, model: &Model) -> bool {
+    let is_usable = |endpoint: Endpoint| scope.allows_endpoint(&scope_names(endpoint));
+    scope.allows_model(&model.id) && model.endpoints().into_iter().any(is_usable)
+}
