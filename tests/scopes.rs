@@ -72,6 +72,20 @@ async fn a_key_is_refused_for_what_it_is_not_for_and_no_vendor_hears_of_it(
     world.free_of_charge().await;
 }
 
+/// Whoever had the key alone was told what it is for.
+#[rstest]
+#[tokio::test]
+async fn a_refusal_from_elsewhere_does_not_say_what_the_key_is_for(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values(CHAT, VIDEO)] offer: Offer,
+) {
+    let world = World::start(store).run().await;
+    let key = issue(&world, &["--endpoints", "embeddings", "--from", "192.0.2.0/24"]).await;
+    let answer = ask(&world, offer, &key).await;
+    refused(&answer, offer, 403, "address_not_allowed", "may not be used from 127.0.0.1");
+    assert!(!answer.message().contains("embeddings"), "{answer:?}");
+}
+
 /// A body that no key pays for was read to its end first.
 #[tokio::test]
 async fn a_key_for_other_endpoints_is_refused_before_the_body_comes() {

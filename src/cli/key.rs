@@ -165,32 +165,51 @@ async fn set_key(
         bail!("there is nothing to set: `tollgate key set --help` lists what can be set");
     }
     let ledger = &*store.ledger;
-    let mut record = find_key(ledger, prefix).await?;
-    if !changes.is_empty() {
-        record.scope = changes.apply(&record.scope, now_s())?;
-    }
+    let (record, now) = (find_key(ledger, prefix).await?, now_s());
+    let apply = || changes.apply(&record.scope, now);
+    let scope = (!changes.is_empty()).then(apply).transpose()?;
     let (account, owner) = (&record.account, BudgetOwner::Key(record.id));
     let change = AuditedChange {
         action: "key.set",
         account: Some(account.clone()),
         key: Some(record.prefix.clone()),
         budgets: AuditedBudgets::new(owner, limits),
-        scope: (!changes.is_empty()).then(|| record.scope.clone()),
+        scope,
         ..AuditedChange::default()
     };
+    let limits = limits.iter().map(|(kind, limit)| (*kind, *limit));
+    let (new, removed): (LimitChanges, LimitChanges) = limits.partition(|(_, l)| l.is_some());
     let setting = async || {
         let set = async || {
-            if !changes.is_empty()
-                && !ledger.set_key_scope(&record.prefix, record.scope.clone()).await?
-            {
-                return Err(no_such_key(&record.prefix));
-            }
-            budgets::set_limits(ledger, account, owner, limits).await
+            // What opens a key comes after new limits, and what restricts it before old ones go: a
+            // command that ends halfway leaves no key that may do more than before and after it.
+            budgets::set_limits(ledger, account, owner, &new).await?;
+            change_scope(ledger, &record.prefix, changes, now).await?;
+            budgets::set_limits(ledger, account, owner, &removed).await
         };
         store.durability.write(set).await
     };
     audit::run_audited(audit, Some(ledger), &change, setting).await?;
-    show_key(ledger, &record, out).await
+    show_key(ledger, &find_key(ledger, &record.prefix).await?, out).await
+}
+
+/// Changes the scope that a key has at this moment. Another command may have changed it since this
+/// one began, or since this write was made first, and may have disabled the key.
+async fn change_scope(
+    ledger: &dyn Ledger,
+    prefix: &str,
+    changes: &ScopeChanges,
+    now: i64,
+) -> anyhow::Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let found = ledger.find_key_by_prefix(prefix).await?;
+    let record = found.ok_or_else(|| no_such_key(prefix))?;
+    if !ledger.set_key_scope(prefix, changes.apply(&record.scope, now)?).await? {
+        return Err(no_such_key(prefix));
+    }
+    Ok(())
 }
 
 async fn revoke_key(

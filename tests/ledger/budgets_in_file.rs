@@ -191,6 +191,8 @@ async fn a_version_without_scopes_finds_no_key_that_has_one() {
         let found = ledger.find_key(keys[at].hash()).await;
         assert_eq!(found, Ok(None), "a restriction that is not known");
     }
+    let opened = ledger.set_key_scope(plain, KeyScope::default()).await;
+    assert_eq!(opened, Ok(false), "nor is it replaced unseen");
 }
 
 fn record(key: &ApiKey, account: &AccountName) -> KeyRecord {

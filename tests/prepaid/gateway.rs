@@ -413,6 +413,20 @@ fn a_slice_dies_with_its_window_and_a_charge_counts_where_its_hold_was_made() {
     assert_eq!((spent, held), (vec![21, 5], vec![0, 0]));
 }
 
+/// Each hold of the key asked the store for more, as long as the call ran.
+#[test]
+fn a_key_had_nothing_free_while_a_call_of_an_ended_window_ran() {
+    let mut pair = Pair::with(100_000, LATE);
+    let (owner, kind) = (BudgetOwner::Key(KEY), WindowKind::Hour);
+    pair.store.apply(&Op::Budget { owner, kind, limit: Some(nano(50_000)) }, LATE);
+    pair.update();
+    assert!(pair.holds("a", 50));
+    assert_eq!(pair.local.free_of_key(KEY, pair.clock()), Some(nano(50)));
+    pair.now = LATE + 10_000;
+    pair.update();
+    assert_eq!(pair.local.free_of_key(KEY, pair.clock()), Some(nano(100)));
+}
+
 #[test]
 fn free_money_of_a_lot_is_not_used_after_its_expiry() {
     let mut pair = Pair::with(1_000, 0);

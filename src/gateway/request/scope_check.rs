@@ -28,7 +28,7 @@ pub(crate) fn scope_names(endpoint: Endpoint) -> [&'static str; 2] {
 /// seconds). `endpoint` has the names of what is asked for.
 ///
 /// # Errors
-/// The key has expired, is disabled, or must not be used for the endpoint or from the address.
+/// The key has expired, is disabled, or must not be used from the address or for the endpoint.
 pub(crate) fn check_request(
     caller: &AuthenticatedCaller,
     endpoint: [&'static str; 2],
@@ -42,12 +42,13 @@ pub(crate) fn check_request(
     if scope.disabled {
         return Err(ScopeError::Disabled.into());
     }
+    // Whoever is elsewhere, maybe with a stolen key, does not learn what it is for.
+    if !scope.allows_address(address) {
+        return Err(ScopeError::AddressNotAllowed(address).into());
+    }
     if !scope.allows_endpoint(&endpoint) {
         let ([endpoint, _], allowed) = (endpoint, scope.endpoints.clone());
         return Err(ScopeError::EndpointNotAllowed { endpoint, allowed }.into());
-    }
-    if !scope.allows_address(address) {
-        return Err(ScopeError::AddressNotAllowed(address).into());
     }
     Ok(())
 }

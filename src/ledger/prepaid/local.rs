@@ -198,10 +198,12 @@ impl LocalAllotment {
         }
     }
 
-    /// What new calls of a key can hold as far as its own slices go; `None` if the key has none.
+    /// What new calls of a key can hold as far as its own slices go; `None` if the key has none. A
+    /// window that has ended may have a slice for calls that still run; no new call counts in it.
     #[must_use]
     pub fn free_of_key(&self, key: KeyId, now_ms: i64) -> Option<Money> {
-        let own = self.slices.keys().filter(|window| window.owner == BudgetOwner::Key(key));
+        let own = self.current.iter().filter(|window| window.owner == BudgetOwner::Key(key));
+        let own = own.filter(|window| self.slices.contains_key(*window));
         own.map(|window| self.free_in(*window, now_ms)).min()
     }
 

@@ -110,10 +110,12 @@ fn restrict_key(c: &Connection, hash: KeyHash) -> rusqlite::Result<()> {
 }
 
 /// Sets the scope of the API key that is listed under a prefix, and moves the key to where a
-/// version of the program that knows no scopes does not find it; `false` if there is none.
+/// version of the program that knows no scopes does not find it; `false` if there is none. A scope
+/// that cannot be read is not replaced: what it restricts is not known.
 pub(super) fn set_scope(c: &Connection, prefix: &str, scope: &KeyScope) -> rusqlite::Result<bool> {
     let Some(hash) = find_hash(c, prefix)? else { return Ok(false) };
-    if find(c, hash)?.is_some_and(|record| record.scope == *scope) {
+    let Some(record) = find(c, hash)? else { return Ok(false) };
+    if record.scope == *scope {
         return Ok(true);
     }
     restrict_key(c, hash)?;
