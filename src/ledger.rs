@@ -107,6 +107,8 @@ pub trait Ledger: Send + Sync {
     ///
     /// A version of the program that knows no scopes does not find the key any more.
     async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable>;
+    /// Returns a number that rises when a key is revoked or its scope changes.
+    async fn key_revision(&self) -> Result<u64, Unavailable>;
     /// Sets the limit of a budget, or removes it (`None`). What was spent stays spent, and a window
     /// whose limit was removed counts on. `false` if there is no such account.
     ///

@@ -100,6 +100,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         connections: connection_limits.clone(),
         settling: gateway.settlements.clone(),
         worker_idle: worker.idle.clone(),
+        key_cache: gateway.key_cache.clone(),
         catalogue: catalogue.clone(),
         timeouts: conf.timeouts,
         rules: reload::RulesReload::new(conf, catalogue.clone()),
@@ -112,9 +113,8 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let listener_service = listener::ListenerService { store: stores.requests, service };
     let admin = admin::build(conf, stores.background.ledger, routes.clone(), catalogue, admin_max)?;
     resolve_vendors(&routes)?;
-    let (startup_gate, signals) =
-        prepare(conf, upgrade, maintenance, background.force_stop.clone())?;
-    let startup_gate = server.add_service(startup_gate);
+    let (startup, signals) = prepare(conf, upgrade, maintenance, background.force_stop.clone())?;
+    let startup_gate = server.add_service(startup);
     server.add_service(listener_service).add_dependency(&startup_gate);
     server.add_service(admin).add_dependency(&startup_gate);
     server.add_service(background_service("background", background));

@@ -88,7 +88,7 @@ pub(crate) struct Gateway {
     /// The origins whose pages may call from a browser.
     pub cors_origins: CorsOrigins,
     /// Cache of API keys that were looked up.
-    pub key_cache: ApiKeyCache,
+    pub key_cache: Arc<ApiKeyCache>,
     /// The accounts and addresses that use any of the budgets.
     pub tenants: Arc<TenantTable>,
     /// Only one call at a time has its tokens counted, so that counting takes one core at most.
@@ -152,7 +152,7 @@ impl Gateway {
             upstream_pool: Arc::new(parts.upstream_pool),
             trusted_proxies: parts.trusted_proxies,
             cors_origins: parts.cors_origins,
-            key_cache: ApiKeyCache::new(&tenants),
+            key_cache: Arc::new(ApiKeyCache::new(&tenants)),
             tenants,
             count_turn: Arc::new(Semaphore::new(1)),
             refused_attempts: RefusedAttempts::default(),

@@ -264,6 +264,10 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         self.outbox.set_key_scope(prefix, scope).await
     }
 
+    async fn key_revision(&self) -> Result<u64, Unavailable> {
+        self.outbox.key_revision().await
+    }
+
     async fn set_budget(
         &self,
         account: &AccountName,

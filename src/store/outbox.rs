@@ -412,6 +412,10 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
         self.store.set_key_scope(prefix, scope).await
     }
 
+    async fn key_revision(&self) -> Result<u64, Unavailable> {
+        self.store.key_revision().await
+    }
+
     async fn set_budget(
         &self,
         account: &AccountName,

@@ -194,6 +194,10 @@ impl Ledger for RedisStore {
         self.write_scope(prefix, &scope).await
     }
 
+    async fn key_revision(&self) -> Result<u64, Unavailable> {
+        keys::revision(self.connection().await?).await
+    }
+
     async fn set_budget(
         &self,
         account: &AccountName,

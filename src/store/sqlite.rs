@@ -230,6 +230,10 @@ impl Ledger for SqliteStore {
         self.scheduler.run(Priority::NowDurable, setting).await
     }
 
+    async fn key_revision(&self) -> Result<u64, Unavailable> {
+        self.scheduler.run(Priority::Now, |txn| keys::revision(txn.conn)).await
+    }
+
     async fn set_budget(
         &self,
         account: &AccountName,

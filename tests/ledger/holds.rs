@@ -97,6 +97,10 @@ impl Ledger for Parrot {
         away()
     }
 
+    async fn key_revision(&self) -> Result<u64, Unavailable> {
+        Ok(0)
+    }
+
     async fn set_budget(
         &self,
         _: &AccountName,

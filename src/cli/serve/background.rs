@@ -21,6 +21,7 @@ use crate::files::bodies::BodyFiles;
 use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::in_flight::InFlight;
 use crate::gateway::limits::Timeouts;
+use crate::gateway::request::key_cache::ApiKeyCache;
 use crate::gateway::upstream::pool::UpstreamPool;
 use crate::gateway::upstream::probe::RouteProber;
 use crate::gateway::upstream::routes::RouteTable;
@@ -42,6 +43,8 @@ const BODY_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 const BODY_SWEEP_PAUSE: Duration = Duration::from_secs(1);
 /// How often the rules files are checked for changes.
 const RELOAD_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is asked whether a key was revoked or changed.
+const KEY_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How often it is checked whether a route needs a probe.
 const PROBE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Keep-alive clients get this long for one last request, whose response closes the connection: a
@@ -63,6 +66,7 @@ pub(super) struct BackgroundTasks {
     pub(super) sweep_interval: Duration,
     pub(super) routes: Arc<RouteTable>,
     pub(super) pool: Arc<UpstreamPool>,
+    pub(super) key_cache: Arc<ApiKeyCache>,
     pub(super) catalogue: Arc<ArcSwap<Catalogue>>,
     pub(super) timeouts: Timeouts,
     pub(super) in_flight: InFlight,
@@ -96,6 +100,7 @@ impl BackgroundService for BackgroundTasks {
             () = self.sweep_bodies() => {}
             () = self.reload_periodically() => {}
             () = self.probe_routes() => {}
+            () = self.watch_keys() => {}
             _ = shutdown.changed() => {}
         }
         self.drain_and_exit().await;
@@ -120,6 +125,18 @@ pub(super) async fn resolve_all(routes: &RouteTable) {
 }
 
 impl BackgroundTasks {
+    /// Looks for keys that were revoked or changed. While the store does not answer, keys are used
+    /// as they are cached, which ends by itself.
+    async fn watch_keys(&self) {
+        loop {
+            let asking = self.ledger.key_revision();
+            if let Ok(Ok(revision)) = tokio::time::timeout(self.timeouts.ledger, asking).await {
+                self.key_cache.note_revision(revision);
+            }
+            tokio::time::sleep(KEY_POLL_INTERVAL).await;
+        }
+    }
+
     async fn resolve_periodically(&self) {
         loop {
             resolve_all(&self.routes).await;

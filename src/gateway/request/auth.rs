@@ -1,7 +1,5 @@
 //! Finds the account of a request's API key.
 
-use std::time::Instant;
-
 use http::header::AUTHORIZATION;
 use pingora::proxy::Session;
 
@@ -22,7 +20,7 @@ pub(crate) async fn authenticate(
     is_free: bool,
 ) -> Result<AuthenticatedCaller, ApiError> {
     let hash = read_api_key(session, error_format)?;
-    let caller = match gateway.key_cache.caller(&hash, Instant::now()) {
+    let caller = match gateway.key_cache.caller(&hash) {
         Some(caller) => caller,
         None => look_up_key(gateway, hash, is_free).await?,
     };
@@ -41,16 +39,14 @@ pub(crate) async fn look_up_key(
     if keys.is_unknown(&hash) {
         return Err(ApiKeyError::Unknown.into());
     }
-    let asked_at = Instant::now();
-    let found = gateway.with_ledger_timeout("key", gateway.ledger.find_key(hash)).await;
-    if let Ok(found) = found {
-        return keys.remember(hash, found, asked_at).ok_or(ApiKeyError::Unknown.into());
+    let revision = keys.revision();
+    match gateway.with_ledger_timeout("key", gateway.ledger.find_key(hash)).await {
+        Ok(found) => keys.remember(hash, found, revision).ok_or(ApiKeyError::Unknown.into()),
+        Err(_) if is_free => {
+            keys.caller_known_good(&hash).ok_or(ServerError::LedgerUnavailable.into())
+        }
+        Err(_) => Err(ServerError::LedgerUnavailable.into()),
     }
-    let known = match keys.caller_unanswered(hash, Instant::now()) {
-        None if is_free => keys.caller_known_good(&hash),
-        recent => recent,
-    };
-    known.ok_or(ServerError::LedgerUnavailable.into())
 }
 
 /// Reads the API key from the two headers that official clients use, and returns its digest. If

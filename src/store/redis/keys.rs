@@ -396,6 +396,7 @@ pub(super) async fn revoke(
         let records = read_records(connection, &hash).await?;
         let is_revoked = |record: &StoredKey| record.revoked_at.is_some() || record.is_absent();
         if records.iter().all(is_revoked) && !records.iter().all(StoredKey::is_absent) {
+            raise_revision(connection).await?;
             return Ok(true);
         }
         // A key that has no record yet gets one that says only this.
@@ -430,7 +431,25 @@ pub(super) async fn set_scope(
         redis::cmd("HSET").arg(&restricted).arg("scope").arg(scope.to_json()).to_owned()
     };
     let _: i64 = connection.query(&write).await?;
+    raise_revision(connection).await?;
     Ok(true)
+}
+
+/// The key of the number that rises when an API key is revoked or its scope changes.
+const REVISION_KEY: &str = "tollgate:key-revision";
+
+/// Returns the number that rises when an API key is revoked or its scope changes.
+pub(super) async fn revision(connection: &RedisConnection) -> Result<u64, Unavailable> {
+    let get = redis::cmd("GET").arg(REVISION_KEY).to_owned();
+    let found: Option<u64> = connection.query(&get).await?;
+    Ok(found.unwrap_or(0))
+}
+
+/// Raises the number, after the change was made: whoever sees the new number reads the new record.
+async fn raise_revision(connection: &RedisConnection) -> Result<(), Unavailable> {
+    let raise = redis::cmd("INCR").arg(REVISION_KEY).to_owned();
+    let _: u64 = connection.query(&raise).await?;
+    Ok(())
 }
 
 /// Returns the digest, in hexadecimal, of the API key that is listed under a prefix.

@@ -78,6 +78,7 @@ pub(super) fn revoke(c: &Connection, prefix: &str, at: i64) -> rusqlite::Result<
             "UPDATE {table} SET revoked_at = coalesce(revoked_at, ?) WHERE prefix = ?"
         ))?;
         if update.execute(params![at, prefix])? == 1 {
+            raise_revision(c)?;
             return Ok(true);
         }
     }
@@ -120,7 +121,23 @@ pub(super) fn set_scope(c: &Connection, prefix: &str, scope: &KeyScope) -> rusql
     }
     restrict_key(c, hash)?;
     write_scope(c, hash, scope)?;
+    raise_revision(c)?;
     Ok(true)
+}
+
+/// Returns the number that rises when a key is revoked or its scope changes.
+pub(super) fn revision(c: &Connection) -> rusqlite::Result<u64> {
+    let mut select = c.prepare_cached("SELECT revision FROM key_revision")?;
+    let found = select.query_row([], |row| row.get::<_, i64>(0)).optional()?;
+    Ok(found.unwrap_or(0).unsigned_abs())
+}
+
+fn raise_revision(c: &Connection) -> rusqlite::Result<()> {
+    let mut raise = c.prepare_cached(
+        "INSERT INTO key_revision (row, revision) VALUES (1, 1)
+         ON CONFLICT DO UPDATE SET revision = revision + 1",
+    )?;
+    raise.execute([]).map(drop)
 }
 
 /// Writes the scope of a restricted key.

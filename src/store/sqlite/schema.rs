@@ -182,6 +182,12 @@ CREATE TABLE IF NOT EXISTS access_key (
     revoked_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
+-- It rises when a key is revoked or its scope changes. A missing row stands for 0.
+CREATE TABLE IF NOT EXISTS key_revision (
+    row      INTEGER PRIMARY KEY CHECK (row = 1),
+    revision INTEGER NOT NULL CHECK (revision > 0)
+) STRICT;
+
 -- The keys that have a scope, or that a budget is about. A version of the program that knows
 -- neither does not find them. scope: JSON; null if the key has none.
 CREATE TABLE IF NOT EXISTS restricted_key (
