@@ -30,18 +30,23 @@ pub(super) fn apply_operation(
     let Some(id) = op.hold_id() else { return Ok(Outcome::UnknownHold) };
     let Some(row) = txn.account_row(name)? else { return Ok(Outcome::NoAccount) };
     let (key, now) = (HoldKey { account: row.id, id }, unix_ms());
-    let mut known = txn.cached_hold(name, id).cloned();
+    let (mut known, mut unplaced) = (txn.cached_hold(name, id).cloned(), None);
     if known.is_none() {
         // The id of a requested hold is nearly always new, so the insert is tried before any
         // lookup.
-        if matches!(op, Operation::Hold { .. })
-            && let Some(outcome) = place_new_hold(txn, name, key, op, now)?
-        {
-            return Ok(outcome);
+        if matches!(op, Operation::Hold { .. }) {
+            let applied = decide(txn, name, op, None, now)?;
+            if place_new_hold(txn, name, key, &applied.changes)? {
+                return Ok(applied.outcome);
+            }
+            unplaced = Some(applied);
         }
         known = find_hold(txn, name, key)?;
     }
-    let mut applied = decide(txn, name, op, known.as_ref(), now)?;
+    let mut applied = match unplaced {
+        Some(applied) if known.is_none() => applied,
+        _ => decide(txn, name, op, known.as_ref(), now)?,
+    };
     if !save_hold(txn, name, key, known.as_ref(), &applied.changes)? {
         release_held(txn, name, key, known.as_ref(), now)?;
         known = find_hold(txn, name, key)?;
@@ -56,22 +61,21 @@ pub(super) fn apply_operation(
     Ok(applied.outcome)
 }
 
-/// Places a hold whose id is new; `None` if there is or was a hold with this id.
+/// Places a hold whose id is new; `false` if it was refused, or there is or was a hold with this
+/// id.
 fn place_new_hold(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
     key: HoldKey<'_>,
-    op: &Operation,
-    now: i64,
-) -> rusqlite::Result<Option<Outcome>> {
-    let AppliedOperation { outcome, changes } = decide(txn, name, op, None, now)?;
-    let Some(record) = changes.holds.get(key.id) else { return Ok(None) };
+    changes: &AccountChanges,
+) -> rusqlite::Result<bool> {
+    let Some(record) = changes.holds.get(key.id) else { return Ok(false) };
     if !hold_rows::insert_open_hold(txn.conn, key, record)? {
-        return Ok(None);
+        return Ok(false);
     }
     txn.cache_hold(name, key.id, record);
-    save_sums(txn, name, &changes)?;
-    Ok(Some(outcome))
+    save_sums(txn, name, changes)?;
+    Ok(true)
 }
 
 /// Finds a hold, and in which windows it counts.
