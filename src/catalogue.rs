@@ -1,7 +1,8 @@
 //! The catalogue: every model with its price, and how each vendor's API is called.
 //!
-//! The rules files are its only source. Their examples run when they are read; a file with a fault
-//! changes nothing, because the catalogue is made as a whole or not at all.
+//! The rules files are its only source: one for each vendor, and one with the plans. Their examples
+//! run when they are read; a file with a fault changes nothing, because the catalogue is made as a
+//! whole or not at all.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::hash_map::Entry;
@@ -22,6 +23,8 @@ pub mod kind;
 pub mod model;
 mod offer;
 pub(crate) mod output_limit;
+pub mod plan;
+mod plan_file;
 mod prices;
 pub mod rewrite;
 pub mod route;
@@ -34,6 +37,7 @@ pub use alias::ModelAlias;
 pub use kind::ModelKind;
 pub use model::Model;
 pub use offer::Catalogue;
+pub use plan::{Plan, Plans};
 pub use route::VendorModelNames;
 pub use route::VendorRoutes;
 pub use vendor::Vendor;
@@ -46,8 +50,8 @@ use rules_file::ModelEntry;
 pub(crate) type RulesSource = (String, String);
 
 impl Catalogue {
-    /// Parses the rules of all vendors. `naming` has the vendors' own names for models and the
-    /// aliases, from the configuration.
+    /// Parses the rules of all vendors, and the plans. `naming` has the vendors' own names for
+    /// models and the aliases, from the configuration.
     ///
     /// # Errors
     /// Every fault found, each with its file and line. Aliases are checked if the rules have no
@@ -67,9 +71,13 @@ impl Catalogue {
             example_count: 0,
             file_counts: Vec::new(),
             forward_headers: BTreeSet::new(),
+            plans: Plans::default(),
+            plan_file: None,
         };
         let mut locations = HashMap::new();
-        for (file, text) in sources {
+        let (plan_files, vendor_files): (Vec<&RulesSource>, Vec<&RulesSource>) =
+            sources.iter().partition(|(file, _)| plan_file::is_plan_file(file));
+        for (file, text) in vendor_files {
             digest.update(text.as_bytes());
             let rules = rules_file::parse(file, text, &mut faults);
             catalogue.file_counts.push(RulesFileCounts::new(file, &rules));
@@ -100,6 +108,7 @@ impl Catalogue {
                     .error("no model is defined"),
             );
         }
+        catalogue.add_plans(&plan_files, &mut faults);
         if !faults.is_empty() {
             return Err(faults);
         }
@@ -107,6 +116,17 @@ impl Catalogue {
         catalogue.version = to_hex(&hash[..6]).into();
         catalogue.add_names(naming, &mut faults);
         if faults.is_empty() { Ok(catalogue) } else { Err(faults) }
+    }
+
+    /// Adds the plans. Their patterns are compared with the models if the vendors' rules have no
+    /// fault: a model that could not be read would be missing.
+    fn add_plans(&mut self, sources: &[&RulesSource], faults: &mut Vec<ConfigError>) {
+        for (file, text) in sources {
+            let offer = faults.is_empty().then_some(&*self);
+            let plans = plan_file::parse(file, text, offer, faults);
+            self.plans = plans;
+            self.plan_file = Some(file.clone());
+        }
     }
 
     /// Adds the names that clients may use beside the ids. An id takes precedence over an alias,

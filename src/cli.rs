@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 mod account;
 mod account_name;
+mod account_settings;
 mod amount;
 mod audit;
 mod backup;
@@ -16,11 +17,15 @@ mod credit;
 mod hardening;
 mod init;
 mod key;
+mod key_issue;
+mod key_rotation;
 mod key_scope;
+mod key_search;
 mod key_shown;
 mod logging;
 mod models;
 mod output;
+mod plan;
 mod restore;
 mod rules;
 mod runtime;
@@ -66,6 +71,9 @@ enum CliCommand {
     /// Keys of clients.
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// The plans of the rules: rate limits of accounts and keys.
+    #[command(subcommand)]
+    Plan(plan::PlanCommand),
     /// List the models and their prices.
     Models,
     /// List the charges of an account, oldest first.
@@ -117,14 +125,17 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
             if command.wants_new_store() {
                 init::create_store(&conf)?;
             }
+            plan::check_plan(&conf, command.plan())?;
             with_store(&conf, async |s| account::run(s, command, &conf.audit, out).await)
         }
         CliCommand::Credit(command) => {
             with_store(&conf, async |s| credit::run(s, command, &conf.audit, out).await)
         }
         CliCommand::Key(command) => {
+            plan::check_plan(&conf, command.plan())?;
             with_store(&conf, async |s| key::run(s, command, &conf.audit, out).await)
         }
+        CliCommand::Plan(command) => plan::run(&conf, command, out),
         CliCommand::Models => models::run(&conf, out),
         CliCommand::Charges { name } => {
             with_store(&conf, async |s| charges::run(s.ledger, name, out).await)

@@ -15,18 +15,23 @@ use pingora::{Error, ErrorType, Result};
 
 pub(crate) mod api_error;
 pub(crate) mod budgets;
+pub(crate) mod call_rates;
 pub(crate) mod context;
 pub mod edge;
 pub(crate) mod idempotency;
 pub(crate) mod in_flight;
+pub(crate) mod key_uses;
 pub(crate) mod limits;
 pub(crate) mod local_response;
+pub(crate) mod rate_headers;
+pub(crate) mod rate_notes;
 pub(crate) mod request;
 pub(crate) mod response;
 mod serve;
 pub(crate) mod settlement;
 mod spawn;
 pub(crate) mod state;
+pub(crate) mod suspended_accounts;
 pub(crate) mod upstream;
 pub(crate) mod videos;
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::files::bodies::{BodyKind, BodyName};
-use crate::ledger::{AccountName, KeyId, Unavailable, WindowId};
+use crate::ledger::{AccountName, KeyId, RateAsk, RateId, RateReading, Unavailable, WindowId};
 use crate::money::price::Quote;
 use crate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
 
@@ -244,6 +244,8 @@ pub struct NewJob {
     pub key: Option<String>,
     /// The amount to hold.
     pub quote: Quote,
+    /// What the job takes of rate limits.
+    pub rates: Vec<RateAsk>,
     /// The lease of the hold, in ms.
     pub lease_ms: u64,
     /// At most this many jobs of the account may be open.
@@ -253,8 +255,9 @@ pub struct NewJob {
 /// The result of placing a job. Only [`PlaceResult::New`] stores anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlaceResult {
-    /// The job is in the queue and its money is held.
-    New,
+    /// The job is in the queue and its money is held; the value is what each rate limit of the job
+    /// has left.
+    New(Vec<RateReading>),
     /// The idempotency key was used before, for this job.
     AlreadyPlaced(Box<Job>),
     /// The idempotency key was used before, and the job of that time was deleted since.
@@ -271,6 +274,15 @@ pub enum PlaceResult {
     /// The part of a budget that the job needs is held for calls that run; the value is what can be
     /// held now.
     BudgetInUse(Money),
+    /// A rate limit does not allow the job now.
+    RateLimited {
+        /// The limit.
+        id: RateId,
+        /// When to try again, in ms from now; `None` if that is not known.
+        retry_after_ms: Option<i64>,
+        /// What each rate limit that was asked for has left.
+        rates: Vec<RateReading>,
+    },
     /// The account already has the maximum of open jobs.
     TooManyOpen,
     /// There is no such account.

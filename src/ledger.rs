@@ -9,10 +9,10 @@
 use async_trait::async_trait;
 
 use crate::money::Money;
-use crate::money::price::Quote;
 
 pub mod account;
 mod account_name;
+mod account_settings;
 pub mod budget;
 pub mod in_memory;
 mod journal;
@@ -26,15 +26,17 @@ mod receipt;
 
 pub use account::Balances;
 pub use account_name::AccountName;
+pub use account_settings::{AccountSettings, PlanName};
 pub use budget::BudgetUse;
 pub use journal::JournalEntry;
 pub(crate) use journal::JournalLine;
 pub(crate) use json_text::{push_number, push_string};
 pub use key::{KeyHash, KeyRecord};
-pub use key_scope::{KeyScope, ScopeFault, parse_network};
+pub use key_scope::{KeyScope, ScopeFault, matches_pattern, parse_network};
 pub use lease::Lease;
 pub use lease::Leases;
 pub use operation::{HoldRequest, Operation, Outcome};
+pub use prepaid::rate::{RateAsk, RateId, RateKind, RateLimit, RateReading};
 pub use prepaid::window::{BudgetOwner, KeyId, WindowId, WindowKind};
 pub use receipt::Receipt;
 
@@ -63,17 +65,18 @@ pub trait Ledger: Send + Sync {
     /// Submits an operation on an account. When this returns, the operation is on its way to the
     /// store.
     fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a>;
-    /// Holds `amount` for a call of a key out of what this process has borrowed of the account;
-    /// `false` if the hold has to be placed by [`Ledger::submit`]. All other operations on the hold
-    /// go there.
+    /// Holds `amount` for a call of a key out of what this process has borrowed of the account,
+    /// and takes `rates` of its limits. Returns what each limit has left; `None` if the hold has to
+    /// be placed by [`Ledger::submit`]. All other operations on the hold go there.
     fn hold_in_memory(
         &self,
         _account: &AccountName,
         _id: &str,
         _key: Option<KeyId>,
         _amount: Money,
-    ) -> bool {
-        false
+        _rates: &[RateAsk],
+    ) -> Option<Vec<RateReading>> {
+        None
     }
     /// Returns an account's balances; `None` if there is no such account. What gateways have
     /// borrowed and not used counts as available.
@@ -124,6 +127,25 @@ pub trait Ledger: Send + Sync {
     /// Returns the budgets of an account and of its keys that have, or had, a limit, with what is
     /// used of the windows that run now; in order.
     async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable>;
+    /// Sets the plan of an account and whether it is suspended; `false` if there is no such
+    /// account. All its keys are looked up again, as after [`Ledger::set_key_scope`].
+    ///
+    /// A version of the program that knows no plans does not find the keys of the account any more.
+    async fn set_account_settings(
+        &self,
+        account: &AccountName,
+        settings: AccountSettings,
+    ) -> Result<bool, Unavailable>;
+    /// Returns the settings of an account; `None` if there is no such account.
+    async fn account_settings(
+        &self,
+        account: &AccountName,
+    ) -> Result<Option<AccountSettings>, Unavailable>;
+    /// Returns the accounts that are suspended, in order.
+    async fn list_suspended(&self) -> Result<Vec<AccountName>, Unavailable>;
+    /// Notes when keys were last used, in unix seconds. An earlier time than the one that is known
+    /// changes nothing, and neither does a key that is unknown.
+    async fn note_key_uses(&self, uses: Vec<(KeyHash, i64)>) -> Result<(), Unavailable>;
     /// Whether new holds are accepted now. If this fails, the caller has sent nothing to the store
     /// yet, so it has nothing to void.
     async fn accepts_holds(&self) -> Result<(), Unavailable> {
@@ -143,6 +165,8 @@ pub struct Hold {
     held: Money,
     origin: HoldRequest,
     is_in_memory: bool,
+    /// What each rate limit of the call has left, in the order in which they were asked for.
+    rates: Vec<RateReading>,
 }
 
 /// Why no hold was placed.
@@ -174,6 +198,16 @@ pub enum HoldRefused {
         /// What can be held now.
         left: Money,
     },
+    /// A rate limit does not allow the call now.
+    #[error("the call is above the rate limit {id}")]
+    RateLimited {
+        /// The limit.
+        id: RateId,
+        /// When to try again, in ms from now; `None` if that is not known.
+        retry_after_ms: Option<i64>,
+        /// What each rate limit that was asked for has left.
+        rates: Vec<RateReading>,
+    },
     /// The id was used before for another hold, or for one that has ended.
     #[error("the id was used before")]
     Conflict,
@@ -188,25 +222,22 @@ pub enum HoldRefused {
     Unavailable(#[from] Unavailable),
 }
 
-/// Holds all that a call of `at` (unix ms) wants out of what this process has borrowed of its
+/// Holds all that a call wants out of what this process has borrowed of its
 /// account; `None` if the hold has to be placed in the store.
 pub fn hold_in_memory(
     ledger: &dyn Ledger,
     account: &AccountName,
     id: &str,
-    key: Option<KeyId>,
-    Quote { wanted, least }: Quote,
-    at: i64,
+    origin: HoldRequest,
+    rates: &[RateAsk],
 ) -> Option<Hold> {
-    let origin = HoldRequest { wanted, least, at, key };
-    let hold = || {
-        let (account, id) = (account.clone(), id.to_owned());
-        Hold { account, id, held: wanted, origin, is_in_memory: true }
-    };
-    ledger.hold_in_memory(account, id, key, wanted).then(hold)
+    let HoldRequest { wanted, key, .. } = origin;
+    let rates = ledger.hold_in_memory(account, id, key, wanted, rates)?;
+    let (account, id) = (account.clone(), id.to_owned());
+    Some(Hold { account, id, held: wanted, origin, is_in_memory: true, rates })
 }
 
-/// Places a hold for a call of a key that was made at `at` (unix ms).
+/// Places a hold for a call, which takes `rates` of its limits.
 ///
 /// # Errors
 /// See [`HoldRefused`]. After [`HoldRefused::Unavailable`] the hold may have been placed all the
@@ -216,14 +247,21 @@ pub async fn place_hold(
     account: &AccountName,
     id: &str,
     origin: HoldRequest,
+    rates: &[RateAsk],
     lease_ms: u64,
 ) -> Result<Hold, HoldRefused> {
     let HoldRequest { wanted, least, key, .. } = origin;
-    let op = Operation::Hold { id: id.to_owned(), wanted, least, lease_ms, key };
+    let rates = rates.to_vec();
+    let op = Operation::Hold { id: id.to_owned(), wanted, least, lease_ms, key, rates };
+    let placed = |held, rates| {
+        let (account, id) = (account.clone(), id.to_owned());
+        Ok(Hold { account, id, held, origin, is_in_memory: false, rates })
+    };
     match ledger.submit(account, op).await? {
-        Outcome::Held(held) | Outcome::HoldExists { held, open: true } => {
-            let (account, id) = (account.clone(), id.to_owned());
-            Ok(Hold { account, id, held, origin, is_in_memory: false })
+        Outcome::HeldWithinRates { held, rates } => placed(held, rates),
+        Outcome::Held(held) | Outcome::HoldExists { held, open: true } => placed(held, Vec::new()),
+        Outcome::RateLimited { id, retry_after_ms, rates } => {
+            Err(HoldRefused::RateLimited { id, retry_after_ms, rates })
         }
         Outcome::Insufficient(available) => Err(HoldRefused::Insufficient { least, available }),
         Outcome::BudgetExceeded { window, left } => {
@@ -258,7 +296,14 @@ impl Hold {
         placed_at: i64,
     ) -> Hold {
         let origin = HoldRequest { wanted: held, least: held, at: placed_at, key };
-        Hold { account, id, held, origin, is_in_memory: false }
+        Hold { account, id, held, origin, is_in_memory: false, rates: Vec::new() }
+    }
+
+    /// What each rate limit of the call has left, in the order in which they were asked for. Empty
+    /// if the call has none.
+    #[must_use]
+    pub fn rates(&self) -> &[RateReading] {
+        &self.rates
     }
 
     /// Whether the hold is in the memory of this process, out of an allotment.
@@ -311,7 +356,8 @@ impl Hold {
         }
     }
 
-    /// Charges the call and ends the hold.
+    /// Charges the call and ends the hold. `tokens` are those that the call has used, as rate
+    /// limits count them, if they are known.
     ///
     /// # Errors
     /// Returns the hold, for another try, if the store could not be reached.
@@ -320,9 +366,10 @@ impl Hold {
         ledger: &dyn Ledger,
         charge: Money,
         line: &str,
+        tokens: Option<i64>,
     ) -> Result<Outcome, (Hold, Unavailable)> {
         let (id, line) = (self.id.clone(), line.to_owned());
-        let op = Operation::Settle { id, charge, line, origin: Some(self.origin) };
+        let op = Operation::Settle { id, charge, line, origin: Some(self.origin), tokens };
         ledger.submit(&self.account, op).await.map_err(|why| (self, why))
     }
 

@@ -72,6 +72,8 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// Bytes of responses that clients have not read yet.
     pub answer_bytes: IntGauge,
+    /// Calls above rate limits, by whose limit it is, what it counts, and whether it refuses.
+    pub limited: IntCounterVec,
     /// Requests and connections that were refused or cut off because of overload or slowness, by
     /// reason.
     pub rejected_or_cut: IntCounterVec,
@@ -159,6 +161,7 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
     ),
     connections: gauge("connections", "Connections of clients"),
     answer_bytes: gauge("answer_bytes", "Bytes of answers that clients have not taken yet"),
+    limited: counter_vec("limited_total", "Calls above rate limits", &["scope", "kind", "mode"]),
     rejected_or_cut: counter_vec("shed_total", "What was turned away or given up", &["reason"]),
 });
 

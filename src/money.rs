@@ -301,6 +301,20 @@ pub enum BilledUnits {
     },
 }
 
+impl BilledUnits {
+    /// Returns the units that count for the token limits of a plan: tokens of input and output,
+    /// characters of speech, seconds of video; `None` for images whose tokens are not known.
+    #[must_use]
+    pub(crate) fn limited_units(self) -> Option<u64> {
+        match self {
+            BilledUnits::Tokens(used) => Some(used.input.saturating_add(used.output)),
+            BilledUnits::Characters { characters } => Some(characters),
+            BilledUnits::Video { seconds, .. } => Some(seconds),
+            BilledUnits::BilledImages { .. } | BilledUnits::Images { .. } => None,
+        }
+    }
+}
+
 /// The resolution by which a video is priced: the length of its shorter side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum VideoResolution {

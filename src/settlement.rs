@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backoff::Backoff;
+use crate::ledger::prepaid::rate::RATE_UNITS_MAX;
 use crate::ledger::{Hold, JournalLine, Ledger, Outcome, Unavailable};
 use crate::metrics::{METRICS, counter_value, record_write_off};
 use crate::money::{Money, Usage};
@@ -21,6 +22,19 @@ pub(crate) struct Charge {
     pub(crate) amount: Money,
     /// The [`JournalLine`], as JSON.
     pub(crate) line: String,
+    /// The tokens that the call has used, as rate limits count them, if they are known.
+    pub(crate) tokens: Option<i64>,
+}
+
+impl Charge {
+    /// Makes the charge of a usage.
+    #[must_use]
+    pub(crate) fn new(amount: Money, line: String, usage: Usage) -> Charge {
+        // Whatever a vendor reports, a limit is not in debt for years.
+        let limited = |units: u64| i64::try_from(units).unwrap_or(RATE_UNITS_MAX);
+        let tokens = usage.units.limited_units().map(|n| limited(n).min(RATE_UNITS_MAX));
+        Charge { amount, line, tokens }
+    }
 }
 
 /// Settles a hold with a charge, or voids it if there is none. `store` is the name of the kind of
@@ -42,7 +56,9 @@ pub(crate) async fn end_hold(
         let request_id = hold.id().to_owned();
         let account = hold.account().clone();
         let ended = match charge {
-            Some(Charge { amount, line }) => hold.settle(&**ledger, *amount, line).await,
+            Some(Charge { amount, line, tokens }) => {
+                hold.settle(&**ledger, *amount, line, *tokens).await
+            }
             None => hold.void(&**ledger).await,
         };
         timer.observe_duration();

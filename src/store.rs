@@ -14,6 +14,7 @@ pub(crate) mod backup;
 mod cache_lookup;
 mod data_version;
 mod job_records;
+mod key_of_id;
 mod lent_money;
 pub mod maintenance;
 mod open_store;

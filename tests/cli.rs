@@ -1,5 +1,7 @@
 //! The command line: what its commands print, and how it says what is wrong.
 
+mod plans;
+
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt;
 
@@ -9,7 +11,8 @@ use serde_json::{Value, json};
 use crate::world::{ACCOUNT, Store, World, chat_of};
 
 /// What is told of the scope of a key.
-const SCOPE: [&str; 7] = ["name", "tags", "models", "endpoints", "from", "expires_at", "disabled"];
+const SCOPE: [&str; 8] =
+    ["name", "tags", "models", "endpoints", "from", "expires_at", "disabled", "plan"];
 
 fn fields(value: &Value) -> BTreeSet<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
@@ -27,6 +30,8 @@ async fn accounts_are_opened_shown_and_listed(#[values(Store::Sqlite, Store::Red
         "held_nano": 0,
         "posted_nano": 0,
         "written_off_nano": 0,
+        "plan": null,
+        "suspended": false,
         "budgets": [],
     });
     assert_eq!(shown, std::slice::from_ref(&expected));
@@ -93,7 +98,7 @@ async fn keys_are_shown_once_and_listed_by_their_beginnings(
     world.command(&["key", "revoke", prefix]).await.done();
     let listed = world.command(&["--json", "key", "list", ACCOUNT]).await.json();
     assert_eq!(listed.len(), 3);
-    let promised = ["prefix", "id", "created_at", "revoked_at", "budgets"];
+    let promised = ["prefix", "id", "created_at", "revoked_at", "last_used_at", "budgets"];
     let promised: BTreeSet<_> = promised.into_iter().chain(SCOPE).collect();
     assert!(listed.iter().all(|k| fields(k) == promised), "{listed:?}");
     let revoked: Vec<_> = listed.iter().filter(|k| !k["revoked_at"].is_null()).collect();
@@ -149,7 +154,7 @@ async fn a_journal_of_many_pages_is_told_whole() {
 async fn check_counts_what_it_read() {
     let world = World::start(Store::Sqlite).vendor("vendor_b", &["", ""]).run().await;
     let told = world.command(&["--json", "check"]).await.json().remove(0);
-    assert_eq!(told["models"], 92);
+    assert_eq!((&told["models"], &told["plans"]), (&json!(92), &json!(0)));
     let kinds = json!({
         "chat": 68, "responses": 6, "image": 7, "video": 2, "speech": 2, "embedding": 5,
         "moderation": 2,
@@ -234,6 +239,63 @@ async fn broken_rules_are_told_with_file_and_line() {
         let err = &run.err;
         assert!(err.contains("vendor_b.toml:") && err.contains(told), "{to:?}: {err}");
     }
+}
+
+/// A file of plans, and what is told of it.
+const BROKEN_PLANS: [(&str, &[&str]); 5] = [
+    (
+        "[plan.free]\ntokens_per_minute = \"40k\"\nmodels = [\"lmb-5-nanno\"]\n[plan.none]\n",
+        &[
+            "plans.toml:2: 'tokens_per_minute' must be a whole number from 0 to 1000000000",
+            "plans.toml:3: 'lmb-5-nanno' matches no model on offer; closest is 'lmb-5-nano'",
+            "plans.toml:4: a plan needs requests_per_minute",
+        ],
+    ),
+    (
+        "[plan.free]\ncals = 4\n",
+        &["plans.toml:2: unknown key 'cals'; closest is 'calls'", "plans.toml:1: a plan needs"],
+    ),
+    ("[plan.free]\ncalls = 4\n[[plan.free.of]]\ncalls = 1\n", &["plans.toml:3: 'models' is"]),
+    ("[plan.free\n", &["plans.toml:"]),
+    ("[plan.free]\ncalls = 4", &["plans.toml: the file does not end with a line break"]),
+];
+
+#[tokio::test]
+async fn broken_plans_are_told_with_file_and_line() {
+    let world = World::start(Store::Sqlite).own_rules().run().await;
+    for (text, faults) in BROKEN_PLANS {
+        std::fs::write(world.path("rules/plans.toml"), text).expect("broken plans");
+        for words in [&["check"][..], &["serve"], &["models"]] {
+            let run = world.command(words).await;
+            assert_eq!(run.code, 1, "{words:?}: {text:?}: {}", run.out);
+            for fault in faults {
+                assert!(run.err.contains(fault), "{words:?}: {fault:?}: {}", run.err);
+            }
+        }
+    }
+    std::fs::remove_file(world.path("rules/plans.toml")).expect("no file");
+    let told = world.command(&["--json", "check"]).await.json().remove(0);
+    assert_eq!(told["plans"], 0, "no plans are no fault");
+}
+
+#[tokio::test]
+async fn the_examples_of_plans_were_only_comments_and_did_not_parse() {
+    let world = World::start(Store::Sqlite).own_rules().run().await;
+    let file = world.path("rules/plans.toml");
+    let shipped = std::fs::read_to_string(&file).expect("the plans");
+    let before = world.command(&["--json", "check"]).await.json().remove(0);
+    // Behind the # of an explanation stands a space.
+    let uncomment = |line: &str| match line.strip_prefix('#') {
+        Some(rest) if !rest.starts_with(' ') => format!("{rest}\n"),
+        _ => format!("{line}\n"),
+    };
+    let plans: String = shipped.lines().map(uncomment).collect();
+    std::fs::write(&file, plans).expect("the examples");
+    let told = world.command(&["--json", "check"]).await.json().remove(0);
+    assert_eq!((&before["plans"], &told["plans"]), (&json!(0), &json!(3)));
+    assert_eq!(told["price_version"], before["price_version"], "plans are no prices");
+    let plain = world.command(&["check"]).await.done();
+    assert!(plain.contains("\nplans     3\n"), "{plain}");
 }
 
 #[tokio::test]

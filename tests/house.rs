@@ -24,7 +24,7 @@ const ARROWS: [(&str, &str); 20] = [
     ("settlement", "backoff ledger metrics money"),
     ("kv_cache", "ledger"),
     ("idempotency", "hex ledger"),
-    ("catalogue", "hex money dialect toml_reader"),
+    ("catalogue", "hex money dialect ledger toml_reader"),
     (
         "store",
         "backoff clock failpoints hex jobs ledger money metrics kv_cache permissions idempotency",

@@ -1,4 +1,6 @@
-//! Keys: who is let in, and how soon a revoked key is not.
+//! Keys: who is let in, how soon a revoked key is not, and how one key takes the place of another.
+
+mod rotation;
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
 //! The ledger: one expected output for the pure machine, SQLite and Redis.
 
+mod account_settings;
 mod allotments;
 mod budget_faults;
 mod budgets_in_file;
@@ -15,12 +16,15 @@ mod memory;
 mod notes;
 mod older;
 mod outage;
+mod over_budget;
 mod parallel;
 mod properties;
 mod queue;
+mod rates_in_file;
 mod redis_budgets;
 #[allow(dead_code, reason = "the tests of the gateway use the rest of it")]
 pub(crate) mod redis_cluster;
+mod redis_rates;
 #[allow(dead_code, reason = "the tests of the gateway use the rest of it")]
 pub(crate) mod redis_server;
 mod repeats;

@@ -1,5 +1,5 @@
 //! Checks that the rules are complete: a rules file that is missing, empty or cut short must not
-//! take a vendor out of sale.
+//! take a vendor out of sale, nor all limits away.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::offer::{Catalogue, RulesFileCounts};
@@ -50,11 +50,18 @@ impl Catalogue {
     }
 
     /// Compares these rules with those before them, and returns a fault for each file that lost all
-    /// its models, or all its examples, which are at the end of a file. Such a loss is taken for a
-    /// mistake. The fault names the file.
+    /// its models, all its plans, or all its examples, which are at the end of a file. Such a loss
+    /// is taken for a mistake. The fault names the file.
     #[must_use]
     pub(crate) fn find_losses(&self, before: &Catalogue) -> Vec<ConfigError> {
-        before.file_counts.iter().filter_map(|old| self.find_loss(old)).collect()
+        let of_vendors = before.file_counts.iter().filter_map(|old| self.find_loss(old));
+        of_vendors.chain(self.find_plan_loss(before)).collect()
+    }
+
+    fn find_plan_loss(&self, before: &Catalogue) -> Option<ConfigError> {
+        let (file, count) = (before.plan_file.as_ref()?, before.plans.count());
+        let is_lost = count > 0 && self.plans.count() == 0;
+        is_lost.then(|| loss_error(file, &format!("its {count} plans would be gone")))
     }
 
     fn find_loss(&self, old: &RulesFileCounts) -> Option<ConfigError> {
@@ -68,14 +75,18 @@ impl Catalogue {
         } else {
             return None;
         };
-        Some(SourceLocation::whole_source(&old.file).error(format!(
-            "{lost}; the file is missing or cut short. To take them away on purpose, restart"
-        )))
+        Some(loss_error(&old.file, &lost))
     }
 
     fn file_counts_of(&self, vendor: &str) -> Option<&RulesFileCounts> {
         self.file_counts.iter().find(|file| file.vendor == vendor)
     }
+}
+
+fn loss_error(file: &str, lost: &str) -> ConfigError {
+    SourceLocation::whole_source(file).error(format!(
+        "{lost}; the file is missing or cut short. To take them away on purpose, restart"
+    ))
 }
 
 #[cfg(test)]
@@ -130,6 +141,31 @@ mod tests {
         // A file without examples cannot lose them.
         let plain = catalogue(&[("vendor_y", MODEL)]);
         assert_eq!(catalogue(&[("vendor_y", MODEL)]).find_losses(&plain), []);
+    }
+
+    #[test]
+    fn plans_are_not_lost_by_a_file_that_is_gone_or_without_any() {
+        let with_plans = |text: Option<&str>| {
+            let rules = ("r/vendor_y.toml", format!("vendor = \"vendor_y\"\n{HEAD}{MODEL}"));
+            let plans = text.map(|text| ("r/plans.toml", text.to_owned()));
+            let sources = [Some(rules), plans].into_iter().flatten();
+            let sources: Vec<_> = sources.map(|(file, text)| (file.to_owned(), text)).collect();
+            Catalogue::parse(&sources, &[]).expect("sound rules")
+        };
+        let two = with_plans(Some("[plan.a]\ncalls = 1\n[plan.b]\ncalls = 1\n"));
+        for after in [None, Some("# later\n")] {
+            let lost = error_messages(&with_plans(after).find_losses(&two));
+            assert_eq!(lost.len(), 1, "{lost:?}");
+            let told = "r/plans.toml: its 2 plans would be gone";
+            assert!(lost.iter().all(|loss| loss.starts_with(told)), "{lost:?}");
+        }
+        let one = with_plans(Some("[plan.c]\ncalls = 1\n"));
+        assert_eq!(one.find_losses(&two), []);
+        let none = [with_plans(None), with_plans(Some("# later\n"))];
+        for before in &none {
+            assert_eq!(none[0].find_losses(before), []);
+            assert_eq!(one.find_losses(before), []);
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::kind::ModelKind;
 use super::model::Model;
+use super::plan::Plans;
 use crate::dialect::Endpoint;
 
 /// At most this many characters of an unknown name are compared: the search costs the product of
@@ -24,7 +25,7 @@ pub struct Catalogue {
     pub(super) aliases: Vec<Vec<String>>,
     /// The default models: used by calls of a kind that name no model.
     pub(super) default_models: Vec<(ModelKind, String)>,
-    /// The price version for journals: a digest of the rules.
+    /// The price version for journals: a digest of the vendors' rules. Plans are no prices.
     pub version: Arc<str>,
     /// How many examples in the rules were run.
     pub example_count: usize,
@@ -32,6 +33,10 @@ pub struct Catalogue {
     pub(super) file_counts: Vec<RulesFileCounts>,
     /// The rules for client headers that any vendor gets, see [`Vendor::forward_headers`].
     pub(super) forward_headers: BTreeSet<String>,
+    /// The plans of accounts and keys.
+    pub plans: Plans,
+    /// The file that the plans are from; `None` if there is none.
+    pub(super) plan_file: Option<String>,
 }
 
 /// The number of models and examples in a rules file.

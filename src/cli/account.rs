@@ -7,13 +7,14 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::account_name::{no_such_account, parse_account};
+use super::account_settings::{SettingChanges, setting_lines};
 use super::amount::parse_amount;
 use super::audit::{self, AuditedBudgets, AuditedChange};
 use super::budgets::{self, BudgetArgs, LimitChanges, ShownBudgets};
 use super::output::{OutputFormat, print_line};
 use crate::conf::AuditSection;
 use crate::ledger::account::Balances;
-use crate::ledger::{AccountName, BudgetOwner, Ledger};
+use crate::ledger::{AccountName, AccountSettings, BudgetOwner, Ledger};
 use crate::store::OpenStore;
 
 #[derive(Debug, Subcommand)]
@@ -31,17 +32,19 @@ pub(super) enum AccountCommand {
     },
     /// List all accounts.
     List,
-    /// Show an account's balances and budgets.
+    /// Show an account's balances, settings and budgets.
     Show {
         /// Its name.
         name: String,
     },
-    /// Change the budgets of an account.
+    /// Change the budgets and the plan of an account, suspend it or resume it.
     Set {
         /// Its name.
         name: String,
         #[command(flatten)]
         budgets: BudgetArgs,
+        #[command(flatten)]
+        settings: SettingChanges,
     },
 }
 
@@ -49,6 +52,16 @@ impl AccountCommand {
     /// Whether the command may create the store.
     pub(super) fn wants_new_store(&self) -> bool {
         matches!(self, AccountCommand::Create { new_store: true, .. })
+    }
+
+    /// The name of the plan that is given.
+    pub(super) fn plan(&self) -> Option<&str> {
+        match self {
+            AccountCommand::Set { settings, .. } => settings.plan(),
+            AccountCommand::Create { .. } | AccountCommand::List | AccountCommand::Show { .. } => {
+                None
+            }
+        }
     }
 }
 
@@ -90,8 +103,9 @@ pub(super) async fn run(
             Ok(())
         }
         AccountCommand::Show { name } => show_account(ledger, &parse_account(name)?, out).await,
-        AccountCommand::Set { name, budgets } => {
-            set_account(&store, &parse_account(name)?, &budgets.parse()?, audit, out).await
+        AccountCommand::Set { name, budgets, settings } => {
+            let (name, limits) = (parse_account(name)?, budgets.parse()?);
+            set_account(&store, &name, &limits, settings, audit, out).await
         }
     }
 }
@@ -100,22 +114,61 @@ async fn set_account(
     store: &OpenStore,
     name: &AccountName,
     limits: &LimitChanges,
+    changes: &SettingChanges,
     audit: &AuditSection,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
+    if limits.is_empty() && changes.is_empty() {
+        bail!("there is nothing to set: `tollgate account set --help` lists what can be set");
+    }
     let (ledger, owner) = (&*store.ledger, BudgetOwner::Account);
+    let settings = if changes.is_empty() {
+        None
+    } else {
+        Some(changes.apply(&read_settings(ledger, name).await?)?)
+    };
     let change = AuditedChange {
         action: "account.set",
         account: Some(name.clone()),
         budgets: AuditedBudgets::new(owner, limits),
+        settings,
         ..AuditedChange::default()
     };
+    let (new, removed) = budgets::split_limits(limits);
     let setting = async || {
-        let set = async || budgets::set_limits(ledger, name, owner, limits).await;
+        let set = async || {
+            // As with keys: a command that ends halfway leaves no account that may do more than
+            // before and after it.
+            budgets::set_limits(ledger, name, owner, &new).await?;
+            change_settings(ledger, name, changes).await?;
+            budgets::set_limits(ledger, name, owner, &removed).await
+        };
         store.durability.write(set).await
     };
     audit::run_audited(audit, Some(ledger), &change, setting).await?;
     show_account(ledger, name, out).await
+}
+
+async fn read_settings(ledger: &dyn Ledger, name: &AccountName) -> anyhow::Result<AccountSettings> {
+    let found = ledger.account_settings(name).await?;
+    found.ok_or_else(|| no_such_account(name))
+}
+
+/// Changes the settings that an account has at this moment. Another command may have changed them
+/// since this one began, or since this write was made first, and may have suspended the account.
+async fn change_settings(
+    ledger: &dyn Ledger,
+    name: &AccountName,
+    changes: &SettingChanges,
+) -> anyhow::Result<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let settings = changes.apply(&read_settings(ledger, name).await?)?;
+    if !ledger.set_account_settings(name, settings).await? {
+        return Err(no_such_account(name));
+    }
+    Ok(())
 }
 
 /// Returns the id of an account's first payment.
@@ -130,6 +183,7 @@ pub(super) async fn show_account(
 ) -> anyhow::Result<()> {
     let Some(balances) = ledger.balances(name).await? else { return Err(no_such_account(name)) };
     let Balances { credit, available, held, posted, written_off } = balances;
+    let settings = read_settings(ledger, name).await?;
     let budgets = ShownBudgets::read(ledger, name).await?;
     if out.json {
         let shown = json!({
@@ -139,6 +193,8 @@ pub(super) async fn show_account(
             "held_nano": held,
             "posted_nano": posted,
             "written_off_nano": written_off,
+            "plan": settings.plan,
+            "suspended": settings.suspended,
             "budgets": budgets.to_json(),
         });
         print_line(format_args!("{shown}"))?;
@@ -149,6 +205,9 @@ pub(super) async fn show_account(
         print_line(format_args!("held         {held} USD"))?;
         print_line(format_args!("posted       {posted} USD"))?;
         print_line(format_args!("written off  {written_off} USD"))?;
+        for (what, text) in setting_lines(&settings) {
+            print_line(format_args!("{what:<13}{text}"))?;
+        }
         budgets.print()?;
     }
     Ok(())

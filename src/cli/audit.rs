@@ -17,7 +17,7 @@ use super::budgets::{LimitChanges, limits_json};
 use crate::clock;
 use crate::conf::AuditSection;
 use crate::ledger::key::PREFIX_CHARS;
-use crate::ledger::{AccountName, BudgetOwner, KeyScope, Ledger};
+use crate::ledger::{AccountName, AccountSettings, BudgetOwner, KeyScope, Ledger};
 use crate::money::Money;
 use crate::permissions;
 
@@ -32,6 +32,12 @@ pub(super) struct AuditedChange {
     pub(super) account: Option<AccountName>,
     /// The key as the operator gave it; only its beginning is recorded.
     pub(super) key: Option<String>,
+    /// The beginnings of the other keys that are changed as well, since they have the same id.
+    pub(super) other_keys: Vec<String>,
+    /// The beginning of the key that replaces the other ones.
+    pub(super) new_key: Option<String>,
+    /// The scope of that key.
+    pub(super) new_scope: Option<KeyScope>,
     /// The id of a payment.
     pub(super) payment: Option<String>,
     pub(super) amount: Option<Money>,
@@ -41,6 +47,8 @@ pub(super) struct AuditedChange {
     pub(super) budgets: Option<AuditedBudgets>,
     /// The scope that the key is given.
     pub(super) scope: Option<KeyScope>,
+    /// The settings that the account is given.
+    pub(super) settings: Option<AccountSettings>,
 }
 
 /// Changes of budgets that are recorded in the audit trail.
@@ -77,6 +85,10 @@ pub(super) async fn run_audited<T>(
     begun.extend(before.map(|limits| ("budgets_before_nano".to_owned(), limits)));
     let before = stored_scope(ledger, change).await;
     begun.extend(before.map(|scope| ("scope_before".to_owned(), scope)));
+    let before = other_scopes(ledger, change).await;
+    begun.extend(before.map(|scopes| ("other_scopes_before".to_owned(), scopes)));
+    let before = stored_settings(ledger, change).await;
+    begun.extend(before.map(|settings| ("settings_before".to_owned(), settings)));
     write_line(to, &id, "begun", begun)
         .context("no line can be written to the audit trail, so nothing was changed")?;
     let result = apply().await;
@@ -90,6 +102,10 @@ pub(super) async fn run_audited<T>(
             ended.extend(after.map(|limits| ("budgets_after_nano".to_owned(), limits)));
             let after = stored_scope(ledger, change).await;
             ended.extend(after.map(|scope| ("scope_after".to_owned(), scope)));
+            let after = other_scopes(ledger, change).await;
+            ended.extend(after.map(|scopes| ("other_scopes_after".to_owned(), scopes)));
+            let after = stored_settings(ledger, change).await;
+            ended.extend(after.map(|settings| ("settings_after".to_owned(), settings)));
         }
         Err(why) => {
             ended.insert("result".to_owned(), "failed".into());
@@ -116,14 +132,21 @@ impl AuditedChange {
         let backup = self.backup.as_deref().map(|file| truncate(file, TEXT_CHARS_MAX).into());
         let budgets = self.budgets.as_ref().map(|changed| limits_json(&changed.limits));
         let scope = self.scope.as_ref().map(|scope| json!(scope));
-        let fields: [(&str, Option<Value>); 7] = [
+        let settings = self.settings.as_ref().map(|settings| json!(settings));
+        let others = (!self.other_keys.is_empty()).then(|| json!(self.other_keys));
+        let new_scope = self.new_scope.as_ref().map(|scope| json!(scope));
+        let fields: [(&str, Option<Value>); 11] = [
             ("account", account),
             ("key_prefix", key),
+            ("other_key_prefixes", others),
+            ("new_key_prefix", self.new_key.as_deref().map(Value::from)),
+            ("new_scope", new_scope),
             ("payment", payment),
             ("amount_nano", amount),
             ("backup", backup),
             ("budgets_nano", budgets),
             ("scope", scope),
+            ("settings", settings),
         ];
         fields_json.extend(fields.into_iter().filter_map(|(name, v)| Some((name.to_owned(), v?))));
         fields_json
@@ -170,6 +193,26 @@ async fn stored_scope(ledger: Option<&dyn Ledger>, change: &AuditedChange) -> Op
     let prefix = key_prefix(change.key.as_deref()?);
     let record = ledger?.find_key_by_prefix(&prefix).await.ok()??;
     Some(json!(record.scope))
+}
+
+/// Returns the scopes of the other keys whose scopes are changed, each below the beginning of its
+/// key, of those that the store tells.
+async fn other_scopes(ledger: Option<&dyn Ledger>, change: &AuditedChange) -> Option<Value> {
+    let (ledger, _) = (ledger?, change.scope.as_ref()?);
+    let mut scopes = Map::new();
+    for prefix in &change.other_keys {
+        if let Ok(Some(record)) = ledger.find_key_by_prefix(prefix).await {
+            scopes.insert(prefix.clone(), json!(record.scope));
+        }
+    }
+    (!scopes.is_empty()).then_some(Value::Object(scopes))
+}
+
+/// Returns the settings of the account whose settings are changed, if the store answers.
+async fn stored_settings(ledger: Option<&dyn Ledger>, change: &AuditedChange) -> Option<Value> {
+    let (account, _) = (change.account.as_ref()?, change.settings.as_ref()?);
+    let settings = ledger?.account_settings(account).await.ok()??;
+    Some(json!(settings))
 }
 
 /// Returns the user that runs this command, according to the system and to sudo.

@@ -26,17 +26,8 @@ pub(super) struct BudgetArgs {
 }
 
 impl BudgetArgs {
-    /// Parses what was given, which must be something.
-    pub(super) fn parse(&self) -> anyhow::Result<LimitChanges> {
-        let changes = self.parse_any()?;
-        if changes.is_empty() {
-            bail!("there is nothing to set: give --budget WINDOW=USD or --no-budget WINDOW");
-        }
-        Ok(changes)
-    }
-
     /// Parses what was given, which may be nothing.
-    pub(super) fn parse_any(&self) -> anyhow::Result<LimitChanges> {
+    pub(super) fn parse(&self) -> anyhow::Result<LimitChanges> {
         let mut changes = parse_limits(&self.limits)?;
         for window in &self.removed {
             add_change(&mut changes, window, None)?;
@@ -58,6 +49,11 @@ pub(super) fn parse_limits(limits: &[String]) -> anyhow::Result<LimitChanges> {
         add_change(&mut changes, window, Some(parse_amount(usd)?))?;
     }
     Ok(changes)
+}
+
+/// Splits changes into the new limits and the removed ones.
+pub(super) fn split_limits(changes: &LimitChanges) -> (LimitChanges, LimitChanges) {
+    changes.iter().map(|(kind, limit)| (*kind, *limit)).partition(|(_, limit)| limit.is_some())
 }
 
 fn add_change(
@@ -241,11 +237,14 @@ mod tests {
         assert_eq!(changes, LimitChanges::from(expected));
         let shown = json!({ "hour": null, "day": 5_000_000_000_u64, "total": 250_000_000 });
         assert_eq!(limits_json(&changes), shown);
+        let (new, removed) = split_limits(&changes);
+        assert_eq!((new.len(), removed), (2, LimitChanges::from([(WindowKind::Hour, None)])));
+        assert!(args(&[], &[]).parse().expect("nothing").is_empty());
     }
 
     #[test]
     fn what_is_no_budget_is_refused_with_what_would_be_right() {
-        let cases: [(&[&str], &[&str], &str); 8] = [
+        let cases: [(&[&str], &[&str], &str); 7] = [
             (&["dya=5"], &[], "the windows are hour, day, week, month, total"),
             (&[], &["year"], "'year' is no window of a budget"),
             (&["5"], &[], "as in day=5"),
@@ -253,7 +252,6 @@ mod tests {
             (&["day=-1"], &[], "'-1' is no amount in USD"),
             (&["day=5", "day=6"], &[], "'day' is given twice"),
             (&["day=5"], &["day"], "'day' is given twice"),
-            (&[], &[], "nothing to set"),
         ];
         for (limits, removed, told) in cases {
             let why = args(limits, removed).parse().expect_err("no budget").to_string();

@@ -38,6 +38,8 @@ fn print_entry(entry: &JournalEntry, out: OutputFormat) -> anyhow::Result<()> {
         let mut shown = serde_json::to_value(&line)?;
         shown["amount_nano"] = json!(entry.amount);
         shown["written_off_nano"] = json!(entry.written_off);
+        // Of a charge that is above no budget it is nothing.
+        shown["over_budget_nano"] = json!(line.over_budget_nano.unwrap_or(0));
         if let Some(KeyId(id)) = line.key_id {
             // Many readers of JSON lose digits of a number as long as this one.
             shown["key_id"] = json!(id.to_string());

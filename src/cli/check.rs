@@ -23,6 +23,7 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
             routes.iter().map(|(v, n)| ((*v).to_owned(), (*n).into())).collect();
         let summary = serde_json::json!({
             "models": models.len(),
+            "plans": catalogue.plans.count(),
             "kinds": kinds,
             "examples": catalogue.example_count,
             "routes": routes,
@@ -37,6 +38,7 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     for (vendor, count) in routes {
         print_line(format_args!("routes    {vendor}: {count}"))?;
     }
+    print_line(format_args!("plans     {}", catalogue.plans.count()))?;
     print_line(format_args!("prices    version {}", catalogue.version))?;
     Ok(())
 }

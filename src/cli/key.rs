@@ -1,23 +1,20 @@
-//! `tollgate key`: issue, change, show, list and revoke keys.
+//! `tollgate key`: issue, change, rotate, show, list and revoke keys.
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::account_name::{no_such_account, parse_account};
 use super::audit::{self, AuditedBudgets, AuditedChange};
-use super::budgets::{self, BudgetArgs, LimitChanges, ShownBudgets};
-use super::key_scope::{ScopeArgs, ScopeChanges, scope_json};
+use super::budgets::{self, BudgetArgs, LimitChanges};
+use super::key_issue::issue_key;
+use super::key_rotation::{parse_overlap, rotate_key};
+use super::key_scope::{ScopeArgs, ScopeChanges};
+use super::key_search::{FoundKeys, find_keys, no_such_key, now_s, parse_key_id};
 use super::key_shown::{list_keys, show_key};
 use super::output::{OutputFormat, print_line};
-use crate::clock::unix_ms;
 use crate::conf::AuditSection;
-use crate::ledger::key::ApiKey;
-use crate::ledger::prepaid::window::WindowUse;
-use crate::ledger::{
-    BudgetOwner, BudgetUse, KeyId, KeyRecord, KeyScope, Ledger, Unavailable, WindowId,
-};
-use crate::money::Money;
+use crate::ledger::{BudgetOwner, KeyRecord, KeyScope, Ledger};
 use crate::store::OpenStore;
 
 #[derive(Debug, Subcommand)]
@@ -34,7 +31,7 @@ pub(super) enum KeyCommand {
     },
     /// Change the budgets of a key, what it may be used for, and what it is called.
     Set {
-        /// Its beginning, as listed, or its id.
+        /// Its beginning, as listed, or its id, which stands for all keys of the id that work.
         prefix: String,
         #[command(flatten)]
         budgets: BudgetArgs,
@@ -43,7 +40,7 @@ pub(super) enum KeyCommand {
     },
     /// Show a key with its budgets and what it may be used for.
     Show {
-        /// Its beginning, as listed, or its id.
+        /// Its beginning, as listed, or its id, which stands for the newest key of the id.
         prefix: String,
     },
     /// List the keys of an account by their beginnings.
@@ -51,11 +48,35 @@ pub(super) enum KeyCommand {
         /// The account.
         name: String,
     },
+    /// Make a key with the id, the budgets and the scope of another one, which ends, and show it
+    /// this once.
+    Rotate {
+        /// The beginning of the old key, as listed, or its id, which stands for all keys of the id
+        /// that work.
+        prefix: String,
+        /// Let the old key work for this long, such as 1h or 7d. By default it is revoked.
+        #[arg(long, value_name = "TIME")]
+        overlap: Option<String>,
+    },
     /// Make a key useless.
     Revoke {
-        /// Its beginning, as listed, or its id.
+        /// Its beginning, as listed, or its id, which stands for all keys of the id.
         prefix: String,
     },
+}
+
+impl KeyCommand {
+    /// The name of the plan that is given.
+    pub(super) fn plan(&self) -> Option<&str> {
+        match self {
+            KeyCommand::Issue { scope, .. } => scope.plan(),
+            KeyCommand::Set { scope, .. } => scope.plan(),
+            KeyCommand::Show { .. }
+            | KeyCommand::List { .. }
+            | KeyCommand::Rotate { .. }
+            | KeyCommand::Revoke { .. } => None,
+        }
+    }
 }
 
 pub(super) async fn run(
@@ -71,10 +92,10 @@ pub(super) async fn run(
             issue_key(&store, account, &limits, scope, audit, out).await
         }
         KeyCommand::Set { prefix, budgets, scope } => {
-            set_key(&store, prefix, &budgets.parse_any()?, scope, audit, out).await
+            set_key(&store, prefix, &budgets.parse()?, scope, audit, out).await
         }
         KeyCommand::Show { prefix } => {
-            show_key(ledger, &find_key(ledger, prefix).await?, out).await
+            show_key(ledger, &find_keys(ledger, prefix).await?.newest, out).await
         }
         KeyCommand::List { name } => {
             let name = parse_account(name)?;
@@ -83,74 +104,11 @@ pub(super) async fn run(
             }
             list_keys(ledger, &name, out).await
         }
+        KeyCommand::Rotate { prefix, overlap } => {
+            rotate_key(&store, prefix, parse_overlap(overlap.as_deref())?, audit, out).await
+        }
         KeyCommand::Revoke { prefix } => revoke_key(&store, prefix, audit, out).await,
     }
-}
-
-async fn issue_key(
-    store: &OpenStore,
-    name: &str,
-    limits: &LimitChanges,
-    scope: KeyScope,
-    audit: &AuditSection,
-    out: OutputFormat,
-) -> anyhow::Result<()> {
-    let (name, ledger) = (parse_account(name)?, &*store.ledger);
-    if ledger.balances(&name).await?.is_none() {
-        return Err(no_such_account(&name));
-    }
-    let mut bits = [0; 32];
-    getrandom::fill(&mut bits).map_err(|why| anyhow!("no random bits: {why}"))?;
-    let key = ApiKey::from_random(bits);
-    let prefix = key.prefix().to_owned();
-    let id = key.hash().key_id();
-    let record =
-        KeyRecord { id, account: name, prefix, created_at: now_s(), revoked_at: None, scope };
-    let owner = BudgetOwner::Key(id);
-    let change = AuditedChange {
-        action: "key.issue",
-        account: Some(record.account.clone()),
-        key: Some(record.prefix.clone()),
-        budgets: AuditedBudgets::new(owner, limits),
-        scope: (record.scope != KeyScope::default()).then(|| record.scope.clone()),
-        ..AuditedChange::default()
-    };
-    let adding = async || {
-        let add = async || {
-            // The budgets must be in force before the key works.
-            budgets::set_limits(ledger, &record.account, owner, limits).await?;
-            anyhow::Ok(ledger.add_key(key.hash(), record.clone()).await?)
-        };
-        store.durability.write(add).await
-    };
-    audit::run_audited(audit, Some(ledger), &change, adding).await?;
-    if out.json {
-        let mut shown = Value::Object(scope_json(&record.scope));
-        shown["key"] = key.reveal().into();
-        shown["prefix"] = key.prefix().into();
-        shown["id"] = id.0.to_string().into();
-        let budgets = ShownBudgets::new(unused_budgets(owner, limits), &[record]);
-        shown["budgets"] = budgets.key_json(id);
-        print_line(format_args!("{shown}"))?;
-    } else {
-        print_line(format_args!("{}", key.reveal()))?;
-    }
-    Ok(())
-}
-
-/// Returns the budgets of a key that was never used. The store is not asked for them: if it did not
-/// answer, the key would never be shown.
-fn unused_budgets(owner: BudgetOwner, limits: &LimitChanges) -> Vec<BudgetUse> {
-    let now = unix_ms();
-    let budgets = limits.iter().map(|(kind, limit)| BudgetUse {
-        owner,
-        kind: *kind,
-        limit: *limit,
-        window: WindowId::at(owner, *kind, now),
-        used: WindowUse::default(),
-        free: Money::ZERO,
-    });
-    budgets.collect()
 }
 
 async fn set_key(
@@ -164,8 +122,9 @@ async fn set_key(
     if limits.is_empty() && changes.is_empty() {
         bail!("there is nothing to set: `tollgate key set --help` lists what can be set");
     }
-    let ledger = &*store.ledger;
-    let (record, now) = (find_key(ledger, prefix).await?, now_s());
+    let (ledger, now) = (&*store.ledger, now_s());
+    let found = find_keys(ledger, prefix).await?.without_ended(now);
+    let FoundKeys { newest: record, older } = &found;
     let apply = || changes.apply(&record.scope, now);
     let scope = (!changes.is_empty()).then(apply).transpose()?;
     let (account, owner) = (&record.account, BudgetOwner::Key(record.id));
@@ -173,24 +132,27 @@ async fn set_key(
         action: "key.set",
         account: Some(account.clone()),
         key: Some(record.prefix.clone()),
+        other_keys: if changes.is_empty() { Vec::new() } else { found.older_prefixes() },
         budgets: AuditedBudgets::new(owner, limits),
         scope,
         ..AuditedChange::default()
     };
-    let limits = limits.iter().map(|(kind, limit)| (*kind, *limit));
-    let (new, removed): (LimitChanges, LimitChanges) = limits.partition(|(_, l)| l.is_some());
+    let (new, removed) = budgets::split_limits(limits);
     let setting = async || {
         let set = async || {
             // What opens a key comes after new limits, and what restricts it before old ones go: a
             // command that ends halfway leaves no key that may do more than before and after it.
             budgets::set_limits(ledger, account, owner, &new).await?;
-            change_scope(ledger, &record.prefix, changes, now).await?;
+            for KeyRecord { prefix, .. } in older {
+                change_scope(ledger, prefix, |scope| changes.apply_to_older(scope, now)).await?;
+            }
+            change_scope(ledger, &record.prefix, |scope| changes.apply(scope, now)).await?;
             budgets::set_limits(ledger, account, owner, &removed).await
         };
         store.durability.write(set).await
     };
     audit::run_audited(audit, Some(ledger), &change, setting).await?;
-    show_key(ledger, &find_key(ledger, &record.prefix).await?, out).await
+    show_key(ledger, &find_keys(ledger, &record.prefix).await?.newest, out).await
 }
 
 /// Changes the scope that a key has at this moment. Another command may have changed it since this
@@ -198,81 +160,54 @@ async fn set_key(
 async fn change_scope(
     ledger: &dyn Ledger,
     prefix: &str,
-    changes: &ScopeChanges,
-    now: i64,
+    apply: impl Fn(&KeyScope) -> anyhow::Result<KeyScope>,
 ) -> anyhow::Result<()> {
-    if changes.is_empty() {
-        return Ok(());
-    }
     let found = ledger.find_key_by_prefix(prefix).await?;
-    let record = found.ok_or_else(|| no_such_key(prefix))?;
-    if !ledger.set_key_scope(prefix, changes.apply(&record.scope, now)?).await? {
+    let KeyRecord { scope: old, .. } = found.ok_or_else(|| no_such_key(prefix))?;
+    let scope = apply(&old)?;
+    if scope != old && !ledger.set_key_scope(prefix, scope).await? {
         return Err(no_such_key(prefix));
     }
     Ok(())
 }
 
+/// Revokes the key that is listed under a beginning, or all keys that have an id.
 async fn revoke_key(
     store: &OpenStore,
     prefix: &str,
     audit: &AuditSection,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
-    let ledger = &*store.ledger;
-    let prefix = match parse_key_id(prefix) {
-        Some(_) => find_key(ledger, prefix).await?.prefix,
-        None => prefix.to_owned(),
+    let (ledger, at) = (&*store.ledger, now_s());
+    let (prefix, others) = if parse_key_id(prefix).is_some() {
+        let found = find_keys(ledger, prefix).await?;
+        (found.newest.prefix.clone(), found.older_prefixes())
+    } else {
+        (prefix.to_owned(), Vec::new())
     };
-    let at = now_s();
     let change = AuditedChange {
         action: "key.revoke",
         key: Some(prefix.clone()),
+        other_keys: others.clone(),
         ..AuditedChange::default()
     };
+    let prefixes: Vec<String> = others.into_iter().chain([prefix]).collect();
     let revoking = async || {
-        let revoke = async || ledger.revoke_key(&prefix, at).await;
-        if !store.durability.write(revoke).await? {
-            return Err(no_such_key(&prefix));
-        }
-        Ok(())
+        let revoke = async || {
+            for prefix in &prefixes {
+                if !ledger.revoke_key(prefix, at).await? {
+                    return Err(no_such_key(prefix));
+                }
+            }
+            Ok(())
+        };
+        store.durability.write(revoke).await
     };
     audit::run_audited(audit, Some(ledger), &change, revoking).await?;
     if out.json {
-        print_line(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
-    }
-    Ok(())
-}
-
-/// Finds a key by its beginning, as it is listed, or by its id.
-async fn find_key(ledger: &dyn Ledger, prefix: &str) -> anyhow::Result<KeyRecord> {
-    let found = match parse_key_id(prefix) {
-        Some(id) => find_key_by_id(ledger, id).await?,
-        None => ledger.find_key_by_prefix(prefix).await?,
-    };
-    found.ok_or_else(|| no_such_key(prefix))
-}
-
-/// Returns the time in unix seconds.
-fn now_s() -> i64 {
-    unix_ms() / 1_000
-}
-
-/// Parses the id of a key; `None` if the text is none, and is the beginning of a key.
-fn parse_key_id(text: &str) -> Option<KeyId> {
-    text.parse().ok().map(KeyId)
-}
-
-/// Looks through the keys of all accounts: stores find a key by its digest or its beginning.
-async fn find_key_by_id(ledger: &dyn Ledger, id: KeyId) -> Result<Option<KeyRecord>, Unavailable> {
-    for account in ledger.list_accounts().await? {
-        let keys = ledger.list_keys(&account).await?;
-        if let Some(record) = keys.into_iter().find(|key| key.id == id) {
-            return Ok(Some(record));
+        for prefix in &prefixes {
+            print_line(format_args!("{}", json!({ "prefix": prefix, "revoked": true })))?;
         }
     }
-    Ok(None)
-}
-
-fn no_such_key(prefix: &str) -> anyhow::Error {
-    anyhow!("there is no key listed as '{prefix}'")
+    Ok(())
 }

@@ -4,6 +4,7 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::plan::parse_plan_name;
 use crate::gateway::request::scope_check::known_endpoints;
 use crate::ledger::{KeyScope, parse_network};
 
@@ -30,6 +31,9 @@ pub(super) struct ScopeArgs {
     /// Refuse the key after this time, such as 90d, or from this date on, such as 2027-01-31.
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
+    /// Limit the key by this plan of the rules, beside the plan of its account.
+    #[arg(long)]
+    plan: Option<String>,
     /// Note something of the key, such as team=search.
     #[arg(long = "tag", value_name = "NAME=VALUE")]
     tags: Vec<String>,
@@ -38,7 +42,13 @@ pub(super) struct ScopeArgs {
 impl ScopeArgs {
     fn is_empty(&self) -> bool {
         let lists = [&self.models, &self.endpoints, &self.from, &self.tags];
-        self.name.is_none() && self.expires.is_none() && lists.iter().all(|list| list.is_empty())
+        let texts = [&self.name, &self.expires, &self.plan];
+        texts.iter().all(|text| text.is_none()) && lists.iter().all(|list| list.is_empty())
+    }
+
+    /// The name of the plan that is given.
+    pub(super) fn plan(&self) -> Option<&str> {
+        self.plan.as_deref()
     }
 
     /// Returns the scope of a new key, at the time `now` (unix seconds).
@@ -71,6 +81,9 @@ impl ScopeArgs {
         }
         if let Some(text) = &self.expires {
             scope.expires_at = Some(parse_expiry(text, now)?);
+        }
+        if let Some(name) = &self.plan {
+            scope.plan = Some(parse_plan_name(name)?);
         }
         for text in &self.tags {
             let Some((name, value)) = text.split_once('=') else {
@@ -109,6 +122,9 @@ pub(super) struct ScopeChanges {
     /// Let the key work without an end.
     #[arg(long, conflicts_with = "expires")]
     no_expiry: bool,
+    /// Limit the key by the plan of its account alone.
+    #[arg(long, conflicts_with = "plan")]
+    no_plan: bool,
     /// Take a tag away.
     #[arg(long = "no-tag", value_name = "NAME")]
     no_tags: Vec<String>,
@@ -125,8 +141,22 @@ impl ScopeChanges {
             self.no_endpoints,
             self.no_from,
             self.no_expiry,
+            self.no_plan,
         ];
         self.given.is_empty() && self.no_tags.is_empty() && !switches.contains(&true)
+    }
+
+    /// The name of the plan that is given.
+    pub(super) fn plan(&self) -> Option<&str> {
+        self.given.plan()
+    }
+
+    /// Returns what becomes of the scope of a key that another one has replaced, at the time `now`
+    /// (unix seconds). Its end may come earlier and never later.
+    pub(super) fn apply_to_older(&self, scope: &KeyScope, now: i64) -> anyhow::Result<KeyScope> {
+        let changed = self.apply(scope, now)?;
+        let ends = [scope.expires_at, changed.expires_at];
+        Ok(KeyScope { expires_at: ends.into_iter().flatten().min(), ..changed })
     }
 
     /// Returns what becomes of the scope of a key, at the time `now` (unix seconds).
@@ -146,6 +176,9 @@ impl ScopeChanges {
         }
         if self.no_expiry {
             scope.expires_at = None;
+        }
+        if self.no_plan {
+            scope.plan = None;
         }
         for name in &self.no_tags {
             scope.tags.remove(name);
@@ -176,7 +209,7 @@ fn parse_expiry(text: &str, now: i64) -> anyhow::Result<i64> {
 }
 
 /// Parses a number of seconds, minutes, hours, days or weeks. Returns seconds.
-fn parse_duration(text: &str) -> Option<i64> {
+pub(super) fn parse_duration(text: &str) -> Option<i64> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let unit_s = match unit {
         "s" => 1,
@@ -211,6 +244,7 @@ pub(super) fn scope_json(scope: &KeyScope) -> Map<String, Value> {
         ("from", json!(from)),
         ("expires_at", json!(scope.expires_at)),
         ("disabled", json!(scope.disabled)),
+        ("plan", json!(scope.plan)),
     ];
     members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
@@ -229,6 +263,7 @@ pub(super) fn scope_lines(scope: &KeyScope) -> Vec<(&'static str, String)> {
         Err(_) => at.to_string(),
     });
     lines.extend(expires.map(|at| ("expires", at)));
+    lines.extend(scope.plan.iter().map(|plan| ("plan", plan.to_string())));
     lines
 }
 
@@ -238,6 +273,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::ledger::KeyId;
 
     /// 2026-11-25 13:14:15 UTC.
     const NOW: i64 = 1_795_612_455;
@@ -281,6 +317,32 @@ mod tests {
         assert!(!changes(&["--tag", "a=1"]).is_empty() && !changes(&["--no-tag", "a"]).is_empty());
     }
 
+    #[test]
+    fn a_rotated_key_lost_its_id_with_the_last_of_its_restrictions() {
+        let id = Some(KeyId(7));
+        let scope = KeyScope { id, ..changed(&KeyScope::default(), &["--plan=free", "--name=ci"]) };
+        let bare = changed(&scope, &["--no-plan", "--no-name", "--no-models", "--no-expiry"]);
+        assert_eq!(bare, KeyScope { id, ..KeyScope::default() });
+        assert!(!changes(&["--plan=free"]).is_empty() && !changes(&["--no-plan"]).is_empty());
+    }
+
+    #[test]
+    fn a_replaced_key_was_given_more_time_by_its_id() {
+        let of = |expires_at| KeyScope { expires_at, ..KeyScope::default() };
+        let (soon, later) = (Some(NOW + 60), Some(NOW + 3_600));
+        for (own, words, end) in [
+            (soon, "--no-expiry", soon),
+            (soon, "--expires=1h", soon),
+            (None, "--expires=1h", later),
+            (later, "--expires=1m", soon),
+            (None, "--no-expiry", None),
+            (soon, "--name=ci", soon),
+        ] {
+            let changed = changes(&[words]).apply_to_older(&of(own), NOW).expect("sound changes");
+            assert_eq!(changed.expires_at, end, "{own:?} {words}");
+        }
+    }
+
     #[rstest]
     #[case::days("90d", NOW + 90 * DAY_S)]
     #[case::weeks("2w", NOW + 14 * DAY_S)]
@@ -303,6 +365,7 @@ mod tests {
             (["--models", "lmb-*,"], "the pattern of models must have 1 to 128"),
             (["--from", "10.0.0.0/40"], "'10.0.0.0/40' is no network"),
             (["--tag", "team"], "as in team=search"),
+            (["--plan", "a b"], "'a b' is no name of a plan"),
             (["--name", ""], "the name must have 1 to 64"),
             (["--expires", "soon"], "as in 90d or 12h"),
             (["--expires", "2027-02-30"], "as in 90d or 12h"),
@@ -331,6 +394,7 @@ mod tests {
             ["set", "--no-endpoints", "--endpoints=chat"],
             ["set", "--no-from", "--from=::/0"],
             ["set", "--no-expiry", "--expires=90d"],
+            ["set", "--no-plan", "--plan=free"],
         ] {
             assert!(Line::try_parse_from(words).is_err(), "{words:?}");
         }
@@ -341,6 +405,7 @@ mod tests {
         let words = ["--name=ci", "--models=lmb-*,a", "--from=10.0.0.0/8", "--tag=team=search"];
         let scope = changed(&KeyScope::default(), &words);
         let scope = changed(&scope, &["--expires=2027-01-31", "--endpoints=chat", "--disable"]);
+        let scope = changed(&scope, &["--plan=free"]);
         let lines = scope_lines(&scope);
         let lines: Vec<_> = lines.iter().map(|(what, text)| (*what, text.as_str())).collect();
         let expected = [
@@ -350,12 +415,13 @@ mod tests {
             ("endpoints", "chat"),
             ("from", "10.0.0.0/8"),
             ("expires", "2027-01-31T00:00:00Z"),
+            ("plan", "free"),
         ];
         assert_eq!(lines, expected);
         let members = json!({
             "name": "ci", "tags": { "team": "search" }, "models": ["lmb-*", "a"],
             "endpoints": ["chat"], "from": ["10.0.0.0/8"], "expires_at": 1_801_353_600,
-            "disabled": true,
+            "disabled": true, "plan": "free",
         });
         assert_eq!(Value::Object(scope_json(&scope)), members);
         assert!(scope_lines(&KeyScope::default()).is_empty());

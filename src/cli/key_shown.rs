@@ -8,6 +8,9 @@ use super::output::{OutputFormat, print_line};
 use crate::clock::unix_ms;
 use crate::ledger::{AccountName, KeyId, KeyRecord, Ledger};
 
+/// One minute, in seconds.
+const MINUTE_S: i64 = 60;
+
 /// Prints all keys of an account.
 pub(super) async fn list_keys(
     ledger: &dyn Ledger,
@@ -21,7 +24,8 @@ pub(super) async fn list_keys(
             print_line(format_args!("{}", key_json(record, &budgets)))?;
             continue;
         }
-        print_line(format_args!("{}…  {}", record.prefix, state_of(record)))?;
+        let (prefix, state, last_use) = (&record.prefix, state_of(record), tell_last_use(record));
+        print_line(format_args!("{prefix}…  {state}  last used {last_use}"))?;
         for (what, text) in scope_lines(&record.scope) {
             print_line(format_args!("  {what}  {text}"))?;
         }
@@ -50,6 +54,7 @@ pub(super) async fn show_key(
     print_line(format_args!("id           {id}"))?;
     print_line(format_args!("account      {account}"))?;
     print_line(format_args!("created      {created}"))?;
+    print_line(format_args!("last used    {}", tell_last_use(record)))?;
     print_line(format_args!("state        {}", state_of(record)))?;
     for (what, text) in scope_lines(&record.scope) {
         print_line(format_args!("{what:<13}{text}"))?;
@@ -69,6 +74,17 @@ fn state_of(record: &KeyRecord) -> &'static str {
     }
 }
 
+/// Returns the minute in which a key was last used, in unix seconds. Gateways do not note it more
+/// exactly.
+fn last_use(record: &KeyRecord) -> Option<i64> {
+    record.last_used_at.map(|at| at.saturating_sub(at.rem_euclid(MINUTE_S)))
+}
+
+fn tell_last_use(record: &KeyRecord) -> String {
+    let at = last_use(record).and_then(|at| jiff::Timestamp::from_second(at).ok());
+    at.map_or_else(|| "-".to_owned(), |at| at.to_string())
+}
+
 fn key_json(record: &KeyRecord, budgets: &ShownBudgets) -> Value {
     let mut members = scope_json(&record.scope);
     let own = [
@@ -76,6 +92,7 @@ fn key_json(record: &KeyRecord, budgets: &ShownBudgets) -> Value {
         ("id", json!(record.id.0.to_string())),
         ("created_at", json!(record.created_at)),
         ("revoked_at", json!(record.revoked_at)),
+        ("last_used_at", json!(last_use(record))),
         ("budgets", budgets.key_json(record.id)),
     ];
     members.extend(own.into_iter().map(|(name, value)| (name.to_owned(), value)));

@@ -36,6 +36,7 @@ mod background;
 mod certificate;
 mod credentials;
 mod handover;
+mod key_upkeep;
 mod listener;
 mod readiness;
 mod reload;
@@ -46,6 +47,7 @@ mod upgrade;
 use certificate::ServerCertificate;
 use credentials::ReloadableCredentials;
 use handover::ListenerSet;
+use key_upkeep::KeyUpkeep;
 use readiness::{StartupGate, UpgradeRequest};
 use signals::SignalHandler;
 
@@ -100,7 +102,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         connections: connection_limits.clone(),
         settling: gateway.settlements.clone(),
         worker_idle: worker.idle.clone(),
-        key_cache: gateway.key_cache.clone(),
+        keys: KeyUpkeep::of(&gateway),
         catalogue: catalogue.clone(),
         timeouts: conf.timeouts,
         rules: reload::RulesReload::new(conf, catalogue.clone()),

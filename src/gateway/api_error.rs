@@ -9,10 +9,13 @@ use crate::catalogue::field_policy::RefusedField;
 use crate::dialect::relay::RelayError;
 use crate::dialect::vendor_error::VendorError;
 use crate::dialect::{CallError, Endpoint};
-use crate::ledger::{HoldRefused, WindowId};
+use crate::gateway::call_rates::{CallRates, RateRefusal};
+use crate::ledger::{HoldRefused, PlanName, WindowId};
 use crate::money::Money;
 
+mod budgets;
 mod description;
+mod rate_refusal;
 mod response;
 mod scope;
 mod upstream;
@@ -67,6 +70,10 @@ pub(crate) enum ScopeError {
     Expired(i64),
     /// The key is disabled.
     Disabled,
+    /// The account is suspended.
+    Suspended,
+    /// The account or the key has a plan that is not set up here.
+    UnknownPlan(PlanName),
     /// The key is not for this endpoint.
     EndpointNotAllowed {
         /// The name of the endpoint.
@@ -134,6 +141,8 @@ pub(crate) enum AdmissionError {
     IdNotOwned(String),
     /// The call uses a field that has no price.
     UnpricedField(Box<RefusedField>),
+    /// A rate limit does not allow the call now.
+    RateLimited(Box<RateRefusal>),
     /// The available balance does not cover the call, but together with the money that is held for
     /// calls under way it does.
     CreditInUse {
@@ -311,6 +320,11 @@ impl From<HoldRefused> for ApiError {
             }
             HoldRefused::BudgetInUse { least, left } => {
                 AdmissionError::BudgetInUse { least, left }.into()
+            }
+            HoldRefused::RateLimited { id, retry_after_ms, rates: readings } => {
+                let rates = CallRates { asks: Vec::new(), readings };
+                let refusal = RateRefusal { id, retry_after_ms, rates };
+                AdmissionError::RateLimited(Box::new(refusal)).into()
             }
             HoldRefused::NoAccount => ApiKeyError::Unknown.into(),
             HoldRefused::Lent | HoldRefused::Unavailable(_) => {

@@ -19,6 +19,8 @@ use crate::dialect::translate::request::TranslatedCall;
 use crate::gateway::budgets::answers::AnswerPermit;
 use crate::gateway::budgets::tenants::{BudgetPermit, Tenant};
 use crate::gateway::budgets::uploads::UploadPermit;
+use crate::gateway::call_rates::CallRates;
+use crate::gateway::rate_headers::RateHeaders;
 use crate::gateway::request::cors::CorsGrant;
 use crate::gateway::settlement::funding::Funding;
 use crate::gateway::settlement::output_estimates::OutputEstimate;
@@ -57,6 +59,12 @@ pub(crate) struct RequestContext {
     pub stage: RequestStage,
     /// The claimed idempotency key; `None` if the request has none.
     pub idempotent_call: Option<Box<IdempotentCall>>,
+    /// How often the set of suspended accounts had changed when the key was looked up.
+    pub suspensions_seen: u64,
+    /// The rate limits of the call, of which every answer tells.
+    pub rates: CallRates,
+    /// The headers that tell of them.
+    pub rate_headers: RateHeaders,
     /// Whether the response was cut off before its end.
     pub is_aborted: bool,
 }
@@ -340,6 +348,9 @@ impl RequestContext {
             access_log: AccessLogRecord { endpoint: "other", ..AccessLogRecord::default() },
             stage: RequestStage::Arrived,
             idempotent_call: None,
+            suspensions_seen: 0,
+            rates: CallRates::default(),
+            rate_headers: RateHeaders::default(),
             is_aborted: false,
         }
     }

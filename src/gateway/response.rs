@@ -9,7 +9,6 @@ use pingora::http::ResponseHeader;
 use pingora::proxy::{ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType};
-use tokio::time::{Sleep, sleep};
 
 use super::api_error::{ApiError, ServerError, UpstreamError};
 use super::context::RequestContext;
@@ -19,16 +18,17 @@ use super::{idempotency, settlement, upstream};
 use crate::dialect::relay::{BUFFERED_BYTES_MAX, Relay, RelayError, RelayProgress};
 use crate::gateway::budgets::answers::{AnswerBudgetExceeded, UNCOUNTED_BYTES_MAX};
 use crate::gateway::settlement::stream_holds;
-use crate::gateway::settlement::stream_holds::CHECKPOINT_INTERVAL;
 use crate::gateway::upstream::{failure, outcome};
 
 pub(crate) mod begin;
 pub(crate) mod download;
 mod downstream;
 pub(crate) mod head;
+mod stream_watch;
 pub(crate) mod writer;
 
 use downstream::{Downstream, OutputChunks, WRITE_CHUNK_BYTES};
+use stream_watch::StreamWatch;
 
 /// After this many chunks that were ready, a response lets others have their turn: a vendor that
 /// sends quickly would keep new calls waiting for tens of milliseconds.
@@ -66,16 +66,17 @@ pub(super) async fn relay_response(
         budget: &gateway.answer_budget,
     };
     let deadline = ctx.arrived + gateway.timeouts.total;
-    let mut checkpoints = CheckpointTimer::for_stream(stream);
+    let mut watch = StreamWatch::begin(gateway, ctx, stream);
     let mut refused = reserve_whole_body(gateway, ctx, &mut client, length).await.err();
     loop {
         let read = match refused.take() {
             Some(why) => UpstreamRead::Failed(why),
-            None => checkpoints.with_checkpoints(gateway, ctx, vendor.read_chunk()).await,
+            None => watch.await_read(gateway, ctx, vendor.read_chunk()).await,
         };
         let (read, is_late) = limit_time(gateway, &client, deadline, read, vendor.read_bytes);
         let begins = client.is_stream && client.head.is_some();
-        let out = collect_output(gateway, session, ctx, &mut vendor, read, begins).await?;
+        let out =
+            collect_output(gateway, session, ctx, &mut vendor, read, begins, &mut watch).await?;
         let out = reserve_memory(gateway, session, ctx, &mut client, out).await?;
         idempotency::record_body(ctx, &out.0);
         let progress = ctx.relaying().map(|r| r.relay.progress().clone());
@@ -221,6 +222,7 @@ async fn collect_output(
     vendor: &mut UpstreamResponse,
     read: UpstreamRead,
     begins: bool,
+    watch: &mut StreamWatch<'_>,
 ) -> Result<OutputChunks, ApiError> {
     let mut out = run_body_filter(gateway, session, ctx, read)?;
     let (before, mut chunks) = (buffered_bytes(ctx), 1_usize);
@@ -236,11 +238,17 @@ async fn collect_output(
             tokio::task::yield_now().await;
         }
     }
-    if is_open(ctx)
-        && let Some(why) = stream_holds::ensure_covered(gateway, ctx).await
-    {
+    if !is_open(ctx) {
+        return Ok(out);
+    }
+    if let Some(why) = stream_holds::ensure_covered(gateway, ctx).await {
         // Output that the hold does not cover is not passed on.
-        out = run_body_filter(gateway, session, ctx, UpstreamRead::Failed(why))?;
+        return run_body_filter(gateway, session, ctx, UpstreamRead::Failed(why));
+    }
+    if watch.ends_by_suspension(ctx) {
+        // What has come is charged, so it is passed on before the error event.
+        let ended = UpstreamRead::Failed(RelayError::AccountSuspended);
+        out.append(run_body_filter(gateway, session, ctx, ended)?);
     }
     Ok(out)
 }
@@ -340,41 +348,6 @@ async fn write_final(
 
 fn is_open(ctx: &mut RequestContext) -> bool {
     ctx.relaying().is_some_and(|r| *r.relay.progress() == RelayProgress::Open)
-}
-
-/// A timer for checkpoints: the ledger records what a stream has cost so far.
-struct CheckpointTimer(Option<std::pin::Pin<Box<Sleep>>>);
-
-impl CheckpointTimer {
-    /// Creates a timer that fires only for a stream: of another response the client has nothing
-    /// before it ends.
-    fn for_stream(stream: bool) -> CheckpointTimer {
-        CheckpointTimer(stream.then(|| Box::pin(sleep(CHECKPOINT_INTERVAL))))
-    }
-
-    /// Waits for a read, and writes checkpoints meanwhile.
-    async fn with_checkpoints(
-        &mut self,
-        gateway: &Gateway,
-        ctx: &mut RequestContext,
-        reading: impl Future<Output = UpstreamRead>,
-    ) -> UpstreamRead {
-        let began = Instant::now();
-        let mut reading = std::pin::pin!(reading);
-        let read = loop {
-            let Some(due) = &mut self.0 else { break reading.await };
-            tokio::select! {
-                biased;
-                () = due.as_mut() => {
-                    stream_holds::write_checkpoint(gateway, ctx);
-                    due.as_mut().reset(tokio::time::Instant::now() + CHECKPOINT_INTERVAL);
-                }
-                read = &mut reading => break read,
-            }
-        };
-        ctx.vendor_time += began.elapsed();
-        read
-    }
 }
 
 /// Passes a read through the body phase, and returns the output for the client.

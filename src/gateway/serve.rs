@@ -12,6 +12,7 @@ use super::context::RequestContext;
 use super::idempotency::ClaimOutcome;
 use super::idempotency::source::IdempotencySource;
 use super::local_response::LocalResponse;
+use super::rate_notes;
 use super::request::{admission, auth, body_reader, client_address, models, router, scope_check};
 use super::state::Gateway;
 use super::upstream::attempts;
@@ -20,6 +21,7 @@ use super::{idempotency, settlement, videos};
 use crate::dialect::Endpoint;
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::gateway::request::rates::{CallerPlans, ModelAccess};
 use crate::gateway::request::router::ApiOperation;
 use crate::gateway::response::writer::{abort_response, drain_request, send_response};
 
@@ -46,6 +48,7 @@ pub(super) async fn handle_request(
     session.set_write_timeout(Some(gateway.timeouts.client_write));
     if let Err(refusal) = gateway.serve(session, ctx).await {
         ctx.leave_pool();
+        rate_notes::note_refusal(gateway, ctx, &refusal);
         settlement::void_open_hold(gateway, ctx);
         idempotency::record_refusal(gateway, ctx, &refusal);
         idempotency::finish_claim(gateway, ctx, false).await;
@@ -88,12 +91,14 @@ impl Gateway {
         if let ApiOperation::Video(VideoAction::File { id, token }) = &target {
             return Box::pin(videos::send_file(self, session, ctx, id, token)).await;
         }
-        let caller = auth::authenticate(self, session, ctx.error_format, target.is_free()).await?;
+        let (format, is_free, now) = (ctx.error_format, target.is_free(), ctx.arrived_ms / 1_000);
+        ctx.suspensions_seen = self.suspended.changes();
+        let caller = auth::authenticate(self, session, format, is_free, now).await?;
         ctx.access_log.account = Some(caller.key.account.clone());
         ctx.access_log.key = Some(caller.key.clone());
-        let now = ctx.arrived_ms / 1_000;
         scope_check::check_request(&caller, target.scope_names(), ctx.client_address, now)?;
         self.count_for_account(ctx, &caller.tenant)?;
+        self.count_listing(ctx, &caller, &target)?;
         match target {
             ApiOperation::Endpoint(endpoint) => {
                 let mut body = self.read_body(session, ctx, &caller, endpoint).await?;
@@ -103,6 +108,7 @@ impl Gateway {
                 // Boxed: otherwise the future of a relayed response would reserve space for this
                 // step until its end.
                 Box::pin(admission::admit_call(self, ctx, caller, body, endpoint)).await?;
+                rate_notes::note_rates(self, ctx);
                 idempotency::await_claim(self, ctx).await;
                 attempts::try_routes(self, session, ctx).await
             }
@@ -117,9 +123,12 @@ impl Gateway {
                 Ok(())
             }
             ApiOperation::Models(wanted) => {
-                let (listing, scope) = (&self.model_listing, caller.restrictions());
-                let body =
-                    listing.response_body(&self.catalogue.load_full(), &wanted, scope, now)?;
+                let body = {
+                    let catalogue = self.catalogue.load_full();
+                    let plans = CallerPlans::find(&catalogue.plans, &caller.key)?;
+                    let access = ModelAccess { scope: caller.restrictions(), plans: &plans };
+                    self.model_listing.response_body(&catalogue, &wanted, &access, now)?
+                };
                 send_response(session, ctx, LocalResponse::ok(body)).await;
                 Ok(())
             }
@@ -127,6 +136,7 @@ impl Gateway {
                 let body = {
                     let catalogue = self.catalogue.load();
                     scope_check::check_name(&caller, &catalogue, &id)?;
+                    CallerPlans::check_name(&catalogue, &caller.key, &id)?;
                     models::model_json(&catalogue, &id, now)?
                 };
                 send_response(session, ctx, LocalResponse::ok(body)).await;
@@ -151,6 +161,7 @@ impl Gateway {
         }
         idempotency::await_claim(self, ctx).await;
         let reply = videos::create::create_job(self, session, ctx, caller, body).await?;
+        rate_notes::note_rates(self, ctx);
         idempotency::store_local_reply(self, ctx, &reply).await;
         Ok(Some(reply))
     }
@@ -175,7 +186,7 @@ impl Gateway {
         Ok(Box::pin(claiming).await? == ClaimOutcome::Answered)
     }
 
-    /// Reads the body of a call, whose model the key must be for.
+    /// Reads the body of a call, whose model the key and its plans must be for.
     async fn read_body(
         &self,
         session: &mut Session,
@@ -187,9 +198,33 @@ impl Gateway {
         let body = body_reader::read_body(self, session, caller, endpoint).await;
         ctx.client_time += began.elapsed();
         let body = body?;
-        // Before an earlier reply is sent again, which may be one to another key.
-        scope_check::check_name(caller, &self.catalogue.load(), &body.parsed.model)?;
+        scope_check::check_suspension(&self.suspended, &caller.key.account, ctx.suspensions_seen)?;
+        {
+            // Before an earlier reply is sent again, which may be one to another key.
+            let (catalogue, name) = (self.catalogue.load(), &body.parsed.model);
+            scope_check::check_name(caller, &catalogue, name)?;
+            CallerPlans::check_name(&catalogue, &caller.key, name)?;
+        }
+        if endpoint.is_free() {
+            let model = Some(body.parsed.model.as_str());
+            rate_notes::count_free_request(self, ctx, &caller.key, model)?;
+        }
         Ok(body)
+    }
+
+    /// Counts a request for the listing of models, which costs nothing and is for none of them.
+    fn count_listing(
+        &self,
+        ctx: &mut RequestContext,
+        caller: &AuthenticatedCaller,
+        target: &ApiOperation,
+    ) -> Result<(), ApiError> {
+        match target {
+            ApiOperation::Models(_) | ApiOperation::Model(_) => {
+                rate_notes::count_free_request(self, ctx, &caller.key, None)
+            }
+            ApiOperation::Endpoint(_) | ApiOperation::Video(_) => Ok(()),
+        }
     }
 }
 

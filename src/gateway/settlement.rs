@@ -28,6 +28,7 @@ pub(crate) mod quote;
 pub(crate) mod repeated_reads;
 pub(crate) mod stream_budget;
 pub(crate) mod stream_holds;
+pub(crate) mod token_estimate;
 pub(crate) mod usage_bounds;
 
 /// Settles or voids the hold of a call whose response has ended, and records the charge.
@@ -73,7 +74,7 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
     let store = gateway.store_name;
     poll_then_spawn(async move {
         let _settling = settling;
-        let charge = Charge { amount: charge, line };
+        let charge = Charge::new(charge, line, usage);
         // Without a deadline, the settlement is retried until it succeeds.
         let _ = settlement::end_hold(&ledger, hold, Some(&charge), None, store).await;
     });
@@ -155,6 +156,7 @@ pub(super) fn journal_line<'a>(
         price_version: Cow::from(&*pricing.price_version),
         vendor_request_id: relaying.vendor_request_id.as_deref().map(Cow::Borrowed),
         retry_digest: retry_digest.map(Cow::Owned),
+        over_budget_nano: None,
     }
 }
 
@@ -268,4 +270,4 @@ fn micros(time: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod test_calls;
+pub(crate) mod test_calls;

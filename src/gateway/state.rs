@@ -20,11 +20,14 @@ use crate::gateway::budgets::overload::OverloadMonitor;
 use crate::gateway::budgets::slow_bodies::SlowBodies;
 use crate::gateway::budgets::tenants::{TenantBudget, TenantTable};
 use crate::gateway::budgets::uploads::{UploadBudget, upload_budget};
+use crate::gateway::key_uses::KeyUses;
 use crate::gateway::request::client_address::TrustedProxies;
 use crate::gateway::request::cors::CorsOrigins;
+use crate::gateway::request::free_rates::FreeRates;
 use crate::gateway::request::key_cache::ApiKeyCache;
 use crate::gateway::request::models::ModelListing;
 use crate::gateway::settlement::output_estimates::OutputEstimates;
+use crate::gateway::suspended_accounts::SuspendedAccounts;
 use crate::gateway::upstream::pool::UpstreamPool;
 use crate::gateway::upstream::routes::RouteTable;
 use crate::idempotency::{FirstAttempts, Fleet, ReplyStore};
@@ -89,6 +92,10 @@ pub(crate) struct Gateway {
     pub cors_origins: CorsOrigins,
     /// Cache of API keys that were looked up.
     pub key_cache: Arc<ApiKeyCache>,
+    /// When keys were last used, as far as the ledger does not know it yet.
+    pub key_uses: Arc<KeyUses>,
+    /// The accounts that are suspended.
+    pub suspended: Arc<SuspendedAccounts>,
     /// The accounts and addresses that use any of the budgets.
     pub tenants: Arc<TenantTable>,
     /// Only one call at a time has its tokens counted, so that counting takes one core at most.
@@ -97,6 +104,8 @@ pub(crate) struct Gateway {
     pub refused_attempts: RefusedAttempts,
     /// What the calls of each account took lately, by model.
     pub output_estimates: OutputEstimates,
+    /// The rate limits of requests that cost nothing.
+    pub free_rates: FreeRates,
 }
 
 /// The parts from which a [`Gateway`] is made.
@@ -153,10 +162,13 @@ impl Gateway {
             trusted_proxies: parts.trusted_proxies,
             cors_origins: parts.cors_origins,
             key_cache: Arc::new(ApiKeyCache::new(&tenants)),
+            key_uses: Arc::default(),
+            suspended: Arc::default(),
             tenants,
             count_turn: Arc::new(Semaphore::new(1)),
             refused_attempts: RefusedAttempts::default(),
             output_estimates: OutputEstimates::default(),
+            free_rates: FreeRates::default(),
         }
     }
 }

@@ -54,6 +54,7 @@ mod copy;
 mod parts;
 mod retry;
 mod settle;
+mod suspension;
 
 pub(crate) use parts::{JobWorker, WorkerCapacity};
 
@@ -156,7 +157,7 @@ impl JobWorker {
     async fn run_step(&self, claim: &mut JobClaim) -> anyhow::Result<NextStep> {
         match claim.next_step(&self.schedule, unix_ms()) {
             JobStep::Decide(outcome) => self.save_outcome(claim, outcome).await,
-            JobStep::Submit => self.submit(claim).await,
+            JobStep::Submit => self.submit_unless_suspended(claim).await,
             JobStep::Poll(running) => self.poll(claim, &running).await,
             JobStep::Settle(outcome) => self.settle(claim, &outcome).await,
             JobStep::DeleteFile(left) => {

@@ -8,6 +8,7 @@ use super::budget::BudgetUse;
 use super::journal::JournalEntry;
 use super::operation::{Operation, Outcome};
 use super::prepaid::operations::{self, AppliedOperation};
+use super::prepaid::rate::{RateBucket, RateId};
 use super::prepaid::records::{
     AccountChanges, AccountHead, BudgetLimits, DirectHold, KeyBudgets, PrepaidAccount,
 };
@@ -28,6 +29,7 @@ pub struct InMemoryAccount {
     budgets: BudgetLimits,
     keys: BTreeMap<KeyId, KeyBudgets>,
     windows: BTreeMap<WindowId, WindowUse>,
+    rates: BTreeMap<RateId, RateBucket>,
 }
 
 impl InMemoryAccount {
@@ -100,11 +102,13 @@ impl InMemoryAccount {
             head,
             keys: std::mem::take(&mut self.keys),
             windows: std::mem::take(&mut self.windows),
+            rates: std::mem::take(&mut self.rates),
             holds: std::mem::take(&mut self.holds),
             ..PrepaidAccount::default()
         };
         let result = function(&account);
-        (self.keys, self.windows, self.holds) = (account.keys, account.windows, account.holds);
+        (self.keys, self.windows) = (account.keys, account.windows);
+        (self.rates, self.holds) = (account.rates, account.holds);
         result
     }
 
@@ -114,6 +118,7 @@ impl InMemoryAccount {
         }
         self.keys.extend(changes.keys);
         self.windows.extend(changes.windows);
+        self.rates.extend(changes.rates);
         self.holds.extend(changes.holds);
         for record in changes.lines {
             let (seq, amount) = (record.seq, record.amount);
@@ -136,7 +141,14 @@ mod tests {
         account.apply(&Operation::Credit { tx: "t".to_owned(), amount: nano(9) }, 0);
         let id = "h".to_owned();
         account.apply(
-            &Operation::Hold { id, wanted: nano(5), least: nano(5), lease_ms, key: None },
+            &Operation::Hold {
+                id,
+                wanted: nano(5),
+                least: nano(5),
+                lease_ms,
+                key: None,
+                rates: Vec::new(),
+            },
             100,
         );
         account

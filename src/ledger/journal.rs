@@ -64,6 +64,10 @@ pub(crate) struct JournalLine<'a> {
     /// retry finds by it that the call was charged, even if its reply is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_digest: Option<Cow<'a, str>>,
+    /// How far the part of the charge above its hold is above a budget, in nano-USD. The store adds
+    /// it when it posts the charge; no gateway writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_budget_nano: Option<i64>,
 }
 
 /// The memory that most lines need, in bytes.
@@ -94,6 +98,9 @@ impl JournalLine<'_> {
         push_string(&mut json, r#","price_version":"#, &self.price_version);
         push_optional(&mut json, r#","vendor_request_id":"#, self.vendor_request_id.as_deref());
         push_optional(&mut json, r#","retry_digest":"#, self.retry_digest.as_deref());
+        if let Some(over) = self.over_budget_nano {
+            push_number(&mut json, r#","over_budget_nano":"#, over);
+        }
         json.push('}');
         json
     }
@@ -188,6 +195,7 @@ mod tests {
                 price_version: text(6),
                 vendor_request_id: optional(1),
                 retry_digest: optional(2),
+                over_budget_nano: numbers.1.map(|_| numbers.0),
             }
         })
     }

@@ -4,6 +4,7 @@
 use sha2::{Digest, Sha256};
 
 use super::account_name::AccountName;
+use super::account_settings::AccountSettings;
 use super::key_scope::KeyScope;
 use super::prepaid::window::KeyId;
 use crate::hex::{from_hex, to_hex};
@@ -68,6 +69,27 @@ pub struct KeyRecord {
     pub revoked_at: Option<i64>,
     /// What the key is called, and what it may be used for.
     pub scope: KeyScope,
+    /// When the key was last used, in unix seconds, as a gateway has told it; `None` if it was not.
+    pub last_used_at: Option<i64>,
+    /// What an operator has set of the account. Stores fill it in; it is not written with the key.
+    pub account_settings: AccountSettings,
+}
+
+impl KeyRecord {
+    /// Makes the record of a new key. A key that replaces another one has its id.
+    #[must_use]
+    pub fn new(key: &ApiKey, account: AccountName, created_at: i64, scope: KeyScope) -> KeyRecord {
+        KeyRecord {
+            id: scope.id.unwrap_or_else(|| key.hash().key_id()),
+            account,
+            prefix: key.prefix().to_owned(),
+            created_at,
+            revoked_at: None,
+            scope,
+            last_used_at: None,
+            account_settings: AccountSettings::default(),
+        }
+    }
 }
 
 /// A new API key, which is shown once.

@@ -7,6 +7,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::account_settings::PlanName;
+use super::prepaid::window::KeyId;
+
 /// The most characters of a name.
 const NAME_CHARS_MAX: usize = 64;
 /// The most tags of a key.
@@ -54,6 +57,12 @@ pub struct KeyScope {
     /// Whether the key is refused until it is enabled again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
+    /// The plan of the key, beside the one of its account; `None` if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanName>,
+    /// The id that the key has from the one that it replaced; `None` if it replaced none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<KeyId>,
 }
 
 /// What is wrong with a scope. The text says what would be right.
@@ -72,7 +81,7 @@ impl KeyScope {
     /// Whether the key may use the model with this id.
     #[must_use]
     pub fn allows_model(&self, id: &str) -> bool {
-        self.models.is_empty() || self.models.iter().any(|pattern| matches(pattern, id))
+        self.models.is_empty() || self.models.iter().any(|pattern| matches_pattern(pattern, id))
     }
 
     /// Whether the key may use an endpoint that is listed under one of these names.
@@ -188,7 +197,8 @@ fn check_text(what: &str, text: &str, chars_max: usize) -> Result<(), ScopeFault
 }
 
 /// Whether a pattern matches the whole of a text. `*` stands for any text, also for none.
-fn matches(pattern: &str, text: &str) -> bool {
+#[must_use]
+pub fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
         return false;

@@ -56,7 +56,9 @@ impl LeaseEntry {
             return Vec::new();
         };
         let HoldRequest { wanted, least, key, .. } = origin;
-        let hold = Operation::Hold { id: self.id.clone(), wanted, least, lease_ms, key };
+        // What the call took of rate limits is lost with the buckets.
+        let (id, rates) = (self.id.clone(), Vec::new());
+        let hold = Operation::Hold { id, wanted, least, lease_ms, key, rates };
         vec![hold, Operation::Extend { id: self.id.clone(), wanted: held }]
     }
 }
@@ -192,6 +194,7 @@ mod tests {
                     least: nano(1),
                     lease_ms: 5,
                     key: Some(KeyId(3)),
+                    rates: Vec::new(),
                 },
                 Operation::Extend { id: "h".to_owned(), wanted: nano(7) },
             ]

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::prepaid::rate::{RateAsk, RateId, RateReading};
 use super::prepaid::window::{KeyId, WindowId};
 use crate::money::Money;
 
@@ -28,6 +29,8 @@ pub enum Operation {
         lease_ms: u64,
         /// The key of the call, in whose budgets it counts.
         key: Option<KeyId>,
+        /// What the call takes of rate limits, each named once.
+        rates: Vec<RateAsk>,
     },
     /// Raises an open hold to `wanted` in total, as far as the available balance allows. It never
     /// lowers the hold.
@@ -64,6 +67,9 @@ pub enum Operation {
         /// The request of the hold. With it, a store that lost the hold can settle it all the same;
         /// without it, settling an unknown hold fails.
         origin: Option<HoldRequest>,
+        /// The tokens that the call has used, as rate limits count them; `None` if that is not
+        /// known. Then what the hold has taken stands.
+        tokens: Option<i64>,
     },
     /// Ends a hold without a charge. If the hold is unknown, a tombstone is left.
     Void {
@@ -124,6 +130,22 @@ pub enum Outcome {
     Conflict,
     /// This amount is held now.
     Held(Money),
+    /// This amount is held now, and the call is within its rate limits.
+    HeldWithinRates {
+        /// The amount.
+        held: Money,
+        /// What each rate limit that was asked for has left.
+        rates: Vec<RateReading>,
+    },
+    /// A rate limit does not allow the call now.
+    RateLimited {
+        /// The limit; of several, the one that lets the call pass last.
+        id: RateId,
+        /// When to try again, in ms from now; `None` if that is not known.
+        retry_after_ms: Option<i64>,
+        /// What each rate limit that was asked for has left.
+        rates: Vec<RateReading>,
+    },
     /// This amount is held now. What is missing is lent to gateways, and was called back: the
     /// caller asks again in a moment.
     HeldInPart(Money),
@@ -188,11 +210,12 @@ mod tests {
                 least: amount,
                 lease_ms: 1,
                 key: None,
+                rates: Vec::new(),
             },
             Operation::Extend { id: id.clone(), wanted: amount },
             Operation::Renew { id: id.clone(), lease_ms: 1 },
             Operation::Checkpoint { id: id.clone(), charge: amount, line: line.clone() },
-            Operation::Settle { id: id.clone(), charge: amount, line, origin: None },
+            Operation::Settle { id: id.clone(), charge: amount, line, origin: None, tokens: None },
             Operation::Void { id },
         ] {
             assert_eq!(op.hold_id(), Some("h"), "{op:?}");

@@ -19,8 +19,9 @@ use crate::ledger::account::Balances;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalExtension, NumberedEnd};
 use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyId, KeyRecord, KeyScope, Ledger,
-    Operation, Outcome, Receipt, SweepReport, Unavailable, WindowKind,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyId, KeyRecord,
+    KeyScope, Ledger, Operation, Outcome, RateAsk, RateReading, Receipt, SweepReport, Unavailable,
+    WindowKind,
 };
 use crate::money::{Money, MoneyError};
 
@@ -90,8 +91,8 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
                 local.checkpoint(id, *charge, line);
                 LocalStep::Done(Outcome::Done)
             }
-            Operation::Settle { id, charge, line, .. } => {
-                let ended = local.end(id, *charge, line, &[]);
+            Operation::Settle { id, charge, line, tokens, .. } => {
+                let ended = local.end(id, *charge, line, *tokens);
                 failpoint!("end_in_memory");
                 let posted = Outcome::Posted { amount: *charge, written_off: Money::ZERO };
                 self.log_end(busy, local, ended, posted)
@@ -203,9 +204,10 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         id: &str,
         key: Option<KeyId>,
         amount: Money,
-    ) -> bool {
+        rates: &[RateAsk],
+    ) -> Option<Vec<RateReading>> {
         let may_hold = self.outbox.log.is_writable() && self.outbox.store.may_hold();
-        may_hold && self.book.hold(account, id, key, amount)
+        may_hold.then(|| self.book.hold(account, id, key, amount, rates)).flatten()
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
@@ -280,6 +282,29 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
 
     async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
         self.outbox.list_budgets(account).await
+    }
+
+    async fn set_account_settings(
+        &self,
+        account: &AccountName,
+        settings: AccountSettings,
+    ) -> Result<bool, Unavailable> {
+        self.outbox.set_account_settings(account, settings).await
+    }
+
+    async fn account_settings(
+        &self,
+        account: &AccountName,
+    ) -> Result<Option<AccountSettings>, Unavailable> {
+        self.outbox.account_settings(account).await
+    }
+
+    async fn list_suspended(&self) -> Result<Vec<AccountName>, Unavailable> {
+        self.outbox.list_suspended().await
+    }
+
+    async fn note_key_uses(&self, uses: Vec<(KeyHash, i64)>) -> Result<(), Unavailable> {
+        self.outbox.note_key_uses(uses).await
     }
 
     async fn accepts_holds(&self) -> Result<(), Unavailable> {

@@ -27,8 +27,8 @@ use crate::hex::to_hex;
 use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, KeyScope, Ledger,
-    Operation, Outcome, Receipt, SweepReport, Unavailable, WindowKind,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
+    KeyScope, Ledger, Operation, Outcome, Receipt, SweepReport, Unavailable, WindowKind,
 };
 use crate::metrics::METRICS;
 use crate::money::Money;
@@ -428,6 +428,29 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
 
     async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
         self.store.list_budgets(account).await
+    }
+
+    async fn set_account_settings(
+        &self,
+        account: &AccountName,
+        settings: AccountSettings,
+    ) -> Result<bool, Unavailable> {
+        self.store.set_account_settings(account, settings).await
+    }
+
+    async fn account_settings(
+        &self,
+        account: &AccountName,
+    ) -> Result<Option<AccountSettings>, Unavailable> {
+        self.store.account_settings(account).await
+    }
+
+    async fn list_suspended(&self) -> Result<Vec<AccountName>, Unavailable> {
+        self.store.list_suspended().await
+    }
+
+    async fn note_key_uses(&self, uses: Vec<(KeyHash, i64)>) -> Result<(), Unavailable> {
+        self.store.note_key_uses(uses).await
     }
 
     async fn accepts_holds(&self) -> Result<(), Unavailable> {

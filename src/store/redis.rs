@@ -12,11 +12,12 @@ use redis::Value;
 
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, KeyScope, Ledger,
-    Operation, Outcome, Receipt, SweepReport, Unavailable, WindowKind,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
+    KeyScope, Ledger, Operation, Outcome, Receipt, SweepReport, Unavailable, WindowKind,
 };
 use crate::money::Money;
 
+mod account_settings;
 mod allotments;
 mod aof_tail;
 mod budgets;
@@ -31,9 +32,11 @@ mod idempotency;
 mod jobs;
 mod kept_bytes;
 mod kept_counts;
+mod key_records;
 mod keys;
 mod kv_cache;
 mod operations;
+mod rate_texts;
 mod repair_cursor;
 mod run_fencing;
 mod run_gate;
@@ -42,6 +45,7 @@ mod sentinel;
 mod server;
 mod shared_store;
 mod store_id;
+mod stored_settings;
 mod sweep;
 mod topology;
 
@@ -170,24 +174,24 @@ impl Ledger for RedisStore {
 
     async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {
         let hash = hash.hex();
-        let found = keys::find(self.connection().await?, &hash).await?;
+        let found = key_records::find(self.connection().await?, &hash).await?;
         if found.is_none() {
-            let [plain, restricted] = keys::record_keys(&hash);
+            let [plain, restricted] = key_records::record_keys(&hash);
             try_join(self.confirm_absence(&plain), self.confirm_absence(&restricted)).await?;
         }
         Ok(found)
     }
 
     async fn find_key_by_prefix(&self, prefix: &str) -> Result<Option<KeyRecord>, Unavailable> {
-        keys::find_by_prefix(self.connection().await?, prefix).await
+        key_records::find_by_prefix_or_id(self.connection().await?, prefix).await
     }
 
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
-        keys::list(self.connection().await?, account).await
+        key_records::list(self.connection().await?, account).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
-        keys::revoke(self.connection().await?, prefix, at).await
+        key_records::revoke(self.connection().await?, prefix, at).await
     }
 
     async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable> {
@@ -195,7 +199,7 @@ impl Ledger for RedisStore {
     }
 
     async fn key_revision(&self) -> Result<u64, Unavailable> {
-        keys::revision(self.connection().await?).await
+        key_records::revision(self.connection().await?).await
     }
 
     async fn set_budget(
@@ -210,6 +214,29 @@ impl Ledger for RedisStore {
 
     async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
         self.read_budgets(account).await
+    }
+
+    async fn set_account_settings(
+        &self,
+        account: &AccountName,
+        settings: AccountSettings,
+    ) -> Result<bool, Unavailable> {
+        self.write_settings(account, &settings).await
+    }
+
+    async fn account_settings(
+        &self,
+        account: &AccountName,
+    ) -> Result<Option<AccountSettings>, Unavailable> {
+        self.read_settings(account).await
+    }
+
+    async fn list_suspended(&self) -> Result<Vec<AccountName>, Unavailable> {
+        self.read_suspended().await
+    }
+
+    async fn note_key_uses(&self, uses: Vec<(KeyHash, i64)>) -> Result<(), Unavailable> {
+        self.write_key_uses(&uses).await
     }
 
     async fn accepts_holds(&self) -> Result<(), Unavailable> {

@@ -12,11 +12,12 @@ use crate::ledger::prepaid::answer::LedgerAnswer;
 use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::prepaid::update::AllotmentUpdate;
 use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord, KeyScope, Ledger,
-    Operation, Receipt, SweepReport, Unavailable, WindowKind,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
+    KeyScope, Ledger, Operation, Receipt, SweepReport, Unavailable, WindowKind,
 };
 use crate::money::Money;
 
+mod account_settings;
 mod accounts;
 mod allotment_rows;
 mod allotments;
@@ -37,6 +38,8 @@ mod kv_cache;
 mod lending;
 mod payments;
 mod queue;
+mod rate_rows;
+mod rates;
 mod reader;
 mod schema;
 mod snapshot;
@@ -153,6 +156,7 @@ impl Ledger for SqliteStore {
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
         let swept = self.scheduler.run(Priority::NowDurable, holds::expire_due).await?;
         self.scheduler.run(Priority::Now, budgets::reconcile_holds).await?;
+        self.scheduler.run(Priority::Now, rates::reconcile).await?;
         // The steps are small, so that no call waits long for the writer.
         for _ in 0..HOLD_PURGE_STEPS_MAX {
             if self.scheduler.run(Priority::Now, |txn| hold_rows::purge_ended(txn.conn)).await? == 0
@@ -163,6 +167,11 @@ impl Ledger for SqliteStore {
         for _ in 0..HOLD_PURGE_STEPS_MAX {
             let purging = |txn: &mut WriteTxn<'_>| allotment_rows::purge_ended(txn.conn);
             if self.scheduler.run(Priority::Now, purging).await? == 0 {
+                break;
+            }
+        }
+        for _ in 0..HOLD_PURGE_STEPS_MAX {
+            if self.scheduler.run(Priority::Now, rates::purge_unused).await? == 0 {
                 break;
             }
         }
@@ -249,6 +258,34 @@ impl Ledger for SqliteStore {
     async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
         let account = account.clone();
         self.scheduler.run(Priority::Now, move |txn| budgets::list(txn, &account)).await
+    }
+
+    async fn set_account_settings(
+        &self,
+        account: &AccountName,
+        settings: AccountSettings,
+    ) -> Result<bool, Unavailable> {
+        let account = account.clone();
+        let setting = move |txn: &mut WriteTxn<'_>| account_settings::set(txn, &account, &settings);
+        self.scheduler.run(Priority::NowDurable, setting).await?
+    }
+
+    async fn account_settings(
+        &self,
+        account: &AccountName,
+    ) -> Result<Option<AccountSettings>, Unavailable> {
+        let account = account.clone();
+        let finding = move |txn: &mut WriteTxn<'_>| account_settings::find(txn, &account);
+        self.scheduler.run(Priority::Now, finding).await?
+    }
+
+    async fn list_suspended(&self) -> Result<Vec<AccountName>, Unavailable> {
+        self.scheduler.run(Priority::Now, |txn| account_settings::list_suspended(txn.conn)).await
+    }
+
+    async fn note_key_uses(&self, uses: Vec<(KeyHash, i64)>) -> Result<(), Unavailable> {
+        let noting = move |txn: &mut WriteTxn<'_>| account_settings::note_uses(txn.conn, &uses);
+        self.scheduler.run(Priority::Now, noting).await
     }
 
     async fn ping(&self) -> Result<(), Unavailable> {

@@ -99,3 +99,39 @@ async fn a_key_was_told_by_a_call_that_had_begun_before_it_was_replaced() {
     assert!(told.contains("no such thing as"), "{told}");
     assert!(!told.contains("vk-"), "{told}");
 }
+
+#[tokio::test]
+async fn a_plan_holds_as_soon_as_it_is_saved_and_broken_ones_change_nothing() {
+    let world = World::start(Store::Sqlite).own_rules();
+    let world = world.vendor("vendor_b", &["prompt=1;completion=1"]).run().await;
+    let file = world.path("rules/plans.toml");
+    let save = |text: &str| {
+        std::fs::write(&file, text).expect("plans");
+        world.gateway.signal("HUP");
+    };
+    let call = async || world.chat(chat_of("lmb-5.5")).await;
+    assert_eq!(call().await.status, 200);
+
+    save("[plan.default]\nrequests_per_minute = 2\n");
+    world.logged(&["rules reloaded", "plans=1"]).await;
+    assert_eq!([call().await.status, call().await.status], [200, 200]);
+    let limited = (429, "rate_limit_exceeded".to_owned());
+    assert_eq!(call().await.refusal(), limited);
+
+    save("[plan.default]\nrequests_per_minute = \"many\"\n");
+    let fault = "plans.toml:2: 'requests_per_minute' must be a whole number";
+    world.logged(&["rules not reloaded", fault]).await;
+    assert_eq!(call().await.refusal(), limited, "the plan before it stays");
+
+    std::fs::remove_file(&file).expect("no file");
+    world.gateway.signal("HUP");
+    world.logged(&["rules not reloaded", "plans.toml: its 1 plans would be gone"]).await;
+    assert_eq!(call().await.refusal(), limited, "a file that is gone takes no limit away");
+
+    save("[plan.default]\nrequests_per_minute = 1000\n[plan.other]\ncalls = 1\n");
+    world.logged(&["rules reloaded", "plans=2"]).await;
+    assert_eq!(call().await.status, 200);
+    let charges = world.settled(4).await;
+    let is_same = |version: &str| charges.iter().all(|charge| charge.price_version == version);
+    assert!(is_same(&charges[0].price_version), "plans are no prices");
+}

@@ -39,6 +39,7 @@ const LIFE_MS: i64 = 30_000;
 async fn live(store: &dyn LendingStore, account: AccountName, life: Life) {
     wait_for_room_in_the_hour(LIFE_MS).await;
     let mut pair = Pair::new(store, account, life.factor).await;
+    pair.burst = life.burst;
     for (at, event) in life.events {
         pair.happen(at, event.clone()).await;
         pair.compare(&event).await;
@@ -92,5 +93,5 @@ fn the_checkpoint_of_a_voided_call_was_charged_when_its_gateway_was_retired(
         Event::VoidElsewhere { which: 0 },
         Event::Kill,
     ];
-    live(Life { factor: 1, events: events.map(|event| (0, event)).into() });
+    live(Life { factor: 1, burst: 0, events: events.map(|event| (0, event)).into() });
 }

@@ -56,7 +56,15 @@ impl BudgetedFile {
     async fn hold(&self, id: &str, amount: i64) -> Outcome {
         let (id, amount) = (id.to_owned(), nano(amount));
         let (least, key) = (amount, Some(KEY));
-        self.submit(Operation::Hold { id, wanted: amount, least, lease_ms: LONG_MS, key }).await
+        self.submit(Operation::Hold {
+            id,
+            wanted: amount,
+            least,
+            lease_ms: LONG_MS,
+            key,
+            rates: Vec::new(),
+        })
+        .await
     }
 
     /// What is spent, held and lent of the key's budget.

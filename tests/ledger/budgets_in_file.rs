@@ -33,7 +33,14 @@ fn beside(folder: &Path) -> Connection {
 
 fn hold(id: &str, amount: i64, lease_ms: u64) -> Operation {
     let (id, amount) = (id.to_owned(), nano(amount));
-    Operation::Hold { id, wanted: amount, least: amount, lease_ms, key: Some(KEY) }
+    Operation::Hold {
+        id,
+        wanted: amount,
+        least: amount,
+        lease_ms,
+        key: Some(KEY),
+        rates: Vec::new(),
+    }
 }
 
 /// An account with credit of 1,000 and a budget of 100 a day, and one of 80 in all for its key.
@@ -196,14 +203,7 @@ async fn a_version_without_scopes_finds_no_key_that_has_one() {
 }
 
 fn record(key: &ApiKey, account: &AccountName) -> KeyRecord {
-    KeyRecord {
-        id: key.hash().key_id(),
-        account: account.clone(),
-        prefix: key.prefix().to_owned(),
-        created_at: 5,
-        revoked_at: None,
-        scope: KeyScope::default(),
-    }
+    KeyRecord::new(key, account.clone(), 5, KeyScope::default())
 }
 
 #[tokio::test]

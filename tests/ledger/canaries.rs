@@ -230,7 +230,8 @@ impl Canary {
     fn settle_lost(&mut self, op: &Operation, origin: HoldRequest, now: i64) -> Option<Outcome> {
         let Operation::Settle { id, charge, line, .. } = op else { return None };
         let HoldRequest { wanted, least, key, .. } = origin;
-        let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms: 0, key };
+        let again =
+            Operation::Hold { id: id.clone(), wanted, least, lease_ms: 0, key, rates: Vec::new() };
         let known = self.foreseen(&again, now);
         if self.is(F::LostHoldOutranksTheTombstone) && known == Outcome::Tombstoned {
             self.charge(*charge, line);

@@ -31,9 +31,9 @@ async fn charged(ledger: &dyn Ledger, account: &AccountName) {
     assert_eq!(ledger.open_account(account).await, Ok(true));
     let credit = Operation::Credit { tx: "t".to_owned(), amount: nano(100) };
     assert_eq!(ledger.submit(account, credit).await, Ok(Outcome::Done));
-    let hold = ledger::place_hold(ledger, account, "a", request(60, 60), LONG_MS).await;
+    let hold = ledger::place_hold(ledger, account, "a", request(60, 60), &[], LONG_MS).await;
     let hold = hold.expect("a hold");
-    let answer = hold.settle(ledger, nano(55), "\"a\"").await.expect("an answer");
+    let answer = hold.settle(ledger, nano(55), "\"a\"", None).await.expect("an answer");
     assert_eq!(answer, Outcome::Posted { amount: nano(55), written_off: Money::ZERO });
 }
 
@@ -68,7 +68,7 @@ async fn an_extension_and_the_charge_of_a_lost_hold_outlive_the_store_that_took_
     let (url, account) = (sqlite_url(folder.path()), name("lasting"));
     let first = open(&url).await;
     charged(&*first, &account).await;
-    let hold = ledger::place_hold(&*first, &account, "b", request(20, 20), LONG_MS).await;
+    let hold = ledger::place_hold(&*first, &account, "b", request(20, 20), &[], LONG_MS).await;
     let mut hold = hold.expect("a hold");
     assert_eq!(hold.extend(&*first, nano(30)).await, Ok(nano(30)));
     let origin = request(9, 9);
@@ -83,7 +83,7 @@ async fn an_extension_and_the_charge_of_a_lost_hold_outlive_the_store_that_took_
     assert_eq!(again.submit(&account, lost).await, Ok(Outcome::AlreadyPosted(nano(7))));
     assert_eq!(hold.extend(&*again, nano(30)).await, Ok(nano(30)));
     assert_eq!(
-        hold.settle(&*again, nano(25), "\"b\"").await.expect("an answer"),
+        hold.settle(&*again, nano(25), "\"b\"", None).await.expect("an answer"),
         Outcome::Posted { amount: nano(25), written_off: Money::ZERO }
     );
     let journal = journal_text(&again.read_journal(&account, 0, 9).await.expect("lines"));
@@ -98,7 +98,7 @@ async fn a_hold_knows_what_it_holds_and_how_it_began() {
         let (ledger, account) = (open(&url).await, name("growing"));
         charged(&*ledger, &account).await;
         let origin = request(20, 10);
-        let hold = async || ledger::place_hold(&*ledger, &account, "b", origin, LONG_MS).await;
+        let hold = async || ledger::place_hold(&*ledger, &account, "b", origin, &[], LONG_MS).await;
         let mut first = hold().await.expect("a hold");
         assert_eq!((first.id(), first.held()), ("b", nano(20)));
         assert_eq!(first.origin(), origin);
@@ -113,7 +113,10 @@ async fn a_hold_knows_what_it_holds_and_how_it_began() {
         assert_eq!(first.void(&*ledger).await.expect("an answer"), Outcome::Voided);
         assert!(again.extend(&*ledger, nano(50)).await.is_err(), "it does not stand any more");
         assert_eq!(again.held(), nano(45));
-        assert_eq!(again.settle(&*ledger, nano(9), "{}").await.expect("told"), Outcome::Voided);
+        assert_eq!(
+            again.settle(&*ledger, nano(9), "{}", None).await.expect("told"),
+            Outcome::Voided
+        );
     }
 }
 
@@ -128,13 +131,14 @@ async fn a_hold_is_settled_where_nobody_knows_it() {
         charged(&*before, &account).await;
         charged(&*after, &account).await;
         let origin = request(20, 10);
-        let hold = async |id| ledger::place_hold(&*before, &account, id, origin, LONG_MS).await;
+        let hold =
+            async |id| ledger::place_hold(&*before, &account, id, origin, &[], LONG_MS).await;
         let (lost, voided) = (hold("b").await.expect("a hold"), hold("c").await.expect("a hold"));
-        let settled = lost.settle(&*after, nano(50), "\"b\"").await.expect("an answer");
+        let settled = lost.settle(&*after, nano(50), "\"b\"", None).await.expect("an answer");
         assert_eq!(settled, Outcome::Posted { amount: nano(50), written_off: nano(5) }, "{url}");
         assert_eq!(voided.void(&*after).await.expect("an answer"), Outcome::Voided);
         for id in ["b", "c"] {
-            let late = ledger::place_hold(&*after, &account, id, origin, LONG_MS).await;
+            let late = ledger::place_hold(&*after, &account, id, origin, &[], LONG_MS).await;
             assert_eq!(late.expect_err("it has ended"), HoldRefused::Conflict, "{url}");
         }
         let books = "credit 100 available 0 held 0 posted 105 lost 5";
@@ -177,9 +181,10 @@ async fn the_journal_is_read_in_pages() {
         ledger.open_account(&account).await.expect("open");
         for n in 0..5 {
             let id = format!("p{n}");
-            let hold = ledger::place_hold(&*ledger, &account, &id, request(0, 0), LONG_MS).await;
+            let hold =
+                ledger::place_hold(&*ledger, &account, &id, request(0, 0), &[], LONG_MS).await;
             let hold = hold.expect("held");
-            hold.settle(&*ledger, nano(n), "{}").await.expect("posted");
+            hold.settle(&*ledger, nano(n), "{}", None).await.expect("posted");
         }
         let page = async |after, limit| {
             let entries = ledger.read_journal(&account, after, limit).await.expect("a page");
@@ -199,7 +204,7 @@ async fn a_hold_is_refused_in_its_own_words() {
     let folder = tempfile::tempdir().expect("a folder");
     let (ledger, account) = (open(&sqlite_url(folder.path())).await, name("words"));
     let hold = async |id: &str, least| {
-        ledger::place_hold(&*ledger, &account, id, request(60, least), LONG_MS).await
+        ledger::place_hold(&*ledger, &account, id, request(60, least), &[], LONG_MS).await
     };
     assert_eq!(hold("a", 60).await.expect_err("no account"), HoldRefused::NoAccount);
     charged(&*ledger, &account).await;
@@ -211,14 +216,15 @@ async fn a_hold_is_refused_in_its_own_words() {
     // The same call again, whose first answer was lost, gets the same hold.
     let again = hold("c", 1).await.expect("the same hold");
     assert_eq!(again.void(&*ledger).await.expect("an answer"), Outcome::Voided);
-    assert_eq!(first.settle(&*ledger, nano(9), "{}").await.expect("an answer"), Outcome::Voided);
+    assert_eq!(
+        first.settle(&*ledger, nano(9), "{}", None).await.expect("an answer"),
+        Outcome::Voided
+    );
     assert_eq!(hold("c", 1).await.expect_err("it was voided"), HoldRefused::Conflict);
 }
 
 fn record(account: &AccountName, key: &ApiKey, created_at: i64) -> KeyRecord {
-    let prefix = key.prefix().to_owned();
-    let (id, account) = (key.hash().key_id(), account.clone());
-    KeyRecord { id, account, prefix, created_at, revoked_at: None, scope: KeyScope::default() }
+    KeyRecord::new(key, account.clone(), created_at, KeyScope::default())
 }
 
 async fn keys_live_and_die(ledger: Arc<dyn Ledger>) {
@@ -364,6 +370,7 @@ async fn sweeps_forgot_old_holds_of_all_accounts_and_no_others() {
             least: Money::ZERO,
             lease_ms: LONG_MS,
             key: None,
+            rates: Vec::new(),
         };
         assert_eq!(ledger.submit(&account, open).await, Ok(Outcome::Held(Money::ZERO)));
     }

@@ -39,7 +39,7 @@ fn line_of(id: &str) -> String {
 
 fn hold(id: &str, lease_ms: u64) -> Operation {
     let (id, wanted) = (id.to_owned(), nano(60));
-    Operation::Hold { id, wanted, least: wanted, lease_ms, key: None }
+    Operation::Hold { id, wanted, least: wanted, lease_ms, key: None, rates: Vec::new() }
 }
 
 fn checkpoint(id: &str, charge: i64) -> Operation {
@@ -51,7 +51,7 @@ fn settle(id: &str, charge: i64, age_ms: i64) -> Operation {
     let (wanted, at) = (nano(60), now() - age_ms);
     let origin = HoldRequest { wanted, least: wanted, at, key: None };
     let (id, line) = (id.to_owned(), line_of(id));
-    Operation::Settle { id, charge: nano(charge), line, origin: Some(origin) }
+    Operation::Settle { id, charge: nano(charge), line, origin: Some(origin), tokens: None }
 }
 
 fn void(id: &str) -> Operation {

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use rstest::rstest;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    self, AccountName, BudgetOwner, BudgetUse, Hold, HoldRefused, HoldRequest, JournalEntry,
-    KeyHash, KeyId, KeyRecord, KeyScope, Ledger, Operation, Outcome, Receipt, SweepReport,
-    Unavailable, WindowId, WindowKind,
+    self, AccountName, AccountSettings, BudgetOwner, BudgetUse, Hold, HoldRefused, HoldRequest,
+    JournalEntry, KeyHash, KeyId, KeyRecord, KeyScope, Ledger, Operation, Outcome, Receipt,
+    SweepReport, Unavailable, WindowId, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -115,6 +115,29 @@ impl Ledger for Parrot {
         away()
     }
 
+    async fn set_account_settings(
+        &self,
+        _: &AccountName,
+        _: AccountSettings,
+    ) -> Result<bool, Unavailable> {
+        away()
+    }
+
+    async fn account_settings(
+        &self,
+        _: &AccountName,
+    ) -> Result<Option<AccountSettings>, Unavailable> {
+        away()
+    }
+
+    async fn list_suspended(&self) -> Result<Vec<AccountName>, Unavailable> {
+        away()
+    }
+
+    async fn note_key_uses(&self, _: Vec<(KeyHash, i64)>) -> Result<(), Unavailable> {
+        away()
+    }
+
     async fn ping(&self) -> Result<(), Unavailable> {
         away()
     }
@@ -133,7 +156,7 @@ fn window() -> WindowId {
 }
 
 async fn hold(parrot: &Parrot) -> Result<Hold, HoldRefused> {
-    ledger::place_hold(parrot, &name("ada"), "call", origin(), 7).await
+    ledger::place_hold(parrot, &name("ada"), "call", origin(), &[], 7).await
 }
 
 async fn held(parrot: &Parrot) -> Hold {
@@ -157,7 +180,7 @@ async fn a_hold_is_what_was_asked_for_and_what_is_held(#[case] told: Outcome, #[
     assert_eq!((hold.held(), hold.origin()), (nano(amount), origin()));
     let id = "call".to_owned();
     let (wanted, least, key) = (nano(60), nano(50), Some(KeyId(8)));
-    let asked = Operation::Hold { id, wanted, least, lease_ms: 7, key };
+    let asked = Operation::Hold { id, wanted, least, lease_ms: 7, key, rates: Vec::new() };
     assert_eq!(last(&parrot), asked);
     assert_eq!(hold.void(&parrot).await.expect_err("it says nothing").0.held(), nano(amount));
 }
@@ -210,13 +233,15 @@ async fn an_extension_is_what_the_ledger_says_that_it_is() {
 async fn a_settlement_tells_how_its_hold_began_and_is_tried_again() {
     let posted = Outcome::Posted { amount: nano(58), written_off: Money::ZERO };
     let parrot = Parrot::that_says(&[Outcome::Held(nano(55))]);
-    let (hold, why) = held(&parrot).await.settle(&parrot, nano(58), "{}").await.expect_err("away");
+    let (hold, why) =
+        held(&parrot).await.settle(&parrot, nano(58), "{}", None).await.expect_err("away");
     assert_eq!((hold.held(), why), (nano(55), away::<()>().expect_err("nothing")));
     let (id, line) = ("call".to_owned(), "{}".to_owned());
-    let asked = Operation::Settle { id, charge: nano(58), line, origin: Some(origin()) };
+    let asked =
+        Operation::Settle { id, charge: nano(58), line, origin: Some(origin()), tokens: None };
     assert_eq!(last(&parrot), asked);
     let well = Parrot::that_says(std::slice::from_ref(&posted));
-    assert_eq!(hold.settle(&well, nano(58), "{}").await.expect("an answer"), posted);
+    assert_eq!(hold.settle(&well, nano(58), "{}", None).await.expect("an answer"), posted);
     assert_eq!(last(&well), asked);
 }
 

@@ -261,7 +261,14 @@ async fn hold_beside(server: &RedisServer, kept_bytes_max: u64) -> Result<Outcom
         let _ = store.account_cache.put(&account, &[id], thought, HOUR_MS).await;
     }
     let (id, one) = ("h".to_owned(), nano(1));
-    let hold = Operation::Hold { id, wanted: one, least: one, lease_ms: LONG_MS, key: None };
+    let hold = Operation::Hold {
+        id,
+        wanted: one,
+        least: one,
+        lease_ms: LONG_MS,
+        key: None,
+        rates: Vec::new(),
+    };
     store.ledger.submit(&other, hold).await.map_err(|why| why.to_string())
 }
 

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::in_memory::InMemoryAccount;
+use tollgate::ledger::prepaid::rate::RATE_UNITS_MAX;
 use tollgate::ledger::{
-    BudgetOwner, BudgetUse, HoldRequest, JournalEntry, KeyId, Operation, Outcome, WindowKind,
+    BudgetOwner, BudgetUse, HoldRequest, JournalEntry, KeyId, Operation, Outcome, RateAsk, RateId,
+    RateKind, RateLimit, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -17,6 +19,15 @@ pub(crate) const IDS: [&str; 4] = ["w", "x", "y", "z"];
 
 /// Few keys, for the same reason. One is too large for a double.
 const KEYS: [KeyId; 2] = [KeyId(1), KeyId((1 << 62) + 1)];
+
+/// Few rate limits, for the same reason.
+const RATES: [RateId; 5] = [
+    RateId { owner: BudgetOwner::Account, kind: RateKind::Requests, row: 0 },
+    RateId { owner: BudgetOwner::Account, kind: RateKind::Tokens, row: 2 },
+    RateId { owner: BudgetOwner::Account, kind: RateKind::Calls, row: 0 },
+    RateId { owner: BudgetOwner::Key(KEYS[0]), kind: RateKind::Tokens, row: 0 },
+    RateId { owner: BudgetOwner::Key(KEYS[1]), kind: RateKind::Calls, row: 1 },
+];
 
 /// Mostly small; sometimes beyond what a double tells apart, or near the end of the range.
 fn amount() -> impl Strategy<Value = Money> {
@@ -46,21 +57,59 @@ fn key_of(id: &str) -> Option<KeyId> {
     }
 }
 
+/// What a call asks of a limit, from the burst of that. No limit has a pace, since the clock of the
+/// machine in memory is not that of the stores.
+fn ask(id: RateId, (burst, tokens, is_shadow): (i64, i64, bool)) -> RateAsk {
+    let amount = if id.kind == RateKind::Tokens { tokens } else { 1 };
+    RateAsk { id, limit: RateLimit { per_minute: 0, burst }, amount, is_shadow }
+}
+
+/// What a call asks of rate limits. Most ask nothing, so that money decides.
+fn rates() -> impl Strategy<Value = Vec<RateAsk>> {
+    let burst = prop::sample::select(vec![0, 1, 3, 40, 1_000, RATE_UNITS_MAX]);
+    let parts = prop::collection::vec((burst, 0..=45i64, prop::bool::weighted(0.25)), 3);
+    let ids = prop::sample::subsequence(RATES.to_vec(), 1..=3);
+    let asks = (ids, parts).prop_map(|(ids, parts)| {
+        ids.into_iter().zip(parts).map(|(id, part)| ask(id, part)).collect::<Vec<RateAsk>>()
+    });
+    prop_oneof![2 => Just(Vec::new()), 1 => asks]
+}
+
+/// A hold of nothing, whose answer shows what is in the bucket of each rate limit.
+pub(crate) fn probe_of_rates() -> Operation {
+    let (wanted, least) = (Money::ZERO, Money::ZERO);
+    let rates = RATES.map(|id| ask(id, (RATE_UNITS_MAX, 0, true))).into();
+    let id = "probe".to_owned();
+    Operation::Hold { id, wanted, least, lease_ms: LONG_MS, key: None, rates }
+}
+
+/// The same settlement of a call that has used so many tokens.
+fn with_tokens(mut op: Operation, used: Option<i64>) -> Operation {
+    if let Operation::Settle { tokens, .. } = &mut op {
+        *tokens = used;
+    }
+    op
+}
+
 fn operation() -> impl Strategy<Value = Operation> {
+    let tokens = || prop::option::of(0..=60i64);
     prop_oneof![
         2 => (id(), amount()).prop_map(|(tx, amount)| Operation::Credit { tx, amount }),
-        5 => (id(), amount(), amount(), lease_ms()).prop_map(|(id, a, b, lease_ms)| {
-            let key = key_of(&id);
-            Operation::Hold { id, wanted: a.max(b), least: a.min(b), lease_ms, key }
-        }),
+        5 => (id(), amount(), amount(), lease_ms(), rates()).prop_map(
+            |(id, a, b, lease_ms, rates)| {
+                let (key, wanted, least) = (key_of(&id), a.max(b), a.min(b));
+                Operation::Hold { id, wanted, least, lease_ms, key, rates }
+            }
+        ),
         3 => (id(), amount()).prop_map(|(id, wanted)| Operation::Extend { id, wanted }),
         1 => (id(), lease_ms()).prop_map(|(id, lease_ms)| Operation::Renew { id, lease_ms }),
         2 => (id(), amount()).prop_map(|(id, charge)| script::checkpoint(&id, charge)),
-        3 => (id(), amount()).prop_map(|(id, charge)| script::settle(&id, charge)),
-        2 => (id(), amount(), amount(), amount()).prop_map(|(id, charge, a, b)| {
+        3 => (id(), amount(), tokens())
+            .prop_map(|(id, charge, used)| with_tokens(script::settle(&id, charge), used)),
+        2 => (id(), amount(), amount(), amount(), tokens()).prop_map(|(id, charge, a, b, used)| {
             let (wanted, least) = (a.max(b), a.min(b));
             let origin = HoldRequest { wanted, least, at: now(), key: key_of(&id) };
-            script::settle_even_if_lost(&id, charge, origin)
+            with_tokens(script::settle_even_if_lost(&id, charge, origin), used)
         }),
         2 => id().prop_map(|id| Operation::Void { id }),
     ]
@@ -119,6 +168,7 @@ impl Asked {
             least,
             lease_ms: LONG_MS,
             key,
+            rates: Vec::new(),
         })
     }
 }
@@ -147,7 +197,10 @@ impl Counted {
     /// Notes the budgets of a hold that an operation makes, out of those that there were before it.
     fn note(&mut self, op: &Operation, answer: &Outcome, before: &[BudgetUse]) {
         let (id, key) = match (op, answer) {
-            (Operation::Hold { id, key, .. }, Outcome::Held(_)) => (id, *key),
+            (
+                Operation::Hold { id, key, .. },
+                Outcome::Held(_) | Outcome::HeldWithinRates { .. },
+            ) => (id, *key),
             (Operation::Settle { id, origin: Some(origin), .. }, Outcome::Posted { .. }) => {
                 (id, origin.key)
             }
@@ -320,7 +373,10 @@ fn keeps_the_law(
     let is_all_taken =
         |id: &str| after.available == Money::ZERO || counted.left(id, budgets) == Some(Money::ZERO);
     match (op, answer) {
-        (Operation::Hold { id, wanted, least, .. }, Outcome::Held(held)) => {
+        (
+            Operation::Hold { id, wanted, least, .. },
+            Outcome::Held(held) | Outcome::HeldWithinRates { held, .. },
+        ) => {
             prop_assert!(held <= wanted && held >= least.min(wanted));
             let all = held == wanted || is_all_taken(id);
             prop_assert!(all, "less is held than was wanted and is there");
@@ -380,9 +436,10 @@ fn the_same_again_changes_nothing() {
             prop_assert_eq!(before, books(&mut account));
             let fits = match (&first, &again) {
                 (Outcome::Done, Outcome::AlreadyDone) => matches!(op, Operation::Credit { .. }),
-                (Outcome::Held(held), Outcome::HoldExists { held: same, open: true }) => {
-                    held == same
-                }
+                (
+                    Outcome::Held(held) | Outcome::HeldWithinRates { held, .. },
+                    Outcome::HoldExists { held: same, open: true },
+                ) => held == same,
                 (Outcome::Posted { amount, .. }, Outcome::AlreadyPosted(same)) => amount == same,
                 _ => first == again,
             };

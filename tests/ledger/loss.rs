@@ -214,7 +214,14 @@ impl World {
         self.begun += 1;
         let id = format!("call-{}", self.begun);
         let HoldRequest { wanted, least, key, .. } = origin;
-        let op = Operation::Hold { id: id.clone(), wanted, least, lease_ms: LEASE_MS, key };
+        let op = Operation::Hold {
+            id: id.clone(),
+            wanted,
+            least,
+            lease_ms: LEASE_MS,
+            key,
+            rates: Vec::new(),
+        };
         if let Outcome::Held(held) = self.apply(&op) {
             self.calls.insert(call, Call { id, origin, held, cost: Money::ZERO });
         }
@@ -300,7 +307,8 @@ impl World {
         for Call { id, origin: HoldRequest { wanted, least, key, .. }, held, .. } in known {
             let (id, wanted, least, key) = (id.clone(), *wanted, *least, *key);
             let lease_ms = LEASE_MS;
-            let again = Operation::Hold { id: id.clone(), wanted, least, lease_ms, key };
+            let again =
+                Operation::Hold { id: id.clone(), wanted, least, lease_ms, key, rates: Vec::new() };
             let really = match self.store.clone().apply(&again, self.now) {
                 Outcome::HoldExists { held, open: true } => held,
                 _ => Money::ZERO,

@@ -289,7 +289,14 @@ async fn nodes_of_a_fleet_find_each_others_notes() {
 
 fn hold(id: &str) -> Operation {
     let (id, amount) = (id.to_owned(), nano(10));
-    Operation::Hold { id, wanted: amount, least: amount, lease_ms: LONG_MS, key: None }
+    Operation::Hold {
+        id,
+        wanted: amount,
+        least: amount,
+        lease_ms: LONG_MS,
+        key: None,
+        rates: Vec::new(),
+    }
 }
 
 fn nano(nano: i64) -> Money {
@@ -375,7 +382,9 @@ async fn a_file_from_before_there_were_notes_opens() {
                  DROP TABLE allotment; DROP TABLE allotment_call;
                  DROP TABLE allotment_call_budget; DROP TABLE allotment_slice; DROP TABLE budget;
                  DROP TABLE budget_window; DROP TABLE hold_budget; DROP TABLE restricted_key;
-                 DROP TABLE key_revision";
+                 DROP TABLE key_revision; DROP TABLE rate_bucket; DROP TABLE hold_rate;
+                 DROP TABLE allotment_rate; DROP TABLE account_setting;
+                 DROP TABLE key_use";
     beside.execute_batch(later).expect("they were there");
     let tables = "SELECT group_concat(name, ' ' ORDER BY name) FROM sqlite_schema
                   WHERE name NOT LIKE 'sqlite_%'";

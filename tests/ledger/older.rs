@@ -127,7 +127,8 @@ async fn what_an_older_version_charged_without_seeing_its_hold_is_charged_once()
         let paid = Operation::Credit { tx: "t".to_owned(), amount: nano(200) };
         assert_eq!(store.apply(&account, &paid).await, Outcome::Done);
         let (id, wanted) = ("a".to_owned(), nano(60));
-        let hold = Operation::Hold { id, wanted, least: wanted, lease_ms, key: None };
+        let hold =
+            Operation::Hold { id, wanted, least: wanted, lease_ms, key: None, rates: Vec::new() };
         assert_eq!(store.apply(&account, &hold).await, Outcome::Held(wanted));
         assert_eq!(store.apply(&account, &checkpoint).await, Outcome::Done);
         older.beside.execute_batch(CHARGED).expect("it is charged");

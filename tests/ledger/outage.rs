@@ -19,7 +19,14 @@ fn nano(nano: i64) -> Money {
 
 fn hold(id: &str) -> Operation {
     let (id, amount) = (id.to_owned(), nano(10));
-    Operation::Hold { id, wanted: amount, least: amount, lease_ms: LONG_MS, key: None }
+    Operation::Hold {
+        id,
+        wanted: amount,
+        least: amount,
+        lease_ms: LONG_MS,
+        key: None,
+        rates: Vec::new(),
+    }
 }
 
 async fn funded(ledger: &dyn Ledger) -> AccountName {

@@ -43,7 +43,7 @@ fn hold(id: String, amount: Money) -> Operation {
 }
 
 fn hold_of(key: Option<KeyId>, id: String, amount: Money) -> Operation {
-    Operation::Hold { id, wanted: amount, least: amount, lease_ms: LONG_MS, key }
+    Operation::Hold { id, wanted: amount, least: amount, lease_ms: LONG_MS, key, rates: Vec::new() }
 }
 
 /// Does all operations at once, by turns on the one store and the other.
@@ -267,7 +267,7 @@ async fn sweeps_at_once_end_each_hold_once(stores: Stores) {
     let account = funded(&stores, nano(1_000)).await;
     let short = |n| {
         let (id, wanted, least) = (format!("s{n}"), nano(10), nano(10));
-        Operation::Hold { id, wanted, least, lease_ms: 1, key: None }
+        Operation::Hold { id, wanted, least, lease_ms: 1, key: None, rates: Vec::new() }
     };
     at_once(&stores, &account, (0..100).map(short).collect()).await;
     let costs = (0..100).map(|n| super::script::checkpoint(&format!("s{n}"), nano(7)));

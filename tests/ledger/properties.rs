@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::{AccountName, Outcome};
 
-use super::laws::{Asked, action, sound};
+use super::laws::{Asked, action, probe_of_rates, sound};
 use super::redis_server::RedisServer;
 use super::script::{self, Action};
 use super::subject::{self, Memory, Stored, Subject};
@@ -52,6 +52,12 @@ async fn same_everywhere(
     }
     for (name, asked) in &asked {
         same_holds(yardstick, stores, name, asked).await?;
+    }
+    for name in &names {
+        let expected = yardstick.apply(name, &probe_of_rates()).await;
+        for store in &mut *stores {
+            prop_assert_eq!(&store.apply(name, &probe_of_rates()).await, &expected, "{}", name);
+        }
     }
     Ok(())
 }

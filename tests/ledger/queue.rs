@@ -90,6 +90,7 @@ fn order(account: &AccountName, id: &str) -> NewJob {
         body: Bytes::from(format!("body of {id}")),
         key: None,
         quote: Quote::exactly(nano(COST)),
+        rates: Vec::new(),
         lease_ms: LONG_MS,
         open_max: 1_000,
     }
@@ -106,7 +107,7 @@ async fn place(queue: &dyn JobQueue, order: NewJob) -> PlaceResult {
 /// Places jobs that are taken.
 async fn placed(queue: &dyn JobQueue, account: &AccountName, ids: &[&str]) {
     for id in ids {
-        assert_eq!(place(queue, order(account, id)).await, PlaceResult::New, "{id}");
+        assert_eq!(place(queue, order(account, id)).await, PlaceResult::New(Vec::new()), "{id}");
     }
 }
 

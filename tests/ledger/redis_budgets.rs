@@ -76,7 +76,14 @@ impl BudgetedRedis {
 
     async fn hold(&self, id: &str, amount: i64, key: Option<KeyId>) -> Outcome {
         let (id, amount) = (id.to_owned(), nano(amount));
-        let op = Operation::Hold { id, wanted: amount, least: amount, lease_ms: LONG_MS, key };
+        let op = Operation::Hold {
+            id,
+            wanted: amount,
+            least: amount,
+            lease_ms: LONG_MS,
+            key,
+            rates: Vec::new(),
+        };
         self.submit(op).await
     }
 
@@ -220,9 +227,7 @@ fn posted(amount: i64) -> Outcome {
 }
 
 fn record(account: &AccountName, key: &ApiKey) -> KeyRecord {
-    let (id, account) = (key.hash().key_id(), account.clone());
-    let (prefix, scope) = (key.prefix().to_owned(), KeyScope::default());
-    KeyRecord { id, account, prefix, created_at: 5, revoked_at: None, scope }
+    KeyRecord::new(key, account.clone(), 5, KeyScope::default())
 }
 
 #[tokio::test]
@@ -370,6 +375,7 @@ fn order(account: &AccountName, id: &str, amount: i64) -> NewJob {
         body: Bytes::from_static(b"a body"),
         key: None,
         quote: Quote::exactly(nano(amount)),
+        rates: Vec::new(),
         lease_ms: LONG_MS,
         open_max: 1_000,
     }
@@ -383,7 +389,7 @@ async fn a_video_counts_in_the_budgets_of_its_key() {
     redis.limit(owner, WindowKind::Week, 100).await;
     let window = redis.window(owner, WindowKind::Week).await;
     let place = |id: &str, amount: i64| redis.store.place_job(order(&redis.account, id, amount));
-    assert_eq!(place("a", 60).await, Ok(PlaceResult::New));
+    assert_eq!(place("a", 60).await, Ok(PlaceResult::New(Vec::new())));
     assert_eq!(redis.used(window), Some([0, 60, 0]));
     assert_eq!(place("b", 41).await, Ok(PlaceResult::BudgetInUse(nano(40))));
     let exceeded = PlaceResult::BudgetExceeded { window, left: nano(100) };

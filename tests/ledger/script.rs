@@ -11,7 +11,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    BudgetOwner, BudgetUse, HoldRequest, JournalEntry, KeyId, Operation, Outcome, WindowKind,
+    BudgetOwner, BudgetUse, HoldRequest, JournalEntry, KeyId, Operation, Outcome, RateReading,
+    WindowKind,
 };
 use tollgate::money::Money;
 
@@ -155,7 +156,14 @@ fn operation(words: &[&str]) -> Option<Operation> {
 
 fn hold(id: &str, amounts: [&str; 2], key: Option<KeyId>, length: &str) -> Option<Operation> {
     let HoldRequest { wanted, least, .. } = origin(amounts, key)?;
-    Some(Operation::Hold { id: id.to_owned(), wanted, least, lease_ms: lease_ms(length)?, key })
+    Some(Operation::Hold {
+        id: id.to_owned(),
+        wanted,
+        least,
+        lease_ms: lease_ms(length)?,
+        key,
+        rates: Vec::new(),
+    })
 }
 
 /// The request of a hold that is made now, from the words for what is wanted and the least.
@@ -172,7 +180,7 @@ pub(crate) fn checkpoint(id: &str, charge: Money) -> Operation {
 /// A settlement whose journal line tells where it came from.
 pub(crate) fn settle(id: &str, charge: Money) -> Operation {
     let line = format!("\"{id}.settle.{}\"", charge.nano());
-    Operation::Settle { id: id.to_owned(), charge, line, origin: None }
+    Operation::Settle { id: id.to_owned(), charge, line, origin: None, tokens: None }
 }
 
 /// A settlement that counts even where the hold was lost; its line is that of any other.
@@ -208,6 +216,13 @@ pub(crate) fn answer_text(answer: &Outcome) -> String {
         Outcome::AlreadyDone => "exists".to_owned(),
         Outcome::Conflict => "conflict".to_owned(),
         Outcome::Held(held) => format!("held {}", held.nano()),
+        Outcome::HeldWithinRates { held, rates } => {
+            format!("held {} left {}", held.nano(), readings_text(rates))
+        }
+        Outcome::RateLimited { id, retry_after_ms, rates } => {
+            let again = retry_after_ms.map_or("unknown".to_owned(), |ms| ms.to_string());
+            format!("rate-limited {id} again {again} left {}", readings_text(rates))
+        }
         Outcome::HeldInPart(held) => format!("held {} in part", held.nano()),
         Outcome::Wait => "wait".to_owned(),
         Outcome::HoldExists { held, open: true } => format!("exists {} open", held.nano()),
@@ -229,6 +244,15 @@ pub(crate) fn answer_text(answer: &Outcome) -> String {
         Outcome::NoAccount => "no account".to_owned(),
         Outcome::OutOfRange => "out of range".to_owned(),
     }
+}
+
+/// What limits have left, as the tables write it: a `!` stands after one that a call is above.
+fn readings_text(rates: &[RateReading]) -> String {
+    let text = |reading: &RateReading| {
+        let mark = if reading.is_exceeded { "!" } else { "" };
+        format!("{}{mark}", reading.remaining)
+    };
+    rates.iter().map(text).collect::<Vec<_>>().join(" ")
 }
 
 /// A budget as the tables name it.

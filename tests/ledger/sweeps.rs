@@ -33,7 +33,8 @@ async fn sweeps(store: &Arc<dyn Ledger>) {
         store.submit(&names[n], credit).await.expect("a payment");
         for (id, lease_ms) in [("a", 1), ("b", 1), ("c", LONG_MS)] {
             let (id, wanted, least) = (id.to_owned(), nano(10), nano(10));
-            let hold = Operation::Hold { id, wanted, least, lease_ms, key: None };
+            let hold =
+                Operation::Hold { id, wanted, least, lease_ms, key: None, rates: Vec::new() };
             store.submit(&names[n], hold).await.expect("a hold");
         }
     }
@@ -54,7 +55,14 @@ async fn writes_off(store: &Arc<dyn Ledger>) {
     let (id, wanted, least) = ("h".to_owned(), nano(10), nano(10));
     for op in [
         Operation::Credit { tx: "t".to_owned(), amount: nano(10) },
-        Operation::Hold { id: id.clone(), wanted, least, lease_ms: 1, key: None },
+        Operation::Hold {
+            id: id.clone(),
+            wanted,
+            least,
+            lease_ms: 1,
+            key: None,
+            rates: Vec::new(),
+        },
         Operation::Checkpoint { id, charge: nano(50_000_000), line: "{}".to_owned() },
     ] {
         store.submit(&account, op).await.expect("it is done");

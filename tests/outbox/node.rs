@@ -92,7 +92,7 @@ pub(super) fn nano(nano: i64) -> Money {
 pub(super) fn hold(id: &str) -> Operation {
     let lease_ms = u64::try_from(LEASE.as_millis()).expect("small");
     let (id, wanted) = (id.to_owned(), nano(10));
-    Operation::Hold { id, wanted, least: wanted, lease_ms, key: None }
+    Operation::Hold { id, wanted, least: wanted, lease_ms, key: None, rates: Vec::new() }
 }
 
 /// The request of [`hold`], made at a time (unix ms).
@@ -102,7 +102,7 @@ pub(super) fn origin_at(at: i64) -> HoldRequest {
 
 pub(super) fn settle(id: &str) -> Operation {
     let (id, line, origin) = (id.to_owned(), "{}".to_owned(), Some(origin_at(now())));
-    Operation::Settle { id, charge: nano(7), line, origin }
+    Operation::Settle { id, charge: nano(7), line, origin, tokens: None }
 }
 
 pub(super) async fn funded(ledger: &dyn Ledger) -> AccountName {

@@ -93,7 +93,7 @@ async fn a_charge_whose_record_was_gone_was_made_again_by_a_replay() {
     let id = format!("{:08x}-{:04x}-7000-8000-000000000001", began >> 16, began & 0xffff);
     let line = format!(r#"{{"request_id":"{id}","at":1}}"#);
     let origin = Some(origin_at(began));
-    let charge = Operation::Settle { id: id.clone(), charge: nano(7), line, origin };
+    let charge = Operation::Settle { id: id.clone(), charge: nano(7), line, origin, tokens: None };
     assert_eq!(node.ledger.submit(&account, hold(&id)).await, Ok(Outcome::Held(nano(10))));
     let posted = Outcome::Posted { amount: nano(7), written_off: Money::ZERO };
     assert_eq!(node.ledger.submit(&account, charge.clone()).await, Ok(posted));

@@ -144,10 +144,10 @@ impl<M: Machine> CrowdRun<'_, M> {
         self.running = on;
         for Running { waiting: Waiting { call, gateway }, is_local, .. } in ended {
             if is_local {
-                self.gateways[gateway].end(&call, self.quote, &call, &[]).map_err(broken)?;
+                self.gateways[gateway].end(&call, self.quote, &call, None).map_err(broken)?;
             } else {
                 let (id, charge) = (call.clone(), self.quote);
-                let op = Op::Settle { id, charge, line: call, origin: None, used: Vec::new() };
+                let op = Op::Settle { id, charge, line: call, origin: None, tokens: None };
                 self.machine.apply(&op, self.now);
             }
         }
@@ -160,7 +160,7 @@ impl<M: Machine> CrowdRun<'_, M> {
             let local = &mut self.gateways[next.gateway];
             let answer =
                 local.hold(&next.call, Some(KEY), self.quote, &[], self.now).map_err(broken)?;
-            if answer == LocalAnswer::Held {
+            if matches!(answer, LocalAnswer::Held(_)) {
                 (self.came.stood, self.came.local) = (self.came.stood + 1, self.came.local + 1);
                 self.running.push(Running { waiting: next, until, is_local: true });
                 continue;
@@ -185,7 +185,7 @@ impl<M: Machine> CrowdRun<'_, M> {
                     let could = |local: &LocalAllotment| {
                         let answer =
                             local.clone().hold("another", Some(KEY), self.quote, &[], self.now);
-                        answer == Ok(LocalAnswer::Held)
+                        matches!(answer, Ok(LocalAnswer::Held(_)))
                     };
                     if self.gateways.iter().any(could) {
                         return Err(format!("{} was refused while money is lent", next.call));
@@ -198,8 +198,8 @@ impl<M: Machine> CrowdRun<'_, M> {
     }
 
     fn update_all(&mut self, is_busy: bool) -> Result<(), String> {
-        let recent = nano(self.quote.nano() * 20);
-        let free = AllotmentLoad::free_for(recent, self.quote).map_err(broken)?;
+        let quote = self.quote.nano();
+        let free = nano(AllotmentLoad::free_for(quote * 20, quote));
         let free = if is_busy { free } else { Money::ZERO };
         let load = AllotmentLoad {
             free,

@@ -8,7 +8,9 @@ use tollgate::ledger::prepaid::local::messages::AllotmentLoad;
 use tollgate::ledger::prepaid::local::rates::RateLoad;
 use tollgate::ledger::prepaid::local::{LocalAllotment, REVISION_AGE_MAX_MS};
 use tollgate::ledger::prepaid::lot::{CreditSource, LotId};
-use tollgate::ledger::prepaid::rate::{RateAsk, RateDemand, RateId, RateKind, RateLimit, RateUsed};
+use tollgate::ledger::prepaid::rate::{
+    RateAsk, RateDemand, RateId, RateKind, RateLimit, RateReading,
+};
 use tollgate::ledger::prepaid::records::{AllotmentId, CallEnd, KeyStatus, PrepaidAccount};
 use tollgate::ledger::prepaid::settings;
 use tollgate::ledger::prepaid::update::{
@@ -80,7 +82,7 @@ impl Pair {
     fn holds(&mut self, call: &str, amount: i64) -> bool {
         let answer =
             self.local.hold(call, Some(KEY), nano(amount), &[], self.clock()).expect("a sum");
-        answer == LocalAnswer::Held
+        matches!(answer, LocalAnswer::Held(_))
     }
 
     fn free_now(&self) -> i64 {
@@ -112,7 +114,7 @@ fn a_hold_is_made_in_full_out_of_what_is_free_or_not_at_all() {
     pair.update();
     assert!(pair.holds("a", 60) && !pair.holds("b", 41) && pair.holds("b", 40));
     assert!(!pair.holds("c", 1) && !pair.holds("a", 0), "an id is used once");
-    let _ = pair.local.end("a", nano(25), "a", &[]).expect("an end");
+    let _ = pair.local.end("a", nano(25), "a", None).expect("an end");
     assert_eq!((pair.free_now(), pair.held(), pair.posted()), (35, 100, 0));
     pair.update();
     assert_eq!((pair.free_now(), pair.held(), pair.posted()), (100, 140, 25));
@@ -125,7 +127,7 @@ fn any_key_may_hold_until_the_account_or_a_key_has_a_budget() {
     let hold = |pair: &mut Pair, call: &str| {
         pair.local.hold(call, Some(KeyId(2)), nano(1), &[], pair.clock()).expect("a sum")
     };
-    assert_eq!(hold(&mut pair, "a"), LocalAnswer::Held);
+    assert_eq!(hold(&mut pair, "a"), LocalAnswer::Held(Vec::new()));
     let (owner, kind) = (BudgetOwner::Key(KeyId(3)), WindowKind::Day);
     let step = settings::set_budget(&pair.store, owner, kind, Some(nano(1)), pair.now);
     pair.store.commit(step.changes);
@@ -191,7 +193,7 @@ fn what_is_called_back_is_given_back_but_for_what_runs() {
     assert!(!pair.holds("b", 1));
     pair.update();
     assert_eq!(pair.held(), 30);
-    let _ = pair.local.end("a", nano(10), "a", &[]).expect("an end");
+    let _ = pair.local.end("a", nano(10), "a", None).expect("an end");
     assert!(!pair.holds("b", 1), "what becomes free goes back");
     pair.update();
     assert_eq!((pair.held(), pair.posted()), (0, 10));
@@ -246,8 +248,12 @@ fn what_a_message_gives_back_is_not_used_while_it_is_under_way() {
     assert!(!pair.holds("a", 21), "only 20 of the key's budget are kept");
     let mut hold =
         |call: &str, amount| pair.local.hold(call, Some(KEY), nano(amount), &[place], clock);
-    assert_eq!(hold("b", 10), Ok(LocalAnswer::Held));
-    assert_eq!(hold("c", 9), Ok(LocalAnswer::Held));
+    let left = |remaining| {
+        let reading = RateReading { remaining, is_exceeded: false };
+        Ok(LocalAnswer::Held(vec![reading]))
+    };
+    assert_eq!(hold("b", 10), left(365), "364 are left beside the slice of the gateway");
+    assert_eq!(hold("c", 9), left(364));
     assert_eq!(hold("d", 1), Ok(LocalAnswer::Direct), "only two places are kept");
     assert!(pair.holds("d", 1) && !pair.holds("e", 1));
 }
@@ -267,8 +273,8 @@ fn ends_of_one_key_are_no_room_in_the_budget_of_another() {
     pair.local.receive(&answer).expect("an answer");
     let clock = pair.clock();
     let held = pair.local.hold("a", Some(other), nano(60), &[], clock);
-    assert_eq!(held, Ok(LocalAnswer::Held));
-    let _ = pair.local.end("a", nano(60), "a", &[]).expect("an end");
+    assert_eq!(held, Ok(LocalAnswer::Held(Vec::new())));
+    let _ = pair.local.end("a", nano(60), "a", None).expect("an end");
     load.keys.insert(KEY, nano(10));
     let _ = pair.local.next_update(&load, clock).expect("a message");
     assert!(!pair.holds("b", 11) && pair.holds("b", 10));
@@ -310,7 +316,7 @@ fn long_calls_of_ever_new_keys_made_a_message_too_large() {
         pair.local.receive(&answer).expect("an answer");
         let (call, clock) = (format!("call{number}"), pair.clock());
         let held = pair.local.hold(&call, Some(key), nano(10), &[], clock);
-        assert_eq!(held == Ok(LocalAnswer::Held), number < 82, "{number}: {held:?}");
+        assert_eq!(held == Ok(LocalAnswer::Held(Vec::new())), number < 82, "{number}: {held:?}");
     }
 }
 
@@ -404,7 +410,7 @@ fn a_slice_dies_with_its_window_and_a_charge_counts_where_its_hold_was_made() {
     pair.update();
     assert!(pair.holds("c", 5));
     for (call, charge) in [("a", 20), ("b", 1), ("c", 5)] {
-        let _ = pair.local.end(call, nano(charge), call, &[]).expect("an end");
+        let _ = pair.local.end(call, nano(charge), call, None).expect("an end");
     }
     pair.free = 0;
     pair.update();
@@ -469,7 +475,7 @@ fn an_extension_is_free_or_is_asked_for_and_gets_what_there_is() {
     assert_eq!(extend(&mut pair, 2_000), LocalExtension::Ask);
     pair.update();
     assert_eq!(extend(&mut pair, 2_000), LocalExtension::Held(nano(1_000)));
-    let _ = pair.local.end("a", nano(900), "a", &[]).expect("an end");
+    let _ = pair.local.end("a", nano(900), "a", None).expect("an end");
     pair.free = 0;
     pair.update();
     assert_eq!((pair.held(), pair.posted(), pair.local.used()), (0, 900, nano(0)));
@@ -498,7 +504,7 @@ fn a_message_whose_answer_was_lost_is_sent_again_as_it_was() {
     let mut pair = Pair::with(1_000, 0);
     pair.update();
     assert!(pair.holds("a", 10));
-    let _ = pair.local.end("a", nano(10), "a", &[]).expect("an end");
+    let _ = pair.local.end("a", nano(10), "a", None).expect("an end");
     let first = pair.local.next_update(&pair.load(), pair.clock()).expect("a message");
     pair.store.apply(&Op::Update(first.clone()), 0);
     assert!(pair.holds("b", 10), "holds go on meanwhile");
@@ -515,7 +521,7 @@ fn so_many_calls_and_no_more_are_open_or_untold() {
     pair.update();
     let held = (0..300).filter(|n| pair.holds(&format!("call{n}"), 1)).count();
     assert_eq!(held, CALLS_MAX);
-    let _ = pair.local.end("call0", nano(1), "x", &[]).expect("an end");
+    let _ = pair.local.end("call0", nano(1), "x", None).expect("an end");
     assert!(!pair.holds("another", 1), "its end is not told yet");
     pair.update();
     assert!(pair.holds("another", 1));
@@ -529,7 +535,7 @@ fn what_the_store_has_lost_is_told_again_from_the_outbox() {
     let mut outbox = BTreeMap::new();
     for call in ["a", "b", "c"] {
         assert!(pair.holds(call, 10));
-        let end = pair.local.end(call, nano(10), call, &[]).expect("an end").expect("an end");
+        let end = pair.local.end(call, nano(10), call, None).expect("an end").expect("an end");
         outbox.insert(end.seq, end.end);
         pair.update();
     }
@@ -553,7 +559,7 @@ fn ends_are_not_given_up_before_the_outbox_was_asked() {
     let mut outbox = BTreeMap::new();
     for call in ["a", "b"] {
         assert!(pair.holds(call, 10));
-        let end = pair.local.end(call, nano(10), call, &[]).expect("an end").expect("an end");
+        let end = pair.local.end(call, nano(10), call, None).expect("an end").expect("an end");
         outbox.insert(end.seq, end.end);
         if call == "a" {
             pair.update();
@@ -590,12 +596,12 @@ fn a_gateway_that_slept_too_long_posts_late_and_holds_nothing() {
     pair.store.sweep(60_000);
     assert_eq!(pair.held(), 0);
     assert!(!pair.holds("b", 1));
-    let _ = pair.local.end("a", nano(10), "a", &[]).expect("an end");
+    let _ = pair.local.end("a", nano(10), "a", None).expect("an end");
     assert_eq!(pair.update(), LedgerAnswer::AllotmentEnded { last_seq: 1 });
     assert!(pair.local.has_ended() && !pair.local.is_settled());
     let clock = pair.clock();
     assert_eq!(pair.local.extend("z", nano(50), clock), Ok(LocalExtension::Held(nano(5))));
-    let _ = pair.local.end("z", nano(5), "z", &[]).expect("an end");
+    let _ = pair.local.end("z", nano(5), "z", None).expect("an end");
     assert_eq!(pair.update(), LedgerAnswer::AllotmentEnded { last_seq: 2 });
     assert!(pair.local.is_settled());
     assert_eq!((pair.posted(), pair.held()), (15, 0));
@@ -626,7 +632,8 @@ fn a_call_takes_of_rate_limits_what_is_lent_and_gives_back_what_it_did_not_use()
     };
     let hold = |pair: &mut Pair, call: &str, asks: &[RateAsk]| {
         let clock = pair.clock();
-        pair.local.hold(call, Some(KEY), nano(1), asks, clock).expect("a sum") == LocalAnswer::Held
+        let held = pair.local.hold(call, Some(KEY), nano(1), asks, clock).expect("a sum");
+        matches!(held, LocalAnswer::Held(_))
     };
     let level = |pair: &Pair, ask: RateAsk| {
         pair.store.rates.get(&ask.id).map_or(0, |bucket| bucket.level / 60_000)
@@ -637,17 +644,20 @@ fn a_call_takes_of_rate_limits_what_is_lent_and_gives_back_what_it_did_not_use()
     assert!(!hold(&mut pair, "d", &all), "ten tokens are left");
     assert!(hold(&mut pair, "d", &[asked(RateKind::Tokens, 10)]));
     let shadow = RateAsk { is_shadow: true, ..asked(RateKind::Tokens, 99) };
-    assert!(hold(&mut pair, "e", &[shadow]), "a shadow refuses nothing");
+    assert!(!hold(&mut pair, "e", &[shadow]), "the store has room for it, and counts it");
+    let above = RateAsk { amount: 365, ..shadow };
+    let answer = pair.local.hold("e", Some(KEY), nano(1), &[above], pair.clock());
+    let reading = RateReading { remaining: 364, is_exceeded: true };
+    assert_eq!(answer, Ok(LocalAnswer::Held(vec![reading])), "a shadow refuses nothing");
     assert_eq!(pair.local.void("b"), Ok(None));
-    let used = [RateUsed { id: all[1].id, amount: 50 }];
-    let _ = pair.local.end("a", nano(1), "a", &used).expect("an end");
+    let _ = pair.local.end("a", nano(1), "a", Some(50)).expect("an end");
     tell(&mut pair);
     // Of tokens a took 50, c 30 and d 10; of places c has one. Beside that a quarter is lent of
     // what is above 64.
     let lent = [3, 90, 1].map(|used: i64| used + (464 - used - 64) / 4);
     assert_eq!(all.map(|ask| level(&pair, ask)), lent);
     for call in ["c", "d", "e"] {
-        let _ = pair.local.end(call, nano(1), call, &[]).expect("an end");
+        let _ = pair.local.end(call, nano(1), call, None).expect("an end");
     }
     load.rates.values_mut().for_each(|wanted| wanted.free = 0);
     for _ in 0..2 {
@@ -656,4 +666,29 @@ fn a_call_takes_of_rate_limits_what_is_lent_and_gives_back_what_it_did_not_use()
         pair.local.receive(&answer).expect("an answer");
     }
     assert_eq!(all.map(|ask| level(&pair, ask)), [3, 90, 0]);
+}
+
+/// What was told as spent before its call ended stayed a credit of the gateway for ever.
+#[test]
+fn tokens_that_a_call_did_not_use_go_back_to_the_store() {
+    let mut pair = Pair::with(1_000, 0);
+    let ask = asked(RateKind::Tokens, 30);
+    let mut load = pair.load();
+    load.rates.insert(ask.id, RateLoad { limit: ask.limit, free: 100, unit: 1 });
+    let tell = |pair: &mut Pair, load: &AllotmentLoad| {
+        let update = pair.local.next_update(load, pair.clock()).expect("a message");
+        let answer = pair.store.apply(&Op::Update(update), pair.now);
+        pair.local.receive(&answer).expect("an answer");
+        pair.store.rates.get(&ask.id).map_or(0, |bucket| bucket.level / 60_000)
+    };
+    assert_eq!(tell(&mut pair, &load), 100);
+    let held = pair.local.hold("a", Some(KEY), nano(1), &[ask], pair.clock());
+    assert!(matches!(held, Ok(LocalAnswer::Held(_))));
+    load.rates.clear();
+    assert_eq!(tell(&mut pair, &load), 30, "the rest of the slice went back");
+    let _ = pair.local.end("a", nano(1), "a", Some(12)).expect("an end");
+    assert_eq!(tell(&mut pair, &load), 12);
+    assert_eq!(tell(&mut pair, &load), 12);
+    let next = pair.local.next_update(&load, pair.clock()).expect("a message");
+    assert_eq!(next.demand.expect("a demand").rates, BTreeMap::new(), "nothing is left to tell");
 }

@@ -6,7 +6,6 @@ use tollgate::ledger::prepaid::answer::{AccountStep, LedgerAnswer};
 use tollgate::ledger::prepaid::correct::correct_charge;
 use tollgate::ledger::prepaid::direct::{self, DirectHoldOrigin, DirectHoldRequest};
 use tollgate::ledger::prepaid::lot::LotId;
-use tollgate::ledger::prepaid::rate::RateUsed;
 use tollgate::ledger::prepaid::records::{DirectHoldState, KeyStatus, PrepaidAccount};
 use tollgate::ledger::prepaid::settings;
 use tollgate::ledger::prepaid::transfer;
@@ -63,7 +62,7 @@ pub(crate) enum Op {
         charge: Money,
         line: String,
         origin: Option<DirectHoldOrigin>,
-        used: Vec<RateUsed>,
+        tokens: Option<i64>,
     },
     Void {
         id: String,
@@ -106,8 +105,8 @@ pub(crate) fn step_of(account: &PrepaidAccount, op: &Op, now: i64) -> AccountSte
         Op::Checkpoint { id, charge, line } => {
             direct::checkpoint_hold(account, id, *charge, line, now)
         }
-        Op::Settle { id, charge, line, origin, used } => {
-            direct::settle_hold(account, id, *charge, line, origin.as_ref(), used, now)
+        Op::Settle { id, charge, line, origin, tokens } => {
+            direct::settle_hold(account, id, *charge, line, origin.as_ref(), *tokens, now)
         }
         Op::Void { id } => direct::void_hold(account, id, now),
         Op::Update(update) => update_allotment(account, update, now),

@@ -11,7 +11,7 @@ use tollgate::ledger::prepaid::answer::LedgerAnswer;
 use tollgate::ledger::prepaid::direct::{DirectHoldOrigin, DirectHoldRequest};
 use tollgate::ledger::prepaid::lot::{CreditSource, LotId, NEVER_EXPIRES};
 use tollgate::ledger::prepaid::rate::{
-    RateAsk, RateBucket, RateDemand, RateId, RateKind, RateLimit, RateUsed,
+    RateAsk, RateBucket, RateDemand, RateId, RateKind, RateLimit,
 };
 use tollgate::ledger::prepaid::records::{
     AllotmentId, AllotmentState, CallEnd, KeyStatus, PrepaidAccount, RecordKind,
@@ -127,12 +127,11 @@ fn operation(account: &PrepaidAccount, words: &[&str], now: i64) -> Option<Op> {
             Op::Checkpoint { id: text(id), charge: money(charge)?, line }
         }
         ["settle", id, charge, ref origin @ ..] => {
-            let mut used = Vec::new();
+            let mut tokens = None;
             let origin = match origin {
                 [] => None,
                 ["used", word] => {
-                    let (name, amount) = word.split_once('=')?;
-                    used.push(RateUsed { id: rate_of(name)?, amount: amount.parse().ok()? });
+                    tokens = Some(word.strip_prefix("tokens=")?.parse().ok()?);
                     None
                 }
                 ["origin", wanted, least, "at", at] => Some(DirectHoldOrigin {
@@ -144,7 +143,7 @@ fn operation(account: &PrepaidAccount, words: &[&str], now: i64) -> Option<Op> {
                 }),
                 _ => return None,
             };
-            Op::Settle { id: text(id), charge: money(charge)?, line: text(id), origin, used }
+            Op::Settle { id: text(id), charge: money(charge)?, line: text(id), origin, tokens }
         }
         ["void", id] => Op::Void { id: text(id) },
         ["suspend"] => Op::Suspend(true),
@@ -393,7 +392,7 @@ pub(crate) fn answer_text(answer: &LedgerAnswer) -> String {
         }
         LedgerAnswer::Wait => "wait".to_owned(),
         LedgerAnswer::HeldElsewhere { .. } => "held elsewhere".to_owned(),
-        LedgerAnswer::RateLimited { id, retry_after_ms } => {
+        LedgerAnswer::RateLimited { id, retry_after_ms, .. } => {
             let retry = retry_after_ms.map_or("never".to_owned(), |ms| ms.to_string());
             format!("limited {} retry {retry}", rate_text(*id))
         }

@@ -105,7 +105,7 @@ impl Sums {
     fn apply(&mut self, op: &Operation, now: i64) -> Outcome {
         self.attempt(now, |sums, now| match op {
             Operation::Credit { tx, amount } => sums.pay(tx, sum(*amount)),
-            Operation::Hold { id, wanted, least, lease_ms, key } => {
+            Operation::Hold { id, wanted, least, lease_ms, key, .. } => {
                 let asked = (sum(*wanted), sum(*least), *key);
                 let lease_ms = i64::try_from(*lease_ms).expect("a short lease");
                 sums.hold(id, asked, now, lease_ms)
@@ -120,7 +120,7 @@ impl Sums {
                     call.checkpoint = (sum(*charge), line.clone());
                 }
             }),
-            Operation::Settle { id, charge, line, origin } => {
+            Operation::Settle { id, charge, line, origin, .. } => {
                 sums.settle(id, sum(*charge), line, *origin, now)
             }
             Operation::Void { id } => sums.void(id),
@@ -393,7 +393,7 @@ fn operation() -> impl Strategy<Value = Event> {
         3 => (id(), amount()).prop_map(|(tx, amount)| Operation::Credit { tx, amount }),
         6 => (id(), amount(), amount(), lease(), key()).prop_map(
             |(id, wanted, least, lease_ms, key)| {
-                Operation::Hold { id, wanted, least, lease_ms, key }
+                Operation::Hold { id, wanted, least, lease_ms, key, rates: Vec::new() }
             }
         ),
         3 => (id(), amount()).prop_map(|(id, wanted)| Operation::Extend { id, wanted }),
@@ -406,7 +406,8 @@ fn operation() -> impl Strategy<Value = Event> {
                 // The time is relative until the operation is done.
                 HoldRequest { wanted, least, at: -ago, key }
             });
-            Operation::Settle { line: line(&id, "in all", charge), id, charge, origin }
+            let line = line(&id, "in all", charge);
+            Operation::Settle { line, id, charge, origin, tokens: None }
         }),
         2 => id().prop_map(|id| Operation::Void { id }),
     ];

@@ -50,7 +50,7 @@ fn posted(place: Place, voids_first: bool) -> (i64, i64) {
     let mut ends: Vec<CallEnd> = Vec::new();
     if place != Place::OnlyCheckpoint {
         for call in ["voided", "kept"] {
-            let ended = local.end(call, nano(7), call, &[]).expect("a sum").expect("an end");
+            let ended = local.end(call, nano(7), call, None).expect("a sum").expect("an end");
             ends.push(ended.end);
         }
     }

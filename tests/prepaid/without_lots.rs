@@ -25,7 +25,7 @@ fn operation() -> impl Strategy<Value = Option<Operation>> {
     prop_oneof![
         2 => (id(), amount()).prop_map(|(tx, amount)| Some(Operation::Credit { tx, amount })),
         5 => (id(), amount(), amount(), lease()).prop_map(|(id, wanted, least, lease_ms)| {
-            Some(Operation::Hold { id, wanted, least, lease_ms, key: None })
+            Some(Operation::Hold { id, wanted, least, lease_ms, key: None, rates: Vec::new() })
         }),
         3 => (id(), amount()).prop_map(|(id, wanted)| Some(Operation::Extend { id, wanted })),
         1 => (id(), lease()).prop_map(|(id, lease_ms)| Some(Operation::Renew { id, lease_ms })),
@@ -36,7 +36,7 @@ fn operation() -> impl Strategy<Value = Option<Operation>> {
             move |(id, charge, origin)| {
                 let request = |(wanted, least)| HoldRequest { wanted, least, at: 0, key: None };
                 let origin = origin.map(request);
-                Some(Operation::Settle { line: line(&id), id, charge, origin })
+                Some(Operation::Settle { line: line(&id), id, charge, origin, tokens: None })
             }
         ),
         2 => id().prop_map(|id| Some(Operation::Void { id })),
@@ -47,13 +47,13 @@ fn operation() -> impl Strategy<Value = Option<Operation>> {
 fn next_op(op: &Operation) -> Op {
     match op.clone() {
         Operation::Credit { tx, amount } => Op::Pay { tx, amount },
-        Operation::Hold { id, wanted, least, lease_ms, key } => {
+        Operation::Hold { id, wanted, least, lease_ms, key, .. } => {
             Op::Hold(DirectHoldRequest { id, key, wanted, least, rates: Vec::new(), lease_ms })
         }
         Operation::Extend { id, wanted } => Op::Extend { id, wanted },
         Operation::Renew { id, lease_ms } => Op::Renew { id, lease_ms },
         Operation::Checkpoint { id, charge, line } => Op::Checkpoint { id, charge, line },
-        Operation::Settle { id, charge, line, origin } => {
+        Operation::Settle { id, charge, line, origin, .. } => {
             let origin = origin.map(|HoldRequest { wanted, least, at, key }| DirectHoldOrigin {
                 key,
                 wanted,
@@ -61,7 +61,7 @@ fn next_op(op: &Operation) -> Op {
                 at,
                 windows: Vec::new(),
             });
-            Op::Settle { id, charge, line, origin, used: Vec::new() }
+            Op::Settle { id, charge, line, origin, tokens: None }
         }
         Operation::Void { id } => Op::Void { id },
     }
@@ -116,6 +116,7 @@ fn an_account_without_lots_goes_on_as_it_was() {
         charge: nano(70),
         line: String::new(),
         origin: None,
+        tokens: None,
     });
     account.apply(&op, 0);
     let take = Op::Take { tx: "r".to_owned(), amount: nano(100) };

@@ -51,7 +51,7 @@ fn nano(nano: i64) -> Money {
 
 fn hold(id: &str, lease_ms: u64) -> Operation {
     let (id, wanted, least) = (id.to_owned(), nano(500), nano(1));
-    Operation::Hold { id, wanted, least, lease_ms, key: None }
+    Operation::Hold { id, wanted, least, lease_ms, key: None, rates: Vec::new() }
 }
 
 fn checkpoint(id: &str) -> Operation {
@@ -59,7 +59,13 @@ fn checkpoint(id: &str) -> Operation {
 }
 
 fn settle(id: &str) -> Operation {
-    Operation::Settle { id: id.to_owned(), charge: nano(70), line: line(id), origin: None }
+    Operation::Settle {
+        id: id.to_owned(),
+        charge: nano(70),
+        line: line(id),
+        origin: None,
+        tokens: None,
+    }
 }
 
 /// A line of the journal, of which nothing else is looked at here.

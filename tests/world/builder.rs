@@ -64,6 +64,7 @@ pub(crate) struct Builder {
     own_redis: bool,
     kind: RedisKind,
     own_rules: bool,
+    plans: String,
     vendors: Vec<(String, Vec<String>)>,
     credit: String,
     conf: String,
@@ -80,6 +81,7 @@ impl Builder {
             own_redis: false,
             kind: RedisKind::Server,
             own_rules: false,
+            plans: String::new(),
             vendors: CHAT_VENDORS.map(|name| (name.to_owned(), vec![String::new()])).into(),
             credit: "5".to_owned(),
             conf: String::new(),
@@ -153,6 +155,12 @@ impl Builder {
         self
     }
 
+    /// Rules that the test may change, which have these plans and no others.
+    pub(crate) fn plans(mut self, toml: &str) -> Builder {
+        toml.clone_into(&mut self.plans);
+        self.own_rules()
+    }
+
     /// Brings it all up: vendors, store, gateway, account and key.
     pub(crate) async fn run(self) -> World {
         let folder = TempDir::new().expect("a folder for the world");
@@ -199,6 +207,9 @@ impl Builder {
         for file in std::fs::read_dir(RULES).expect("the rules") {
             let file = file.expect("a rules file");
             std::fs::copy(file.path(), own.join(file.file_name())).expect("a copy of the rules");
+        }
+        if !self.plans.is_empty() {
+            std::fs::write(own.join("plans.toml"), format!("{}\n", self.plans)).expect("plans");
         }
         own.display().to_string()
     }

@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::credentials::ReloadableCredentials;
+use super::key_upkeep::KeyUpkeep;
 use super::reload::RulesReload;
 use crate::catalogue::Catalogue;
 use crate::clock::unix_ms;
@@ -21,7 +22,6 @@ use crate::files::bodies::BodyFiles;
 use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::in_flight::InFlight;
 use crate::gateway::limits::Timeouts;
-use crate::gateway::request::key_cache::ApiKeyCache;
 use crate::gateway::upstream::pool::UpstreamPool;
 use crate::gateway::upstream::probe::RouteProber;
 use crate::gateway::upstream::routes::RouteTable;
@@ -43,8 +43,6 @@ const BODY_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 const BODY_SWEEP_PAUSE: Duration = Duration::from_secs(1);
 /// How often the rules files are checked for changes.
 const RELOAD_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is asked whether a key was revoked or changed.
-const KEY_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How often it is checked whether a route needs a probe.
 const PROBE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Keep-alive clients get this long for one last request, whose response closes the connection: a
@@ -55,6 +53,8 @@ const KEEPALIVE_DRAIN: Duration = Duration::from_millis(500);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a stopping process tries to write the first attempts of calls to the store.
 const SHARE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a stopping process waits until the store has noted when keys were last used.
+const KEY_USE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a stopping process counts the requests that are still running.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -66,7 +66,7 @@ pub(super) struct BackgroundTasks {
     pub(super) sweep_interval: Duration,
     pub(super) routes: Arc<RouteTable>,
     pub(super) pool: Arc<UpstreamPool>,
-    pub(super) key_cache: Arc<ApiKeyCache>,
+    pub(super) keys: KeyUpkeep,
     pub(super) catalogue: Arc<ArcSwap<Catalogue>>,
     pub(super) timeouts: Timeouts,
     pub(super) in_flight: InFlight,
@@ -100,7 +100,8 @@ impl BackgroundService for BackgroundTasks {
             () = self.sweep_bodies() => {}
             () = self.reload_periodically() => {}
             () = self.probe_routes() => {}
-            () = self.watch_keys() => {}
+            () = self.keys.watch(&*self.ledger, self.timeouts.ledger) => {}
+            () = self.keys.tell_uses_periodically(&*self.ledger, self.timeouts.ledger) => {}
             _ = shutdown.changed() => {}
         }
         self.drain_and_exit().await;
@@ -125,18 +126,6 @@ pub(super) async fn resolve_all(routes: &RouteTable) {
 }
 
 impl BackgroundTasks {
-    /// Looks for keys that were revoked or changed. While the store does not answer, keys are used
-    /// as they are cached, which ends by itself.
-    async fn watch_keys(&self) {
-        loop {
-            let asking = self.ledger.key_revision();
-            if let Ok(Ok(revision)) = tokio::time::timeout(self.timeouts.ledger, asking).await {
-                self.key_cache.note_revision(revision);
-            }
-            tokio::time::sleep(KEY_POLL_INTERVAL).await;
-        }
-    }
-
     async fn resolve_periodically(&self) {
         loop {
             resolve_all(&self.routes).await;
@@ -220,6 +209,8 @@ impl BackgroundTasks {
     async fn drain_and_exit(&self) {
         let in_time = tokio::select! {
             (in_time, ()) = async { tokio::join!(self.drain(), self.share_attempts()) } => in_time,
+            // The last streams may go on for long, and end as well if their accounts are suspended.
+            () = self.keys.watch(&*self.ledger, self.timeouts.ledger) => false,
             () = self.force_stop.notified() => {
                 log::warn!(
                     event = "shutdown_forced";
@@ -228,6 +219,9 @@ impl BackgroundTasks {
                 false
             }
         };
+        if in_time {
+            self.keys.tell_uses(&*self.ledger, KEY_USE_TIMEOUT).await;
+        }
         self.maintenance.finish().await;
         self.maintenance.flush();
         log::info!(event = "stopped", cut = self.in_flight.count(), in_time; "stopped");
@@ -344,7 +338,14 @@ mod tests {
         ledger.submit(&account, paid).await.expect("credit");
         for number in 0..2_500 {
             let id = number.to_string();
-            let hold = Operation::Hold { id, wanted: one, least: one, lease_ms: 0, key: None };
+            let hold = Operation::Hold {
+                id,
+                wanted: one,
+                least: one,
+                lease_ms: 0,
+                key: None,
+                rates: Vec::new(),
+            };
             ledger.submit(&account, hold).await.expect("a hold");
         }
         let held = async || ledger.balances(&account).await.expect("them").expect("them").held;

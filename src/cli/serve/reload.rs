@@ -62,10 +62,11 @@ impl RulesReload {
         match &found {
             Ok(sources) => match self.parse_lossless(sources) {
                 Ok(catalogue) => {
-                    let (models, version) = (catalogue.models().len(), catalogue.version.clone());
+                    let (models, plans) = (catalogue.models().len(), catalogue.plans.count());
+                    let version = catalogue.version.clone();
                     self.catalogue.store(Arc::new(catalogue));
                     log::info!(
-                        event = "rules_reloaded", models, version:% = version;
+                        event = "rules_reloaded", models, plans, version:% = version;
                         "rules reloaded"
                     );
                 }
@@ -144,6 +145,37 @@ mod tests {
         // A state that is found twice is applied.
         rules.reload_if_changed();
         assert!(!is_sold("a") && is_sold("b") && is_sold("c"));
+    }
+
+    #[test]
+    fn broken_plans_leave_those_before_them_in_force() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("vendor_y.toml"), text("a")).expect("written");
+        let rules = rules(folder.path());
+        let file = folder.path().join("plans.toml");
+        let in_force = || {
+            let catalogue = rules.catalogue.load();
+            let calls = catalogue.plans.default_plan().and_then(|plan| plan.limits.calls);
+            (catalogue.version.clone(), calls)
+        };
+        let version = in_force().0;
+        fs::write(&file, "[plan.default]\ncalls = 3\n").expect("written");
+        rules.reload_if_changed();
+        assert_eq!(in_force(), (version.clone(), None), "the file may be half saved");
+        rules.reload_if_changed();
+        assert_eq!(in_force(), (version.clone(), Some(3)), "plans are no prices");
+        for broken in ["[plan.default]\ncalls = -1\n", "[plan.default]\ncalls = 4", "# later\n", ""]
+        {
+            fs::write(&file, broken).expect("written");
+            rules.reload();
+            assert_eq!(in_force().1, Some(3), "{broken:?}");
+        }
+        fs::remove_file(&file).expect("removed");
+        rules.reload();
+        assert_eq!(in_force().1, Some(3), "a file that is gone");
+        fs::write(&file, "[plan.default]\ncalls = 5\n").expect("written");
+        rules.reload();
+        assert_eq!(in_force(), (version, Some(5)));
     }
 
     #[test]

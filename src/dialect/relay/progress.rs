@@ -45,6 +45,9 @@ pub enum RelayError {
     /// The balance, or what a budget leaves, does not cover more of the reply.
     #[error("the balance, or what a budget leaves, does not cover more of the reply")]
     InsufficientCredits,
+    /// The account was suspended while its reply was under way.
+    #[error("the account is suspended")]
+    AccountSuspended,
     /// The ledger could not be asked whether the balance covers more of the reply.
     #[error("balances cannot be checked at the moment, and what is held covers no more")]
     LedgerUnavailable,
@@ -77,6 +80,7 @@ impl RelayError {
         let (kind, details) = match self {
             RelayError::Vendor(VendorError { kind: Some(kind), details, .. }) => (&**kind, details),
             RelayError::InsufficientCredits => ("billing_error", &None),
+            RelayError::AccountSuspended => ("permission_error", &None),
             RelayError::ContentFiltered => ("invalid_request_error", &None),
             RelayError::Truncated
             | RelayError::Malformed
@@ -92,13 +96,14 @@ impl RelayError {
         messages_error_body(kind, &self.message(), details.as_deref(), request_id)
     }
 
-    /// Whether the gateway ended the reply for lack of credit, ledger or buffer space, so that the
-    /// vendor is not at fault.
+    /// Whether the gateway ended the reply for lack of credit, ledger or buffer space, or because
+    /// the account is suspended, so that the vendor is not at fault.
     #[must_use]
     pub(crate) fn is_gateway_side(&self) -> bool {
         matches!(
             self,
             RelayError::InsufficientCredits
+                | RelayError::AccountSuspended
                 | RelayError::LedgerUnavailable
                 | RelayError::NoBufferSpace
                 | RelayError::SlowReader
@@ -109,6 +114,7 @@ impl RelayError {
     pub(super) fn type_and_code(&self) -> (&'static str, &'static str) {
         match self {
             RelayError::InsufficientCredits => ("insufficient_credits", "insufficient_credits"),
+            RelayError::AccountSuspended => ("permission_error", "account_suspended"),
             RelayError::LedgerUnavailable => ("server_error", "ledger_unavailable"),
             RelayError::NoBufferSpace => ("server_error", "overloaded"),
             RelayError::SlowReader => ("server_error", "answers_unread"),

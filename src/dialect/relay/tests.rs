@@ -77,6 +77,32 @@ fn a_broken_stream_ends_with_an_error_event(#[case] stream: &str, #[case] why: R
     assert_eq!(relay.progress(), &RelayProgress::Failed(why));
 }
 
+#[rstest]
+#[case::chat(
+    RelayMode::Chat { include_usage: true, choices: 1 },
+    "data: {\"error\":{",
+    r#""type":"permission_error","param":null,"code":"account_suspended"}"#
+)]
+#[case::messages(
+    RelayMode::Messages { request_id: "r".to_owned() },
+    "event: error\ndata: {",
+    r#""error":{"type":"permission_error","message":"the account is suspended"}"#
+)]
+#[case::responses(RelayMode::Responses, "event: error\ndata: {", r#""code":"account_suspended""#)]
+fn a_stream_of_a_suspended_account_ends_with_an_error_in_the_format_of_its_client(
+    #[case] mode: RelayMode,
+    #[case] begin: &str,
+    #[case] told: &str,
+) {
+    let mut relay = Relay::new(mode, true);
+    let event = relay.fail(RelayError::AccountSuspended).expect("an event");
+    let event = String::from_utf8(event.to_vec()).expect("text");
+    assert!(event.starts_with(begin) && event.contains(told) && event.ends_with("\n\n"), "{event}");
+    assert_eq!(relay.progress(), &RelayProgress::Failed(RelayError::AccountSuspended));
+    assert_eq!(relay.push(Bytes::from(format!("{TEXT}\n\n"))), None, "nothing follows it");
+    assert_eq!(relay.billable_usage(9), None, "nothing was passed on");
+}
+
 #[test]
 fn a_vendors_error_event_is_told_in_our_shape_and_ends_the_stream() {
     let stream = format!("{TEXT}\n\ndata: {{\"code\":\"x\",\"error\":\"busy\"}}\n\n{TEXT}\n\n");

@@ -4,13 +4,12 @@
 
 use std::borrow::Cow;
 
+use super::budgets::{budget_exceeded_code, budget_exceeded_message};
 use super::{
     AdmissionError, ApiError, ApiKeyError, CapacityError, IdempotencyError, RequestError,
     ServerError, VideoError,
 };
 use crate::gateway::edge::head::{FIELDS_MAX, HeadError};
-use crate::ledger::{BudgetOwner, WindowId, WindowKind};
-use crate::money::Money;
 
 pub(super) const INVALID_REQUEST: &str = "invalid_request_error";
 pub(super) const PERMISSION: &str = "permission_error";
@@ -33,6 +32,8 @@ pub(super) struct ErrorDescription<'a> {
     /// The request field at fault.
     pub(super) param: Option<&'a str>,
     pub(super) retry_after_s: Option<u64>,
+    /// The same in ms, where it is known as exactly.
+    pub(super) retry_after_ms: Option<u64>,
     /// Whether the client must not retry, since a retry would be refused again or be charged twice.
     pub(super) forbids_retry: bool,
     /// The methods that the path allows.
@@ -69,6 +70,7 @@ pub(super) fn permanent<'a>(
         message: message.into(),
         param: None,
         retry_after_s: None,
+        retry_after_ms: None,
         forbids_retry: true,
         allow: None,
         messages_status: None,
@@ -254,6 +256,7 @@ impl AdmissionError {
                 let error = invalid(400, "unsupported_parameter", message).at(path);
                 ErrorDescription { details: rule.details.as_deref(), ..error }
             }
+            AdmissionError::RateLimited(refusal) => refusal.describe(),
             AdmissionError::CreditInUse { least, available, held } => retryable(
                 429,
                 RATE_LIMIT,
@@ -407,30 +410,6 @@ fn missing_version_message(path: &str) -> String {
     )
 }
 
-fn budget_exceeded_code(owner: BudgetOwner) -> &'static str {
-    match owner {
-        BudgetOwner::Account => "account_budget_exceeded",
-        BudgetOwner::Key(_) => "key_budget_exceeded",
-    }
-}
-
-fn budget_exceeded_message(window: WindowId, least: Money, left: Money) -> String {
-    let owner = match window.owner {
-        BudgetOwner::Account => "account",
-        BudgetOwner::Key(_) => "key",
-    };
-    let budget = match window.kind {
-        WindowKind::Total => format!("the total budget of the {owner}"),
-        kind => format!("the budget of the {owner} for this {}", kind.name()),
-    };
-    let resets_at = Some(window.end()).filter(|end| *end < i64::MAX);
-    let reset = match resets_at.and_then(|end| jiff::Timestamp::from_millisecond(end).ok()) {
-        Some(end) => format!("it resets at {end}"),
-        None => "it does not reset".to_owned(),
-    };
-    format!("the call needs {least} USD at least, and {budget} leaves {left} USD; {reset}")
-}
-
 fn model_not_found_message(asked: &str, closest: Option<&str>) -> String {
     let asked: String = asked.chars().take(80).collect();
     match closest {
@@ -444,7 +423,8 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::ledger::KeyId;
+    use crate::ledger::{BudgetOwner, WindowId, WindowKind};
+    use crate::money::Money;
 
     fn no_money() -> Money {
         Money::ZERO
@@ -453,34 +433,6 @@ mod tests {
     /// The window of a budget that contains 2026-11-25 13:14:15.678 UTC.
     fn window(owner: BudgetOwner, kind: WindowKind) -> WindowId {
         WindowId::at(owner, kind, 1_795_612_455_678)
-    }
-
-    #[rstest]
-    #[case::hour(WindowKind::Hour, "for this hour", "it resets at 2026-11-25T14:00:00Z")]
-    #[case::day(WindowKind::Day, "for this day", "it resets at 2026-11-26T00:00:00Z")]
-    #[case::week(WindowKind::Week, "for this week", "it resets at 2026-11-30T00:00:00Z")]
-    #[case::month(WindowKind::Month, "for this month", "it resets at 2026-12-01T00:00:00Z")]
-    #[case::total(WindowKind::Total, "the total budget", "it does not reset")]
-    fn a_budget_that_is_exceeded_is_named_with_its_reset_and_what_is_left(
-        #[case] kind: WindowKind,
-        #[case] named: &str,
-        #[case] reset: &str,
-    ) {
-        let (least, left) = (Money::from_nano(300), Money::from_nano(20));
-        let (least, left) = (least.expect("money"), left.expect("money"));
-        for (owner, word, code) in [
-            (BudgetOwner::Account, "account", "account_budget_exceeded"),
-            (BudgetOwner::Key(KeyId(7)), "key", "key_budget_exceeded"),
-        ] {
-            let window = window(owner, kind);
-            let error: ApiError = AdmissionError::BudgetExceeded { window, least, left }.into();
-            let row = error.describe();
-            assert_eq!((row.status, row.code), (402, code));
-            let owner = format!("of the {word}");
-            for part in [named, reset, owner.as_str(), "0.0000003 USD", "0.00000002 USD"] {
-                assert!(row.message.contains(part), "{part}: {}", row.message);
-            }
-        }
     }
 
     #[rstest]

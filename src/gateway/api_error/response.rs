@@ -36,6 +36,7 @@ fn response_headers(error: &ErrorDescription<'_>) -> Vec<(&'static str, String)>
     let mut headers = Vec::new();
     headers.extend(error.allow.map(|methods| ("allow", methods.to_owned())));
     headers.extend(error.retry_after_s.map(|seconds| ("retry-after", seconds.to_string())));
+    headers.extend(error.retry_after_ms.map(|ms| ("retry-after-ms", ms.to_string())));
     headers.extend(error.forbids_retry.then(|| ("x-should-retry", "false".to_owned())));
     headers
 }

@@ -1,7 +1,7 @@
 //! What a client is told whose key is not for what it asks.
 
 use super::ScopeError;
-use super::description::{ErrorDescription, PERMISSION, invalid, permanent};
+use super::description::{ErrorDescription, PERMISSION, SERVER_ERROR, invalid, permanent};
 
 /// At most this many of the models or endpoints that a key may use are named.
 const NAMED_MAX: usize = 16;
@@ -18,6 +18,17 @@ impl ScopeError {
             }
             ScopeError::Disabled => {
                 invalid(401, "key_disabled", "the key is disabled; its owner can enable it")
+            }
+            ScopeError::Suspended => {
+                let message = "the account is suspended; whoever runs this gateway can resume it";
+                permanent(403, PERMISSION, "account_suspended", message)
+            }
+            ScopeError::UnknownPlan(name) => {
+                let message = format!(
+                    "the plan '{name}' of the account or the key is not set up here; whoever runs \
+                     this gateway has to set it up"
+                );
+                permanent(503, SERVER_ERROR, "plan_not_found", message)
             }
             ScopeError::ModelNotAllowed { model, allowed } => {
                 let allowed = name_allowed(allowed);
@@ -55,6 +66,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::ledger::PlanName;
 
     fn names(count: usize) -> Vec<String> {
         (0..count).map(|number| format!("m{number}")).collect()
@@ -64,6 +76,13 @@ mod tests {
     #[case::expired(ScopeError::Expired(1_800_000_000), 401, "key_expired", "2027-01-15T08:00:00Z")]
     #[case::far(ScopeError::Expired(i64::MAX), 401, "key_expired", "has expired")]
     #[case::disabled(ScopeError::Disabled, 401, "key_disabled", "is disabled")]
+    #[case::suspended(ScopeError::Suspended, 403, "account_suspended", "is suspended")]
+    #[case::unknown_plan(
+        ScopeError::UnknownPlan(PlanName::parse("gold").expect("a name")),
+        503,
+        "plan_not_found",
+        "the plan 'gold' of the account or the key is not set up here; whoever runs this gateway"
+    )]
     #[case::address(
         ScopeError::AddressNotAllowed("192.0.2.7".parse().ok()),
         403,

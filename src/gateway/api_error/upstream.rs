@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use super::description::{
-    ErrorDescription, INVALID_REQUEST, RETRY_AFTER_S, SERVER_ERROR, invalid, permanent, retryable,
+    ErrorDescription, INVALID_REQUEST, PERMISSION, RETRY_AFTER_S, SERVER_ERROR, invalid, permanent,
+    retryable,
 };
 use super::{AttemptFailure, UpstreamError};
 use crate::dialect::relay::RelayError;
@@ -45,6 +46,8 @@ fn describe_relay_error(why: &RelayError) -> ErrorDescription<'static> {
     let message = why.to_string();
     match why {
         RelayError::ContentFiltered => invalid(400, "content_policy_violation", message),
+        // Nothing was passed on, as if the account had been suspended before the call.
+        RelayError::AccountSuspended => permanent(403, PERMISSION, "account_suspended", message),
         // Nothing was charged, and there may be room by then.
         RelayError::NoBufferSpace => {
             retryable(503, SERVER_ERROR, "overloaded", message).retry_after(RETRY_AFTER_S)

@@ -317,6 +317,7 @@ impl ClaimAttempt<'_> {
             least: nothing,
             lease_ms,
             key: None,
+            rates: Vec::new(),
         };
         let holding = self.gateway.ledger.submit(self.account, hold);
         match self.gateway.with_ledger_timeout("hold", holding).await {

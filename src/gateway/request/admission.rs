@@ -16,6 +16,7 @@ use crate::gateway::context::{
 };
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::gateway::request::rates::CallerPlans;
 use crate::gateway::request::{reasoning_cache, scope_check, vendor_ids};
 use crate::gateway::settlement::holds::{self, FundedCall, NewHold};
 use crate::gateway::settlement::quote::QuoteContext;
@@ -33,6 +34,8 @@ pub(crate) struct AcceptedCall<'a> {
     /// The time whose prices apply, in unix seconds.
     pub(crate) priced_at: i64,
     pub(crate) routes: &'a VendorRouteSet,
+    /// The plans that limit the call.
+    pub(crate) plans: CallerPlans,
 }
 
 /// Parses a call, and finds its model and the routes to its vendor. Every call that costs anything
@@ -51,6 +54,8 @@ pub(crate) fn accept_call<'a>(
     let catalogue = gateway.catalogue.load();
     let model = find_model(&catalogue, &parsed.model, endpoint)?;
     scope_check::check_model(caller, &model)?;
+    let plans = CallerPlans::find(&catalogue.plans, &caller.key)?;
+    plans.check_model(&model)?;
     ctx.access_log.model = Some(model.clone());
     let requested_model = (parsed.model != model.id).then(|| Arc::from(parsed.model.as_str()));
     ctx.access_log.requested_model.clone_from(&requested_model);
@@ -62,7 +67,7 @@ pub(crate) fn accept_call<'a>(
     };
     let price_version = catalogue.version.clone();
     let priced_at = ctx.arrived_ms / 1_000;
-    Ok(AcceptedCall { call, model, requested_model, price_version, priced_at, routes })
+    Ok(AcceptedCall { call, model, requested_model, price_version, priced_at, routes, plans })
 }
 
 /// Admits a call. Afterwards its hold is placed, unless the call is free.
@@ -78,8 +83,8 @@ pub(crate) async fn admit_call(
     endpoint: Endpoint,
 ) -> Result<(), ApiError> {
     let accepted = accept_call(gateway, ctx, &caller, body.parsed, endpoint)?;
-    let AcceptedCall { mut call, model, requested_model, price_version, priced_at, routes } =
-        accepted;
+    let AcceptedCall { mut call, model, requested_model, price_version, priced_at, .. } = accepted;
+    let AcceptedCall { routes, plans, .. } = accepted;
     let mut translation = build_translation(&caller, &model, &call, endpoint)?;
     // Saved thinking may make a call that continues a tool loop longer; its hold then grows.
     let is_continued = |t: &Translation| model.thinking && !t.tool_loop_ids().is_empty();
@@ -104,8 +109,10 @@ pub(crate) async fn admit_call(
     let claim = ctx.idempotent_call.as_ref();
     let may_be_in_memory = claim.is_none_or(|call| !call.is_claim_stored());
     let new = NewHold { id: &ctx.id, may_be_in_memory };
-    let funded = holds::fund_call(gateway, new, &caller, (&model, &call), quote_context).await?;
-    let FundedCall { funding, output_limit, full_hold } = funded;
+    let payer = (&caller, &plans);
+    let funded = holds::fund_call(gateway, new, payer, (&model, &call), quote_context).await?;
+    let FundedCall { funding, output_limit, full_hold, rates } = funded;
+    ctx.rates = rates;
     if let Some(limit) = output_limit {
         call.limit_output(limit);
         if let Some(translation) = &mut translation {

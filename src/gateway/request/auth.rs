@@ -8,8 +8,9 @@ use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::state::Gateway;
 use crate::ledger::KeyHash;
 
-/// Finds the account of a request's API key. While the ledger is unavailable, a key is accepted
-/// that was valid some seconds ago, and by free endpoints one that was valid some hours ago.
+/// Finds the account of a request's API key, and notes that the key is used at the time `now`
+/// (unix seconds). While the ledger is unavailable, a key is accepted that was valid some seconds
+/// ago, and by free endpoints one that was valid some hours ago.
 ///
 /// # Errors
 /// The request has no key, the key is unknown or revoked, or the ledger does not answer.
@@ -18,6 +19,7 @@ pub(crate) async fn authenticate(
     session: &Session,
     error_format: ErrorFormat,
     is_free: bool,
+    now: i64,
 ) -> Result<AuthenticatedCaller, ApiError> {
     let hash = read_api_key(session, error_format)?;
     let caller = match gateway.key_cache.caller(&hash) {
@@ -27,6 +29,7 @@ pub(crate) async fn authenticate(
     if caller.key.revoked_at.is_some() {
         return Err(ApiKeyError::Revoked.into());
     }
+    caller.note_use(&gateway.key_uses, hash, now);
     Ok(caller)
 }
 

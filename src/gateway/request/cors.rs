@@ -17,7 +17,10 @@ const NULL: &str = "null";
 /// The request headers that a page may always send. It may send all others that it asks for.
 const REQUEST_HEADERS: &str = "authorization, x-api-key, content-type, idempotency-key";
 /// The response headers that a page may read.
-const EXPOSED_HEADERS: &str = "x-request-id, request-id, retry-after, x-should-retry, \
+const EXPOSED_HEADERS: &str = "x-request-id, request-id, retry-after, retry-after-ms, \
+    x-should-retry, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, \
+    x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, \
+    x-ratelimit-reset-tokens, \
     x-gateway-fallback-depth, x-gateway-model, x-gateway-dropped-params, \
     x-gateway-thinking, x-service-charged-nano, x-service-characters, idempotent-replayed, \
     x-original-request-id, openai-poll-after-ms, allow, location, content-range";

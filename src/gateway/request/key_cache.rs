@@ -2,12 +2,13 @@
 //! them were valid is kept for hours, for free endpoints while the ledger is unavailable.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use moka::sync::Cache;
 
 use crate::gateway::budgets::tenants::{Tenant, TenantId, TenantTable};
+use crate::gateway::key_uses::{KeyUses, minute_of};
 use crate::ledger::{KeyHash, KeyRecord, KeyScope};
 
 /// Keys are looked up again after this time, even if no change of a key was noticed.
@@ -29,6 +30,9 @@ pub(crate) struct AuthenticatedCaller {
     pub tenant: Arc<Tenant>,
     /// Whether the scope of the key restricts anything.
     is_restricted: bool,
+    /// The last minute of which it is noted that the key was used in it, as the unix seconds of
+    /// its beginning.
+    noted_minute: Arc<AtomicI64>,
 }
 
 impl AuthenticatedCaller {
@@ -36,6 +40,16 @@ impl AuthenticatedCaller {
     #[must_use]
     pub(crate) fn restrictions(&self) -> Option<&KeyScope> {
         self.is_restricted.then(|| &self.key.scope)
+    }
+
+    /// Notes that the key, which has this digest, is used at the time `now` (unix seconds). Costs
+    /// one load if its minute was noted before.
+    pub(crate) fn note_use(&self, uses: &KeyUses, hash: KeyHash, now: i64) {
+        let minute = minute_of(now);
+        // If there is no room for it, the next call tries again.
+        if self.noted_minute.load(Ordering::Relaxed) < minute && uses.note(hash, minute) {
+            self.noted_minute.store(minute, Ordering::Relaxed);
+        }
     }
 }
 
@@ -127,19 +141,22 @@ impl ApiKeyCache {
     fn make_caller(&self, key: Arc<KeyRecord>) -> AuthenticatedCaller {
         let tenant = self.tenants.tenant(TenantId::Account(key.account.clone()));
         let is_restricted = key.scope.is_restricting();
-        AuthenticatedCaller { key, tenant, is_restricted }
+        // The store need not be told again of what it knows.
+        let noted_minute = Arc::new(AtomicI64::new(key.last_used_at.unwrap_or(i64::MIN)));
+        AuthenticatedCaller { key, tenant, is_restricted, noted_minute }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::{AccountName, KeyId};
+    use crate::ledger::AccountName;
+    use crate::ledger::key::ApiKey;
 
     fn record(revoked_at: Option<i64>) -> KeyRecord {
         let account = AccountName::parse("acme").expect("a name");
-        let (id, prefix) = (KeyId(1), "sk".to_owned());
-        KeyRecord { id, account, prefix, created_at: 1, revoked_at, scope: KeyScope::default() }
+        let record = KeyRecord::new(&ApiKey::from_random([1; 32]), account, 1, KeyScope::default());
+        KeyRecord { revoked_at, ..record }
     }
 
     fn hash(text: &str) -> KeyHash {
@@ -186,6 +203,21 @@ mod tests {
         assert!(keys.caller(&key).is_none());
         assert!(keys.remember(key, Some(record(Some(2))), keys.revision()).is_some());
         assert!(keys.caller(&key).is_some_and(|caller| caller.key.revoked_at == Some(2)));
+    }
+
+    #[test]
+    fn a_key_is_noted_once_a_minute_and_not_if_the_store_knows_it() {
+        let (keys, uses) = (ApiKeyCache::new(&Arc::default()), KeyUses::default());
+        let key = hash("one");
+        let record = KeyRecord { last_used_at: Some(120), ..record(None) };
+        let caller = keys.remember(key, Some(record), 0).expect("a caller");
+        for (now, noted) in [(130, i64::MIN), (181, 180), (239, 180), (240, 240), (181, 240)] {
+            caller.note_use(&uses, key, now);
+            let known = uses.last_use(key).unwrap_or(i64::MIN);
+            assert_eq!(known, noted, "{now}");
+        }
+        let again = keys.caller(&key).expect("a caller");
+        assert!(Arc::ptr_eq(&caller.noted_minute, &again.noted_minute), "all calls share it");
     }
 
     #[test]

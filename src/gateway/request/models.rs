@@ -9,9 +9,8 @@ use serde_json::{Value as Json, json};
 use crate::catalogue::{Catalogue, Model, ModelKind};
 use crate::dialect::CallError;
 use crate::gateway::api_error::{AdmissionError, ApiError};
-use crate::gateway::request::scope_check;
+use crate::gateway::request::rates::ModelAccess;
 use crate::gateway::request::target::percent_decode;
-use crate::ledger::KeyScope;
 
 /// A cached listing is built again after this time.
 pub(crate) const LISTING_TTL: Duration = Duration::from_secs(1);
@@ -69,7 +68,7 @@ pub(crate) struct CachedListing {
 }
 
 impl ModelListing {
-    /// Returns the listing of the models that the filter selects and the scope of a key allows as a
+    /// Returns the listing of the models that the filter selects and the caller may use, as a
     /// response body, with the prices of the moment `at` (unix seconds). Only the listing of all
     /// models is cached.
     ///
@@ -79,11 +78,11 @@ impl ModelListing {
         &self,
         catalogue: &Arc<Catalogue>,
         filter: &ModelFilter,
-        scope: Option<&KeyScope>,
+        access: &ModelAccess<'_>,
         at: i64,
     ) -> Result<Bytes, ApiError> {
-        if *filter != ModelFilter::default() || scope.is_some() {
-            return models_json(catalogue, filter, scope, at).map(Bytes::from);
+        if *filter != ModelFilter::default() || !access.is_open() {
+            return models_json(catalogue, filter, access, at).map(Bytes::from);
         }
         let mut last = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let is_good = |last: &&CachedListing| {
@@ -92,15 +91,15 @@ impl ModelListing {
         if let Some(last) = last.as_ref().filter(is_good) {
             return Ok(last.body.clone());
         }
-        let body = Bytes::from(models_json(catalogue, filter, None, at)?);
+        let body = Bytes::from(models_json(catalogue, filter, access, at)?);
         let (catalogue, made) = (catalogue.clone(), Instant::now());
         *last = Some(CachedListing { catalogue, created: made, body: body.clone() });
         Ok(body)
     }
 }
 
-/// Builds the listing of the models that the filter selects and the scope of a key allows as a
-/// response body, with the prices of the moment `at` (unix seconds). Clients of both text formats
+/// Builds the listing of the models that the filter selects and the caller may use as a response
+/// body, with the prices of the moment `at` (unix seconds). Clients of both text formats
 /// can read this one format.
 ///
 /// # Errors
@@ -108,7 +107,7 @@ impl ModelListing {
 pub(crate) fn models_json(
     catalogue: &Catalogue,
     filter: &ModelFilter,
-    scope: Option<&KeyScope>,
+    access: &ModelAccess<'_>,
     at: i64,
 ) -> Result<String, ApiError> {
     let all = catalogue.models();
@@ -117,8 +116,7 @@ pub(crate) fn models_json(
         owners.dedup();
         return Err(invalid_choice("owned_by", &owners.join(", ")));
     }
-    let is_allowed = |model: &Model| scope.is_none_or(|scope| scope_check::is_listed(scope, model));
-    let wanted = catalogue.names().filter(|(_, m)| filter.matches(m) && is_allowed(m));
+    let wanted = catalogue.names().filter(|(_, m)| filter.matches(m) && access.allows(m));
     let data: Vec<_> = wanted.map(|(name, model)| model.listing(name, at)).collect();
     let id = |entry: Option<&Json>| entry.map_or(Json::Null, |entry| entry["id"].clone());
     let (first_id, last_id) = (id(data.first()), id(data.last()));

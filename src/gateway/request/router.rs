@@ -135,6 +135,7 @@ mod tests {
     use crate::gateway::api_error::ErrorFormat;
     use crate::gateway::request::models::ModelFilter;
     use crate::gateway::request::models::ModelListing;
+    use crate::gateway::request::rates::{CallerPlans, ModelAccess};
     use crate::gateway::request::target::percent_decode;
 
     use super::{error_format, lacks_version};
@@ -188,8 +189,11 @@ mod tests {
         let sources: Vec<_> = texts.map(|(file, text)| (file, text.expect("a text"))).collect();
         let catalogue = || Arc::new(Catalogue::parse(&sources, &[]).expect("sound rules"));
         let (listing, now) = (ModelListing::default(), catalogue());
+        let access = ModelAccess { scope: None, plans: &CallerPlans::default() };
         let body = |catalogue| {
-            listing.response_body(catalogue, &ModelFilter::default(), None, 0).expect("a listing")
+            listing
+                .response_body(catalogue, &ModelFilter::default(), &access, 0)
+                .expect("a listing")
         };
         let first = body(&now);
         assert_eq!(first.as_ptr(), body(&now).as_ptr());

@@ -6,7 +6,8 @@ use crate::catalogue::{Catalogue, Model};
 use crate::dialect::Endpoint;
 use crate::gateway::api_error::{ApiError, ScopeError};
 use crate::gateway::request::key_cache::AuthenticatedCaller;
-use crate::ledger::KeyScope;
+use crate::gateway::suspended_accounts::SuspendedAccounts;
+use crate::ledger::{AccountName, KeyScope};
 
 /// The name of the listing of models in scopes, and in metrics.
 pub(crate) const MODELS: &str = "models";
@@ -28,13 +29,17 @@ pub(crate) fn scope_names(endpoint: Endpoint) -> [&'static str; 2] {
 /// seconds). `endpoint` has the names of what is asked for.
 ///
 /// # Errors
-/// The key has expired, is disabled, or must not be used from the address or for the endpoint.
+/// The account is suspended; or the key has expired, is disabled, or must not be used from the
+/// address or for the endpoint.
 pub(crate) fn check_request(
     caller: &AuthenticatedCaller,
     endpoint: [&'static str; 2],
     address: Option<IpAddr>,
     now: i64,
 ) -> Result<(), ApiError> {
+    if caller.key.account_settings.suspended {
+        return Err(ScopeError::Suspended.into());
+    }
     let Some(scope) = caller.restrictions() else { return Ok(()) };
     if let Some(at) = scope.expires_at.filter(|_| scope.is_expired(now)) {
         return Err(ScopeError::Expired(at).into());
@@ -49,6 +54,22 @@ pub(crate) fn check_request(
     if !scope.allows_endpoint(&endpoint) {
         let ([endpoint, _], allowed) = (endpoint, scope.endpoints.clone());
         return Err(ScopeError::EndpointNotAllowed { endpoint, allowed }.into());
+    }
+    Ok(())
+}
+
+/// Checks once more that the account of a call is not suspended, after its body was read: that may
+/// have taken a minute. `suspensions_seen` is the number of changes before its key was looked up.
+///
+/// # Errors
+/// The account is suspended.
+pub(crate) fn check_suspension(
+    suspended: &SuspendedAccounts,
+    account: &AccountName,
+    suspensions_seen: u64,
+) -> Result<(), ApiError> {
+    if suspended.contains_since(account, suspensions_seen) {
+        return Err(ScopeError::Suspended.into());
     }
     Ok(())
 }

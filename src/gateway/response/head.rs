@@ -94,6 +94,7 @@ pub(crate) fn build_head(
     }
     add_request_id(&mut head, ctx)?;
     ctx.cors.add_headers(&mut head)?;
+    ctx.rate_headers.write_into(&mut head)?;
     head.insert_header(FALLBACK_DEPTH, ctx.access_log.fallback_depth)?;
     add_model_id(&mut head, ctx)?;
     if let Some(limit) = priced.output_limit {

@@ -108,6 +108,7 @@ pub(crate) async fn write_response(
     }
     head::add_request_id(&mut head, ctx)?;
     ctx.cors.add_headers(&mut head)?;
+    ctx.rate_headers.write_into(&mut head)?;
     for (name, value) in reply.headers {
         head.insert_header(name, value)?;
     }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::ledger::{AccountName, Hold, KeyRecord, Lease};
+use crate::gateway::call_rates::CallRates;
+use crate::ledger::{AccountName, Hold, KeyRecord, Lease, RateAsk};
 use crate::money::Money;
 
 /// How a call is paid for. No vendor is called without it.
@@ -29,6 +30,16 @@ impl Funding {
             Funding::Held { hold, .. } => Some(hold.account()),
             Funding::Free => None,
         }
+    }
+
+    /// Returns the rate limits of a call that takes `asks` of them, with what is left.
+    #[must_use]
+    pub(crate) fn rates(&self, asks: Vec<RateAsk>) -> CallRates {
+        let readings = match self {
+            Funding::Held { hold, .. } => hold.rates().to_vec(),
+            Funding::Free => Vec::new(),
+        };
+        CallRates { asks, readings }
     }
 
     /// Returns the held amount; zero for a free call.

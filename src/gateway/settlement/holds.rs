@@ -8,13 +8,17 @@ use crate::clock::unix_ms;
 use crate::dialect::call::ModelCall;
 use crate::gateway::api_error::{AdmissionError, ApiError, ServerError};
 use crate::gateway::budgets::tenants::{Resource, Tenant};
+use crate::gateway::call_rates::{CallRates, RateRefusal};
 use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::gateway::request::rates::CallerPlans;
 use crate::gateway::settlement::funding::Funding;
 use crate::gateway::settlement::quote::{CallQuote, QuoteContext, quote_call};
 use crate::gateway::settlement::stream_budget::divide;
+use crate::gateway::settlement::token_estimate::estimate_call_tokens;
 use crate::gateway::state::Gateway;
 use crate::ledger::{
-    self, AccountName, Balances, Hold, HoldRefused, HoldRequest, KeyRecord, Unavailable, lease,
+    self, AccountName, Balances, Hold, HoldRefused, HoldRequest, KeyRecord, RateAsk, Unavailable,
+    lease,
 };
 use crate::money::Money;
 use crate::money::price::Quote;
@@ -55,6 +59,8 @@ pub(crate) struct FundedCall {
     pub(crate) output_limit: Option<u64>,
     /// The hold that covers the call at its largest.
     pub(crate) full_hold: Money,
+    /// The rate limits of the call.
+    pub(crate) rates: CallRates,
 }
 
 /// Places the hold of a call. A call without a quote is free and needs no hold.
@@ -65,38 +71,43 @@ pub(crate) struct FundedCall {
 /// covers.
 ///
 /// # Errors
-/// The balance or a budget does not cover the least amount, or the ledger does not answer.
+/// A rate limit refuses the call, the balance or a budget does not cover the least amount, or the
+/// ledger does not answer.
 pub(crate) async fn fund_call(
     gateway: &Gateway,
     new: NewHold<'_>,
-    caller: &AuthenticatedCaller,
+    (caller, plans): (&AuthenticatedCaller, &CallerPlans),
     (model, call): (&Model, &ModelCall),
     context: QuoteContext,
 ) -> Result<FundedCall, ApiError> {
     let Some(quote) = quote_call(model, call, context)? else {
         let (funding, output_limit, full_hold) = (Funding::Free, None, Money::ZERO);
-        return Ok(FundedCall { funding, output_limit, full_hold });
+        let rates = CallRates::default();
+        return Ok(FundedCall { funding, output_limit, full_hold, rates });
     };
+    let tokens = || estimate_call_tokens(model, call, context);
+    let asks = plans.asks(&caller.key, model, tokens);
     let account = &caller.key.account;
     let shortage = find_shortage(gateway, &caller.tenant, account, quote).await;
     let available = if let Some(available) = shortage {
         available
     } else {
         let preferred = Quote::exactly(quote.preferred());
-        match gateway.place_hold(&caller.key, new, preferred).await {
+        match gateway.place_hold(&caller.key, new, preferred, &asks).await {
             Ok(funding) => {
                 let (output_limit, full_hold) = (None, quote.full);
-                return Ok(FundedCall { funding, output_limit, full_hold });
+                let rates = funding.rates(asks);
+                return Ok(FundedCall { funding, output_limit, full_hold, rates });
             }
             Err(why) => match find_room(&why).filter(|_| call.is_text()) {
                 Some(room) => room,
                 // Nothing makes its cost less.
-                None => return Err(Box::pin(describe_refusal(gateway, account, why)).await),
+                None => return Err(Box::pin(describe_refusal(gateway, account, why, asks)).await),
             },
         }
     };
     // Boxed: otherwise the future of every call would include its state.
-    let short = ShortBalance { quote, available };
+    let short = ShortBalance { quote, available, asks };
     Box::pin(fund_from_short_balance(gateway, new, caller, (model, call), context, short)).await
 }
 
@@ -146,18 +157,20 @@ fn calls_in_flight(tenant: &Tenant) -> i64 {
 }
 
 /// A balance or a budget that does not cover a call at its largest.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct ShortBalance {
     /// The quote of the call, with a token a byte of its text.
     quote: CallQuote,
     /// What the account has available, or what the budget leaves.
     available: Money,
+    /// What the call takes of rate limits.
+    asks: Vec<RateAsk>,
 }
 
 impl ShortBalance {
     /// Whether the quote of a stream suffices, so that its text need not be counted.
     fn covers_stream(&self, model: &Model, priced_at: i64) -> bool {
-        let ShortBalance { quote, available } = *self;
+        let ShortBalance { quote, available, .. } = *self;
         let limit = quote.limit_for(
             &model.price,
             quote.reduced(divide(available, STREAM_SHARE_ALONE)),
@@ -179,8 +192,9 @@ async fn fund_from_short_balance(
     short: ShortBalance,
 ) -> Result<FundedCall, ApiError> {
     let account = &caller.key.account;
-    let ShortBalance { mut quote, available } = short;
-    if !short.covers_stream(model, context.priced_at) {
+    let is_covered = short.covers_stream(model, context.priced_at);
+    let ShortBalance { mut quote, available, asks } = short;
+    if !is_covered {
         let without_text = QuoteContext { text_tokens_max: Some(0), ..context };
         let smallest = quote_call(model, call, without_text)?.ok_or(ServerError::Internal)?;
         if smallest.least <= available {
@@ -194,19 +208,20 @@ async fn fund_from_short_balance(
         calls => divide(available, calls.saturating_mul(SHARE_IN_PARALLEL)),
     };
     let reduced = Quote { wanted: quote.reduced(share), least: quote.least };
-    match gateway.place_hold(&caller.key, new, reduced).await {
+    match gateway.place_hold(&caller.key, new, reduced, &asks).await {
         Ok(funding) => {
             let held = funding.held();
             let output_limit = quote.limit_for(&model.price, held, context.priced_at);
             let full_hold = if output_limit.is_some() { held } else { quote.full };
-            Ok(FundedCall { funding, output_limit, full_hold })
+            let rates = funding.rates(asks);
+            Ok(FundedCall { funding, output_limit, full_hold, rates })
         }
         Err(why) => {
             if why == HoldRefused::Conflict {
                 // The first request, which was refused, was made once more by the store's client.
                 gateway.void_unknown_hold(account.clone(), new.id.to_owned());
             }
-            Err(describe_refusal(gateway, account, why).await)
+            Err(describe_refusal(gateway, account, why, asks).await)
         }
     }
 }
@@ -262,16 +277,27 @@ fn find_room(why: &HoldRefused) -> Option<Money> {
         HoldRefused::BudgetExceeded { left, .. } | HoldRefused::BudgetInUse { left, .. } => {
             Some(*left)
         }
-        HoldRefused::NoAccount
+        HoldRefused::RateLimited { .. }
+        | HoldRefused::NoAccount
         | HoldRefused::Conflict
         | HoldRefused::Lent
         | HoldRefused::Unavailable(_) => None,
     }
 }
 
-/// Returns why a call is refused whose hold was refused.
-async fn describe_refusal(gateway: &Gateway, account: &AccountName, why: HoldRefused) -> ApiError {
+/// Returns why a call is refused whose hold was refused. `asks` is what it takes of rate limits.
+async fn describe_refusal(
+    gateway: &Gateway,
+    account: &AccountName,
+    why: HoldRefused,
+    asks: Vec<RateAsk>,
+) -> ApiError {
     match why {
+        HoldRefused::RateLimited { id, retry_after_ms, rates: readings } => {
+            let rates = CallRates { asks, readings };
+            let refusal = RateRefusal { id, retry_after_ms, rates };
+            AdmissionError::RateLimited(Box::new(refusal)).into()
+        }
         HoldRefused::Insufficient { least, available } => {
             describe_shortage(gateway, account, least, available).await
         }
@@ -304,12 +330,13 @@ impl Gateway {
         &self,
         key: &Arc<KeyRecord>,
         NewHold { id, may_be_in_memory }: NewHold<'_>,
-        quote: Quote,
+        Quote { wanted, least }: Quote,
+        rates: &[RateAsk],
     ) -> Result<Funding, HoldRefused> {
         let (account, mut hold_requested) = (&key.account, false);
+        let origin = HoldRequest { wanted, least, at: unix_ms(), key: Some(key.id) };
         if may_be_in_memory
-            && let Some(hold) =
-                ledger::hold_in_memory(&*self.ledger, account, id, Some(key.id), quote, unix_ms())
+            && let Some(hold) = ledger::hold_in_memory(&*self.ledger, account, id, origin, rates)
         {
             return Ok(self.keep_alive(hold, key));
         }
@@ -317,9 +344,7 @@ impl Gateway {
             self.ledger.accepts_holds().await?;
             hold_requested = true;
             let lease_ms = self.timeouts.lease_ms();
-            let Quote { wanted, least } = quote;
-            let origin = HoldRequest { wanted, least, at: unix_ms(), key: Some(key.id) };
-            ledger::place_hold(&*self.ledger, account, id, origin, lease_ms).await
+            ledger::place_hold(&*self.ledger, account, id, origin, rates, lease_ms).await
         };
         let made = self.with_ledger_timeout("hold", holding).await;
         if let Err(HoldRefused::Unavailable(why)) = &made {

@@ -8,7 +8,7 @@ use crate::dialect::Endpoint;
 use crate::dialect::call::{ModelCall, ParsedBody};
 use crate::money::Money;
 
-pub(super) static CATALOGUE: Lazy<Catalogue> = Lazy::new(|| {
+pub(crate) static CATALOGUE: Lazy<Catalogue> = Lazy::new(|| {
     let file = |name: &str, text: &str| (format!("{name}.toml"), text.to_owned());
     let sources = [
         file("vendor_a", include_str!("../../../lua-free-rules/vendor_a.toml")),

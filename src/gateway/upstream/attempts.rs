@@ -18,9 +18,10 @@ use super::answer::UpstreamResponse;
 use crate::dialect::call::RequestKind;
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::vendor_error::VendorError;
-use crate::gateway::api_error::{ApiError, AttemptFailure, ServerError, UpstreamError};
+use crate::gateway::api_error::{ApiError, AttemptFailure, ScopeError, ServerError, UpstreamError};
 use crate::gateway::budgets::overload::reject;
 use crate::gateway::context::{AdmittedCall, BodyTransform, RequestContext};
+use crate::gateway::request::scope_check;
 use crate::gateway::state::Gateway;
 use crate::gateway::upstream::{failure, outcome};
 use crate::gateway::{response, upstream};
@@ -53,13 +54,17 @@ pub(crate) async fn try_routes(
     ctx: &mut RequestContext,
 ) -> Result<(), ApiError> {
     loop {
+        // No vendor begins anything for an account that is suspended, also not in another's place.
+        if let Some(account) = &ctx.access_log.account {
+            scope_check::check_suspension(&gateway.suspended, account, ctx.suspensions_seen)?;
+        }
         let late = ctx.arrived.elapsed() > gateway.timeouts.total;
         let next = if late { None } else { gateway.upstream_peer(session, ctx).await.ok() };
         let Some(peer) = next else {
             return Err(exhausted_error(ctx));
         };
         let began = Instant::now();
-        let attempt = attempt_route(gateway, session, ctx, &peer).await;
+        let attempt = attempt_unless_suspended(gateway, session, ctx, &peer).await;
         ctx.vendor_time += began.elapsed();
         let mut vendor = match attempt {
             Ok(vendor) => vendor,
@@ -70,6 +75,10 @@ pub(crate) async fn try_routes(
             Err(AttemptError::ResponseTimeout) => {
                 outcome::record_lost_answer(ctx, failure::NO_RESPONSE);
                 return Err(UpstreamError::Timeout.into());
+            }
+            Err(AttemptError::Suspended) => {
+                outcome::record_lost_attempt(ctx);
+                return Err(ScopeError::Suspended.into());
             }
             Err(AttemptError::Internal) => return Err(ServerError::Internal.into()),
         };
@@ -103,6 +112,8 @@ enum AttemptError {
     /// The vendor accepted the request and did not answer in time. It may have done the work, so no
     /// other route is tried.
     ResponseTimeout,
+    /// The account of a stream was suspended before the vendor answered.
+    Suspended,
     /// The gateway could not build the request head.
     Internal,
 }
@@ -113,6 +124,33 @@ impl AttemptError {
             reason,
             AttemptFailure { status: None, retry_after: None, may_be_billed: work_begun },
         )
+    }
+}
+
+/// Attempts a route. That of a stream is given up if its account is suspended meanwhile, as the
+/// stream would be: a vendor may take minutes before it says a word.
+async fn attempt_unless_suspended(
+    gateway: &Gateway,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    peer: &HttpPeer,
+) -> Result<Box<UpstreamResponse>, AttemptError> {
+    let is_stream = ctx.admitted().is_some_and(|admitted| admitted.priced.call.stream);
+    let watched = if is_stream { ctx.access_log.account.clone() } else { None };
+    let seen = ctx.suspensions_seen;
+    let suspension = async move {
+        match watched {
+            Some(account) => {
+                let mut watch = gateway.suspended.watch_since(seen);
+                watch.await_suspension(&account).await;
+            }
+            None => std::future::pending::<()>().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        attempt = attempt_route(gateway, session, ctx, peer) => attempt,
+        () = suspension => Err(AttemptError::Suspended),
     }
 }
 

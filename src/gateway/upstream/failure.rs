@@ -53,6 +53,7 @@ pub(crate) fn reason_for_answer(why: &RelayError, is_stream: bool) -> Option<&'s
         | RelayError::Abandoned
         | RelayError::SlowReader
         | RelayError::InsufficientCredits
+        | RelayError::AccountSuspended
         | RelayError::LedgerUnavailable
         | RelayError::NoBufferSpace
         | RelayError::ContentFiltered

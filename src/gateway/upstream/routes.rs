@@ -197,6 +197,23 @@ impl VendorRouteSet {
         let known = self.header_names.iter().find(|(n, _)| n == neutral);
         known.map_or(neutral, |(_, real)| real)
     }
+
+    /// Returns the real name of a header of an answer, of which the configuration may name a whole
+    /// family: a neutral name with a `*` at its end stands for all that begin so, and the real name
+    /// then ends in a `*`, too. `neutral` itself if no real name is configured.
+    #[must_use]
+    pub(crate) fn answer_header_name(&self, neutral: &str) -> String {
+        let of_family = || {
+            self.header_names.iter().find_map(|(family, real)| {
+                let end = neutral.strip_prefix(family.strip_suffix('*')?)?;
+                Some(format!("{}{end}", real.strip_suffix('*')?))
+            })
+        };
+        match self.header_name(neutral) {
+            real if real == neutral => of_family().unwrap_or_else(|| neutral.to_owned()),
+            real => real.to_owned(),
+        }
+    }
 }
 
 impl RouteTable {
@@ -349,6 +366,17 @@ mod tests {
         line.routes[0].health.record_failure(good.as_ref(), failure, 0);
         assert_eq!(names(None), ["two", "three", "one"]);
         assert!(!line.routes[0].is_up(0) && line.routes[0].is_up(1_000));
+    }
+
+    #[test]
+    fn a_header_of_an_answer_has_its_own_name_or_that_of_its_family() {
+        let names = [("t-rate-*", "brand-limit-*"), ("t-rate-one", "first"), ("t-odd-*", "odd")];
+        let header_names = names.map(|(neutral, real)| (neutral.to_owned(), real.to_owned()));
+        let line = VendorRouteSet { header_names: header_names.to_vec(), ..test_vendor() };
+        assert_eq!(line.answer_header_name("t-rate-one"), "first");
+        assert_eq!(line.answer_header_name("t-rate-two"), "brand-limit-two");
+        assert_eq!(line.answer_header_name("t-odd-one"), "t-odd-one");
+        assert_eq!(line.answer_header_name("t-version"), "t-version");
     }
 
     #[test]

@@ -14,8 +14,10 @@ use crate::catalogue::Model;
 use crate::clock::unix_ms;
 use crate::dialect::call::RequestKind;
 use crate::dialect::json::{JsonDocument, JsonPatch};
+use crate::dialect::videos::VideoRequest;
 use crate::dialect::{Endpoint, videos};
 use crate::gateway::api_error::{AdmissionError, ApiError, ApiKeyError, ServerError, VideoError};
+use crate::gateway::call_rates::{CallRates, RateRefusal};
 use crate::gateway::context::RequestContext;
 use crate::gateway::idempotency::source::read_key_digest;
 use crate::gateway::local_response::LocalResponse;
@@ -24,9 +26,10 @@ use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::settlement::holds;
 use crate::gateway::settlement::quote::{QuoteContext, quote_call};
+use crate::gateway::settlement::token_estimate::estimate_call_tokens;
 use crate::gateway::state::Gateway;
 use crate::jobs::{Job, JobQueue, JobStage, NewJob, PlaceResult};
-use crate::ledger::{AccountName, Unavailable};
+use crate::ledger::{AccountName, RateAsk, Unavailable};
 use crate::money::Money;
 use crate::money::price::Quote;
 
@@ -48,7 +51,8 @@ pub(in crate::gateway) async fn create_job(
 ) -> Result<LocalResponse, ApiError> {
     let parsed = request_body.parsed;
     let accepted = admission::accept_call(gateway, ctx, &caller, parsed, Endpoint::Videos)?;
-    let AcceptedCall { call, model, requested_model, price_version, priced_at, .. } = accepted;
+    let AcceptedCall { call, model, requested_model, price_version, priced_at, plans, .. } =
+        accepted;
     let RequestKind::Video { request, file } = &call.kind else {
         return Err(ServerError::Internal.into());
     };
@@ -61,25 +65,13 @@ pub(in crate::gateway) async fn create_job(
     };
     let cost = quote_call(&model, &call, quote_context)?.ok_or(ServerError::Internal)?.full;
     let quote = Quote::exactly(cost);
+    let tokens = || estimate_call_tokens(&model, &call, quote_context);
+    let asks = plans.asks(&caller.key, &model, tokens);
     let schedule = &gateway.videos.schedule;
-    let account = &caller.key.account;
     let job = Job {
-        id: job_id(&ctx.id),
-        account: account.clone(),
-        key_prefix: caller.key.prefix.clone(),
-        key_id: Some(caller.key.id),
-        model: model.id.clone(),
         requested_model: requested_model.as_deref().map(str::to_owned),
-        vendor: model.vendor.name.clone(),
-        seconds: request.seconds,
-        resolution: request.resolution,
-        size: request.size.clone(),
-        created_ms: ctx.arrived_ms,
-        held: quote.wanted,
         price_version: price_version.to_string(),
-        external_body: None,
-        progress: 0,
-        stage: JobStage::Queued { refused: 0 },
+        ..new_job(ctx, &caller, &model, request, quote.wanted)
     };
     let whole = rewrite_body(&model, videos::build_body(&call.document, request, file.as_ref()))?;
     // Checked first, so that no body is written while no hold can be placed.
@@ -87,20 +79,24 @@ pub(in crate::gateway) async fn create_job(
         gateway.with_ledger_timeout("video_place", gateway.ledger.accepts_holds()).await;
     admitting.map_err(|_| ServerError::LedgerUnavailable)?;
     let (job, body) = body::store_body(gateway, job, whole).await?;
-    let new_job = NewJob {
+    let order = NewJob {
         body,
         key: read_key_digest(session)?,
         quote,
+        rates: asks.clone(),
         lease_ms: schedule.hold_lease_ms(),
         open_max: schedule.open_max,
         job: job.clone(),
     };
-    let placed = place_job(gateway, new_job).await.map_err(|_| ServerError::LedgerUnavailable)?;
-    if placed != PlaceResult::New {
+    let placed = place_job(gateway, order).await.map_err(|_| ServerError::LedgerUnavailable)?;
+    if !matches!(placed, PlaceResult::New(_)) {
         body::delete_body(gateway, &job).await;
     }
     let view = match placed {
-        PlaceResult::New => job.to_api_json(schedule),
+        PlaceResult::New(readings) => {
+            ctx.rates = CallRates { asks, readings };
+            job.to_api_json(schedule)
+        }
         PlaceResult::AlreadyPlaced(first) if first.is_expired(schedule, unix_ms()) => {
             return Err(VideoError::Deleted.into());
         }
@@ -108,11 +104,39 @@ pub(in crate::gateway) async fn create_job(
         PlaceResult::Deleted => return Err(VideoError::Deleted.into()),
         refused => {
             let (account, least) = (&job.account, quote.least);
-            return Err(describe_refusal(gateway, account, least, &refused).await);
+            return Err(describe_refusal(gateway, account, least, refused, asks).await);
         }
     };
     gateway.videos.worker_wakeup.notify_one();
     Ok(LocalResponse::ok(view))
+}
+
+/// Makes the job of a request whose video costs `held`.
+fn new_job(
+    ctx: &RequestContext,
+    caller: &AuthenticatedCaller,
+    model: &Model,
+    request: &VideoRequest,
+    held: Money,
+) -> Job {
+    Job {
+        id: job_id(&ctx.id),
+        account: caller.key.account.clone(),
+        key_prefix: caller.key.prefix.clone(),
+        key_id: Some(caller.key.id),
+        model: model.id.clone(),
+        requested_model: None,
+        vendor: model.vendor.name.clone(),
+        seconds: request.seconds,
+        resolution: request.resolution,
+        size: request.size.clone(),
+        created_ms: ctx.arrived_ms,
+        held,
+        price_version: String::new(),
+        external_body: None,
+        progress: 0,
+        stage: JobStage::Queued { refused: 0 },
+    }
 }
 
 /// Returns why a job was refused that needs `least`.
@@ -120,14 +144,20 @@ async fn describe_refusal(
     gateway: &Gateway,
     account: &AccountName,
     least: Money,
-    refused: &PlaceResult,
+    refused: PlaceResult,
+    asks: Vec<RateAsk>,
 ) -> ApiError {
-    match *refused {
+    match refused {
         PlaceResult::Insufficient(available) => {
             holds::describe_shortage(gateway, account, least, available).await
         }
         PlaceResult::BudgetExceeded { window, left } => {
             AdmissionError::BudgetExceeded { window, least, left }.into()
+        }
+        PlaceResult::RateLimited { id, retry_after_ms, rates: readings } => {
+            let rates = CallRates { asks, readings };
+            let refusal = RateRefusal { id, retry_after_ms, rates };
+            AdmissionError::RateLimited(Box::new(refusal)).into()
         }
         PlaceResult::BudgetInUse(left) => AdmissionError::BudgetInUse { least, left }.into(),
         PlaceResult::TooManyOpen => {
@@ -135,7 +165,7 @@ async fn describe_refusal(
         }
         PlaceResult::NoAccount => ApiKeyError::Unknown.into(),
         // These are no refusals.
-        PlaceResult::New | PlaceResult::AlreadyPlaced(_) | PlaceResult::Deleted => {
+        PlaceResult::New(_) | PlaceResult::AlreadyPlaced(_) | PlaceResult::Deleted => {
             ServerError::Internal.into()
         }
     }

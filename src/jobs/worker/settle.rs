@@ -31,7 +31,7 @@ impl JobWorker {
             }
         };
         let charge =
-            due.as_ref().map(|(amount, _, line)| Charge { amount: *amount, line: line.to_json() });
+            due.as_ref().map(|(amount, usage, line)| Charge::new(*amount, line.to_json(), *usage));
         let (ledger, deadline) = (self.ledger.clone(), Some(Instant::now() + RETRY_TIME_MAX));
         let store = self.store_name;
         let ending = settlement::end_hold(&ledger, hold, charge.as_ref(), deadline, store);
@@ -90,5 +90,6 @@ fn journal_line(claim: &JobClaim) -> Option<JournalLine<'static>> {
         price_version: job.price_version.clone().into(),
         vendor_request_id: Some(vendor_id.clone().into()),
         retry_digest: None,
+        over_budget_nano: None,
     })
 }

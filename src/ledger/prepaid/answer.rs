@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rate::{RateId, RateStatus};
+use super::rate::{RateId, RateReading, RateStatus};
 use super::records::AccountChanges;
 use super::window::{KeyId, WindowId};
 use crate::money::Money;
@@ -23,6 +23,8 @@ pub enum LedgerAnswer {
         held: Money,
         /// The windows in which the hold counts.
         windows: Vec<WindowId>,
+        /// What each rate limit that was asked for has left.
+        rates: Vec<RateReading>,
     },
     /// This amount is held now, and what is missing is lent, and was called back. The caller asks
     /// again in a moment.
@@ -67,6 +69,8 @@ pub enum LedgerAnswer {
         id: RateId,
         /// When to try again, in ms from now; `None` if that is not known.
         retry_after_ms: Option<i64>,
+        /// What each rate limit that was asked for has left.
+        rates: Vec<RateReading>,
     },
     /// The account is suspended.
     Suspended,

@@ -28,6 +28,17 @@ pub(crate) struct PaidCharge {
     pub over_budget: Money,
 }
 
+/// Returns a journal line that tells how far its charge is above a limit. Only a store knows that,
+/// so the member comes last into the JSON of the gateway. A line that is no object stays as it is.
+fn tell_over_budget(line: &str, over_budget: Money) -> String {
+    match line.strip_suffix('}') {
+        Some(rest) if over_budget > Money::ZERO => {
+            format!("{rest},\"over_budget_nano\":{}}}", over_budget.nano())
+        }
+        _ => line.to_owned(),
+    }
+}
+
 /// Posts `amount`, of which `covered` was held, and writes its line.
 pub(crate) fn post(
     draft: &mut AccountDraft<'_>,
@@ -55,7 +66,7 @@ pub(crate) fn post(
         over_budget,
         lots,
         windows: call.windows.to_vec(),
-        line: call.line.to_owned(),
+        line: tell_over_budget(call.line, over_budget),
     });
     Ok(PaidCharge { written_off, over_budget })
 }

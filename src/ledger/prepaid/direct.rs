@@ -5,8 +5,8 @@ use super::answer::{AccountStep, LedgerAnswer};
 use super::charge::{self, ChargedCall, PaidCharge};
 use super::draft::{self, AccountDraft};
 use super::lot::LotAmounts;
-use super::rate::{RateAsk, RateUsed};
-use super::rate_slices;
+use super::rate::RateAsk;
+use super::rate_slices::{self, TakenRates};
 use super::records::{DirectHold, DirectHoldState, PrepaidAccount};
 use super::refusal;
 use super::window::{KeyId, WindowId};
@@ -59,10 +59,11 @@ pub fn place_hold(account: &PrepaidAccount, request: &DirectHoldRequest, now: i6
         if let Some(refusal) = refusal::of_caller(draft, request.key) {
             return Ok(refusal);
         }
-        let buckets = match rate_slices::take_all(draft, &request.rates)? {
-            Ok(buckets) => buckets,
+        let taken = match rate_slices::take_all(draft, &request.rates) {
+            Ok(taken) => taken,
             Err(refusal) => return Ok(refusal),
         };
+        let TakenRates { buckets, asks, readings } = taken;
         let windows = refusal::windows_now(draft, request.key);
         let room = refusal::room(draft, &windows);
         if room < request.least {
@@ -81,12 +82,12 @@ pub fn place_hold(account: &PrepaidAccount, request: &DirectHoldRequest, now: i6
             held,
             drawn,
             windows: windows.clone(),
-            rates: request.rates.clone(),
+            rates: asks,
             lease_until: lease_until(now, request.lease_ms),
             state: DirectHoldState::Open { checkpoint: None },
         };
         draft.set_hold(&request.id, record);
-        Ok(LedgerAnswer::Held { held, windows })
+        Ok(LedgerAnswer::Held { held, windows, rates: readings })
     })
 }
 
@@ -129,7 +130,7 @@ pub fn extend_hold(account: &PrepaidAccount, id: &str, wanted: Money, now: i64) 
         Ok(if is_lent {
             LedgerAnswer::HeldInPart { held }
         } else {
-            LedgerAnswer::Held { held, windows }
+            LedgerAnswer::Held { held, windows, rates: Vec::new() }
         })
     })
 }
@@ -171,7 +172,7 @@ pub fn checkpoint_hold(
 
 /// Charges a call and ends its hold. A charge above the hold takes what is available, and then from
 /// W; so does a charge that comes after the hold has expired. With an origin, a hold that the store
-/// lost is settled like one that has expired. `used` corrects what the call took of rate limits.
+/// lost is settled like one that has expired. `tokens` corrects what the call took of rate limits.
 #[must_use]
 pub fn settle_hold(
     account: &PrepaidAccount,
@@ -179,7 +180,7 @@ pub fn settle_hold(
     charge: Money,
     line: &str,
     origin: Option<&DirectHoldOrigin>,
-    used: &[RateUsed],
+    tokens: Option<i64>,
     now: i64,
 ) -> AccountStep {
     draft::run(account, now, |draft| {
@@ -191,7 +192,7 @@ pub fn settle_hold(
         };
         match known.state {
             DirectHoldState::Open { .. } => {
-                rate_slices::end_all(draft, &known.rates, used)?;
+                rate_slices::end_all(draft, &known.rates, tokens);
                 end_hold(draft, id, &known, charge, line)
             }
             DirectHoldState::Posted(amount) => Ok(LedgerAnswer::AlreadyPosted(amount)),
@@ -296,7 +297,7 @@ pub fn expire_hold(account: &PrepaidAccount, id: &str, now: i64) -> AccountStep 
         if known.lease_until > now {
             return Ok(LedgerAnswer::AlreadyDone);
         }
-        rate_slices::end_all(draft, &known.rates, &[])?;
+        rate_slices::end_all(draft, &known.rates, None);
         let Some((charge, line)) = checkpoint.clone().filter(|(c, _)| *c > Money::ZERO) else {
             release(draft, id, known, DirectHoldState::Expired(Money::ZERO))?;
             return Ok(LedgerAnswer::Voided);

@@ -39,7 +39,7 @@ pub(crate) fn meet_demand(
     // for money has nothing to expect of it.
     let limit = limit.filter(|_| is_lending && demand.free > Money::ZERO);
     allotment.tight = limit.is_none();
-    rate_slices::meet_demand(draft, allotment, demand, limit.is_some(), others)?;
+    rate_slices::meet_demand(draft, allotment, demand, limit.is_some(), others);
     let Some(limit) = limit else {
         // What the gateway keeps until it has the answer may still be free.
         allotment.may_be_free = own_free > Money::ZERO || has_free_slice(allotment, demand);
@@ -232,7 +232,7 @@ pub(crate) fn status(
         current.extend(draft.current_windows(BudgetOwner::Key(*key)));
     }
     let of_rate = |(id, wanted): (&RateId, &RateDemand)| {
-        let room = draft.bucket(*id).drained(wanted.limit, draft.now).room(wanted.limit);
+        let room = draft.bucket(*id).drained(wanted.limit, draft.now).remaining(wanted.limit);
         let slice = allotment.rates.get(id).copied().unwrap_or_default();
         (*id, RateStatus { slice, room })
     };

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rate::RateAsk;
+use super::rate::{RateAsk, RateId};
 use super::records::{AllotmentId, CallEnd};
 use super::update::AllotmentUpdate;
 use super::window::{BudgetOwner, KeyId, WindowId};
@@ -205,6 +205,12 @@ impl LocalAllotment {
         let own = self.current.iter().filter(|window| window.owner == BudgetOwner::Key(key));
         let own = own.filter(|window| self.slices.contains_key(*window));
         own.map(|window| self.free_in(*window, now_ms)).min()
+    }
+
+    /// What is free of a rate limit.
+    #[must_use]
+    pub fn free_of_rate(&self, id: RateId) -> i64 {
+        self.rates.free(id)
     }
 
     /// Whether no holds are made out of it until the store lends again.

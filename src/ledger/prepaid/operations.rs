@@ -27,13 +27,13 @@ pub fn apply_operation(account: &PrepaidAccount, op: &Operation, now: i64) -> Ap
             let (outcome, changes) = (Outcome::UnknownHold, AccountChanges::default());
             return AppliedOperation { outcome, changes };
         }
-        Operation::Hold { id, wanted, least, lease_ms, key } => {
+        Operation::Hold { id, wanted, least, lease_ms, key, rates } => {
             let request = DirectHoldRequest {
                 id: id.clone(),
                 key: *key,
                 wanted: *wanted,
                 least: *least,
-                rates: Vec::new(),
+                rates: rates.clone(),
                 lease_ms: *lease_ms,
             };
             (direct::place_hold(account, &request, now), *least)
@@ -47,15 +47,15 @@ pub fn apply_operation(account: &PrepaidAccount, op: &Operation, now: i64) -> Ap
         Operation::Checkpoint { id, charge, line } => {
             (direct::checkpoint_hold(account, id, *charge, line, now), Money::ZERO)
         }
-        Operation::Settle { id, charge, line, origin } => {
+        Operation::Settle { id, charge, line, origin, tokens } => {
             let origin = origin.map(|origin| lost_origin(account, origin));
             let origin = origin.as_ref();
-            (direct::settle_hold(account, id, *charge, line, origin, &[], now), Money::ZERO)
+            (direct::settle_hold(account, id, *charge, line, origin, *tokens, now), Money::ZERO)
         }
         Operation::Void { id } => (direct::void_hold(account, id, now), Money::ZERO),
     };
     let AccountStep { answer, changes } = step;
-    AppliedOperation { outcome: outcome_of(account, &answer, least), changes }
+    AppliedOperation { outcome: outcome_of(account, answer, least), changes }
 }
 
 /// The windows in which a hold counts that is made by a key at `now` (unix ms).
@@ -83,12 +83,16 @@ fn lost_origin(account: &PrepaidAccount, origin: HoldRequest) -> DirectHoldOrigi
     DirectHoldOrigin { key, wanted, least, at, windows: windows_at(account, key, at) }
 }
 
-fn outcome_of(account: &PrepaidAccount, answer: &LedgerAnswer, least: Money) -> Outcome {
+fn outcome_of(account: &PrepaidAccount, answer: LedgerAnswer, least: Money) -> Outcome {
     let available = account.head.balances.available;
-    match *answer {
+    match answer {
         LedgerAnswer::Done => Outcome::Done,
         LedgerAnswer::AlreadyDone => Outcome::AlreadyDone,
-        LedgerAnswer::Held { held, .. } => Outcome::Held(held),
+        LedgerAnswer::Held { held, rates, .. } if rates.is_empty() => Outcome::Held(held),
+        LedgerAnswer::Held { held, rates, .. } => Outcome::HeldWithinRates { held, rates },
+        LedgerAnswer::RateLimited { id, retry_after_ms, rates } => {
+            Outcome::RateLimited { id, retry_after_ms, rates }
+        }
         LedgerAnswer::HeldInPart { held } => Outcome::HeldInPart(held),
         LedgerAnswer::HoldExists { held, open, .. } => Outcome::HoldExists { held, open },
         LedgerAnswer::Insufficient { available } => Outcome::Insufficient(available),

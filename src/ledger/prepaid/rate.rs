@@ -5,14 +5,24 @@
 //! ms drains as many as the limit has units a minute. Places do not drain; they are given back.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::lending_rule::lendable_part;
+use std::fmt;
+use std::str::FromStr;
+
+use super::lending_rule::{QUOTES_MIN, lendable_part};
 use super::window::BudgetOwner;
-use crate::money::MoneyError;
 
 /// One minute, in ms.
 const MINUTE_MS: i64 = 60_000;
+/// No bucket has more in it. Doubles are exact up to here, by which the scripts of a shared store
+/// compute.
+const LEVEL_MAX: i64 = (1 << 53) - 1;
+/// The most units of a limit, and of what one call takes. Above that the sums of a bucket would
+/// come near [`LEVEL_MAX`].
+pub const RATE_UNITS_MAX: i64 = 1_000_000_000;
 /// Who waits for a place asks again after this long, in ms.
 const PLACE_RETRY_MS: i64 = 1_000;
+/// A bucket does not wait for a clock that was set back by more than this, in ms.
+const SET_BACK_MAX_MS: i64 = MINUTE_MS;
 
 /// What a rate limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,13 +69,13 @@ pub struct RateAsk {
     pub is_shadow: bool,
 }
 
-/// What a call has used of a bucket in the end.
+/// What a limit has left after a call was admitted or refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RateUsed {
-    /// The bucket.
-    pub id: RateId,
-    /// The units.
-    pub amount: i64,
+pub struct RateReading {
+    /// The whole units that are left. Less than nothing if calls are in debt.
+    pub remaining: i64,
+    /// Whether the call is above a limit that refuses nothing.
+    pub is_exceeded: bool,
 }
 
 /// What a gateway has used of its slice of a bucket, and what it wants of it.
@@ -73,7 +83,8 @@ pub struct RateUsed {
 pub struct RateDemand {
     /// The limit of the bucket.
     pub limit: RateLimit,
-    /// The units that were used up since the last message.
+    /// The units that were used up since the last message. Less than nothing if ends have corrected
+    /// more than was used.
     pub spent: i64,
     /// The places of open calls.
     pub needed: i64,
@@ -90,8 +101,107 @@ pub struct RateDemand {
 pub struct RateStatus {
     /// What its allotment has of it.
     pub slice: i64,
-    /// What there is beside that.
+    /// What there is beside that. Less than nothing if calls are in debt.
     pub room: i64,
+}
+
+impl RateReading {
+    /// Makes the reading of a limit that the call is within, and that has so much left.
+    #[must_use]
+    pub fn within(remaining: i64) -> RateReading {
+        RateReading { remaining, is_exceeded: false }
+    }
+}
+
+impl RateKind {
+    /// All kinds.
+    pub const ALL: [RateKind; 3] = [RateKind::Requests, RateKind::Tokens, RateKind::Calls];
+
+    /// Returns the name of the kind, in stores and in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            RateKind::Requests => "requests",
+            RateKind::Tokens => "tokens",
+            RateKind::Calls => "calls",
+        }
+    }
+}
+
+impl fmt::Display for RateId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.owner, self.kind.name(), self.row)
+    }
+}
+
+/// A text does not name a bucket, or what a call takes of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a rate limit of an unknown form")]
+pub struct RateTextError;
+
+impl FromStr for RateId {
+    type Err = RateTextError;
+
+    fn from_str(text: &str) -> Result<RateId, RateTextError> {
+        let mut parts = text.split('/');
+        let mut next = || parts.next().ok_or(RateTextError);
+        let owner = next()?.parse().map_err(|_| RateTextError)?;
+        let kind = next()?;
+        let kind = RateKind::ALL.into_iter().find(|known| known.name() == kind);
+        let row = next()?.parse().map_err(|_| RateTextError)?;
+        if parts.next().is_some() {
+            return Err(RateTextError);
+        }
+        Ok(RateId { owner, kind: kind.ok_or(RateTextError)?, row })
+    }
+}
+
+/// Writes what a call took of rate limits, as stores keep it: `ID=AMOUNT:PER_MINUTE:BURST`, with
+/// commas between them.
+#[must_use]
+pub fn format_rate_asks(asks: &[RateAsk]) -> String {
+    let text = |ask: &RateAsk| {
+        let RateAsk { id, limit: RateLimit { per_minute, burst }, amount, .. } = ask;
+        format!("{id}={amount}:{per_minute}:{burst}")
+    };
+    asks.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+/// Reads what [`format_rate_asks`] has written. What is counted is counted, so none is a shadow.
+///
+/// # Errors
+/// The text has another form.
+pub fn parse_rate_asks(text: &str) -> Result<Vec<RateAsk>, RateTextError> {
+    let parse = |one: &str| {
+        let (id, numbers) = one.split_once('=').ok_or(RateTextError)?;
+        let numbers: Result<Vec<i64>, _> = numbers.split(':').map(str::parse).collect();
+        let Ok([amount, per_minute, burst]) = numbers.as_deref() else {
+            return Err(RateTextError);
+        };
+        let limit = RateLimit { per_minute: *per_minute, burst: *burst };
+        Ok(RateAsk { id: id.parse()?, limit, amount: *amount, is_shadow: false })
+    };
+    text.split(',').filter(|one| !one.is_empty()).map(parse).collect()
+}
+
+impl RateAsk {
+    /// Whether a gateway may borrow of the limit for such calls. Of a small limit nothing is lent,
+    /// so that it is exact over all gateways.
+    #[must_use]
+    pub fn is_lendable(&self) -> bool {
+        self.limit.burst >= self.amount.max(1).saturating_mul(QUOTES_MIN)
+    }
+
+    /// Returns what a call has used in the end of what it took: of requests all, of places nothing,
+    /// and of tokens what was reported.
+    #[must_use]
+    pub(crate) fn used(&self, tokens: Option<i64>) -> i64 {
+        match self.id.kind {
+            RateKind::Requests => self.amount,
+            RateKind::Tokens => tokens.unwrap_or(self.amount),
+            RateKind::Calls => 0,
+        }
+    }
 }
 
 /// A bucket.
@@ -104,48 +214,61 @@ pub struct RateBucket {
 }
 
 impl RateBucket {
-    /// Returns the bucket at `now` (unix ms), after it has drained.
+    /// Returns the bucket at `now` (unix ms), after it has drained. While a clock that was set back
+    /// by a little catches up, nothing drains twice. If it was set back by much, a bucket that
+    /// drains is empty: else it would refuse calls until the clock is there again. Nothing is
+    /// written when a call is refused, so this cannot begin anew with each look.
     #[must_use]
     pub fn drained(self, limit: RateLimit, now: i64) -> RateBucket {
         let passed = now.saturating_sub(self.at).max(0);
         let drained = limit.per_minute.max(0).saturating_mul(passed);
+        if self.at.saturating_sub(now) > SET_BACK_MAX_MS && limit.per_minute > 0 {
+            return RateBucket { level: 0, at: now };
+        }
         RateBucket { level: self.level.saturating_sub(drained).max(0), at: self.at.max(now) }
     }
 
     /// Returns the whole units that a drained bucket has room for.
     #[must_use]
     pub fn room(self, limit: RateLimit) -> i64 {
+        self.remaining(limit).max(0)
+    }
+
+    /// Returns the whole units that are left of the limit of a drained bucket. Less than nothing if
+    /// there is more in it than the burst.
+    #[must_use]
+    pub fn remaining(self, limit: RateLimit) -> i64 {
         let most = limit.burst.max(0).saturating_mul(MINUTE_MS);
-        most.saturating_sub(self.level).max(0) / MINUTE_MS
+        most.saturating_sub(self.level).div_euclid(MINUTE_MS)
     }
 
     /// Puts units into a drained bucket. A call above the burst passes an empty one, into debt, so
-    /// that a limit never refuses it for ever. `Err` is when to try again, in ms from now; `None`
-    /// if that is not known.
+    /// that a limit never refuses it for ever.
     ///
     /// # Errors
-    /// [`MoneyError::OutOfRange`] if the level exceeds the range.
-    pub fn take(self, ask: RateAsk) -> Result<Result<RateBucket, Option<i64>>, MoneyError> {
+    /// There is no room; the value is when to try again, in ms from now, or `None` if that is not
+    /// known.
+    pub fn take(self, ask: RateAsk) -> Result<RateBucket, Option<i64>> {
         let RateAsk { id, limit, amount, .. } = ask;
-        let level = self.add(amount)?.level;
-        let most = limit.burst.checked_mul(MINUTE_MS).ok_or(MoneyError::OutOfRange)?;
+        let level = self.add(amount).level;
+        let most = limit.burst.max(0).saturating_mul(MINUTE_MS);
         let passes_empty = self.level == 0 && limit.burst > 0 && id.kind != RateKind::Calls;
         if level <= most || passes_empty {
-            return Ok(Ok(RateBucket { level, ..self }));
+            return Ok(RateBucket { level, ..self });
         }
         if id.kind == RateKind::Calls {
-            return Ok(Err(Some(PLACE_RETRY_MS)));
+            return Err(Some(PLACE_RETRY_MS));
         }
         let excess = level.saturating_sub(most).min(self.level);
         let has_pace = limit.per_minute > 0 && limit.burst > 0;
-        Ok(Err(has_pace.then(|| divide_up(excess, limit.per_minute))))
+        Err(has_pace.then(|| divide_up(excess, limit.per_minute)))
     }
 
     /// Puts units in, whether there is room or not.
-    pub(crate) fn add(self, amount: i64) -> Result<RateBucket, MoneyError> {
-        let more = amount.max(0).checked_mul(MINUTE_MS).ok_or(MoneyError::OutOfRange)?;
-        let level = self.level.checked_add(more).ok_or(MoneyError::OutOfRange)?;
-        Ok(RateBucket { level, ..self })
+    #[must_use]
+    pub(crate) fn add(self, amount: i64) -> RateBucket {
+        let more = amount.max(0).saturating_mul(MINUTE_MS);
+        RateBucket { level: self.level.saturating_add(more).min(LEVEL_MAX), ..self }
     }
 
     /// Takes units out that were not used after all. What has drained since stays drained.
@@ -178,7 +301,7 @@ mod tests {
     }
 
     fn take(bucket: RateBucket, ask: RateAsk, now: i64) -> Result<RateBucket, Option<i64>> {
-        bucket.drained(ask.limit, now).take(ask).expect("in range")
+        bucket.drained(ask.limit, now).take(ask)
     }
 
     #[test]
@@ -210,6 +333,21 @@ mod tests {
     }
 
     #[test]
+    fn after_the_clock_was_set_back_a_day_calls_were_refused_for_a_day() {
+        let one = ask(RateKind::Requests, 1, 1, 1);
+        let day = 24 * 60 * MINUTE_MS;
+        let full = take(RateBucket::default(), one, day).expect("room");
+        let again = take(full, one, MINUTE_MS).expect("room");
+        assert_eq!((again.level, again.at), (full.level, MINUTE_MS));
+        assert_eq!(take(again, one, MINUTE_MS), Err(Some(MINUTE_MS)));
+        assert!(take(again, one, 2 * MINUTE_MS).is_ok());
+        let a_little = full.drained(one.limit, day - MINUTE_MS);
+        assert_eq!((a_little.level, a_little.at), (full.level, day), "nothing drains twice");
+        let place = ask(RateKind::Calls, 0, 1, 1);
+        assert!(take(full, place, MINUTE_MS).is_err(), "a place is not given back by the clock");
+    }
+
+    #[test]
     fn nothing_passes_a_limit_of_nothing_and_places_are_never_exceeded() {
         for kind in [RateKind::Requests, RateKind::Tokens] {
             assert_eq!(take(RateBucket::default(), ask(kind, 0, 0, 1), 0), Err(None));
@@ -228,10 +366,27 @@ mod tests {
     #[test]
     fn what_is_given_back_is_room_again_but_never_more_than_the_burst() {
         let limit = RateLimit { per_minute: 60, burst: 100 };
-        let bucket = RateBucket::default().add(50).expect("in range");
+        let bucket = RateBucket::default().add(50);
         assert_eq!((bucket.room(limit), bucket.remove(20).room(limit)), (50, 70));
         assert_eq!(bucket.drained(limit, 40_000).remove(20).room(limit), 100);
-        assert!(RateBucket::default().add(i64::MAX).is_err());
+        assert_eq!(bucket.add(70).remaining(limit), -20);
+        assert_eq!(bucket.add(i64::MAX).level, LEVEL_MAX);
+    }
+
+    #[test]
+    fn a_store_reads_what_it_wrote_of_a_call_and_nothing_else() {
+        let key = BudgetOwner::Key(super::super::window::KeyId(7));
+        let one = RateAsk { amount: 5, ..ask(RateKind::Tokens, 60, 100, 5) };
+        let other = RateAsk { id: RateId { owner: key, kind: RateKind::Calls, row: 3 }, ..one };
+        let text = format_rate_asks(&[one, other]);
+        assert_eq!(text, "account/tokens/0=5:60:100,key:7/calls/3=5:60:100");
+        assert_eq!(parse_rate_asks(&text), Ok(vec![one, other]));
+        assert_eq!(parse_rate_asks(""), Ok(Vec::new()));
+        for bad in ["account/tokens/0", "account/tokens/0=1:2", "account/words/0=1:2:3", "a=1:2:3"]
+        {
+            assert_eq!(parse_rate_asks(bad), Err(RateTextError), "{bad}");
+        }
+        assert!(RateAsk { amount: 1, ..one }.is_lendable() && !one.is_lendable());
     }
 
     #[test]
@@ -256,7 +411,7 @@ mod tests {
                 now += wait;
                 let ask = ask(RateKind::Requests, per_minute, burst, amount.min(burst));
                 let drained = bucket.drained(ask.limit, now);
-                match drained.take(ask).expect("in range") {
+                match drained.take(ask) {
                     Ok(after) => {
                         bucket = after;
                         passed += ask.amount;
@@ -265,8 +420,8 @@ mod tests {
                         let retry = retry.expect("a pace");
                         let later = bucket.drained(ask.limit, now + retry).take(ask);
                         let sooner = bucket.drained(ask.limit, now + retry - 1).take(ask);
-                        prop_assert!(later.expect("in range").is_ok());
-                        prop_assert!(sooner.expect("in range").is_err());
+                        prop_assert!(later.is_ok());
+                        prop_assert!(sooner.is_err());
                     }
                 }
                 prop_assert!(passed * MINUTE_MS <= burst * MINUTE_MS + per_minute * now);

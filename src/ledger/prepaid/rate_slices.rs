@@ -5,52 +5,71 @@ use std::collections::BTreeMap;
 
 use super::answer::LedgerAnswer;
 use super::draft::AccountDraft;
-use super::rate::{RateAsk, RateBucket, RateDemand, RateId, RateKind, RateUsed};
+use super::rate::{RateAsk, RateBucket, RateDemand, RateId, RateKind, RateReading};
 use super::records::Allotment;
 use super::update::AllotmentDemand;
-use crate::money::MoneyError;
 
-/// Computes the buckets after a call has taken what it asks for, or the refusal of one of them.
-/// Nothing is written yet, as the call may be refused for another reason.
+/// What a call takes of rate limits.
+#[derive(Debug, Default)]
+pub(crate) struct TakenRates {
+    /// The buckets afterwards.
+    pub(crate) buckets: BTreeMap<RateId, RateBucket>,
+    /// What was counted: all that was asked for but what a limit that refuses nothing has not.
+    pub(crate) asks: Vec<RateAsk>,
+    /// What each limit that was asked for has left.
+    pub(crate) readings: Vec<RateReading>,
+}
+
+/// Computes the buckets after a call has taken what it asks for. Nothing is written yet, as the
+/// call may be refused for another reason.
+///
+/// # Errors
+/// The refusal of the limit that lets the call pass last.
 pub(crate) fn take_all(
     draft: &AccountDraft<'_>,
     asks: &[RateAsk],
-) -> Result<Result<BTreeMap<RateId, RateBucket>, LedgerAnswer>, MoneyError> {
-    let mut after = BTreeMap::new();
+) -> Result<TakenRates, LedgerAnswer> {
+    let mut taken = TakenRates::default();
+    let mut refusal: Option<(RateId, Option<i64>)> = None;
     for ask in asks {
-        let before = after.get(&ask.id).copied().unwrap_or_else(|| draft.bucket(ask.id));
-        let drained = before.drained(ask.limit, draft.now);
-        match drained.take(*ask)? {
-            Ok(taken) => drop(after.insert(ask.id, taken)),
-            Err(_) if ask.is_shadow => {}
+        let drained = draft.bucket(ask.id).drained(ask.limit, draft.now);
+        match drained.take(*ask) {
+            Ok(after) => {
+                taken.buckets.insert(ask.id, after);
+                taken.asks.push(*ask);
+                taken.readings.push(RateReading::within(after.remaining(ask.limit)));
+            }
+            Err(_) if ask.is_shadow => {
+                let reading = RateReading::within(drained.remaining(ask.limit));
+                taken.readings.push(RateReading { is_exceeded: true, ..reading });
+            }
             Err(retry_after_ms) => {
-                let id = ask.id;
-                return Ok(Err(LedgerAnswer::RateLimited { id, retry_after_ms }));
+                let waits = |retry: Option<i64>| retry.unwrap_or(i64::MAX);
+                if refusal.is_none_or(|(_, before)| waits(before) < waits(retry_after_ms)) {
+                    refusal = Some((ask.id, retry_after_ms));
+                }
             }
         }
     }
-    Ok(Ok(after))
+    let Some((id, retry_after_ms)) = refusal else { return Ok(taken) };
+    let reading = |ask: &RateAsk| {
+        let drained = draft.bucket(ask.id).drained(ask.limit, draft.now);
+        RateReading::within(drained.remaining(ask.limit))
+    };
+    let rates = asks.iter().map(reading).collect();
+    Err(LedgerAnswer::RateLimited { id, retry_after_ms, rates })
 }
 
-/// Corrects what a call took by what it used in the end; without a report, what it took stands. Its
-/// place is free again.
-pub(crate) fn end_all(
-    draft: &mut AccountDraft<'_>,
-    asks: &[RateAsk],
-    used: &[RateUsed],
-) -> Result<(), MoneyError> {
+/// Corrects what a call took by the tokens that it used in the end; without a report, what it took
+/// stands. Its place is free again.
+pub(crate) fn end_all(draft: &mut AccountDraft<'_>, asks: &[RateAsk], tokens: Option<i64>) {
     for ask in asks {
-        let reported = used.iter().find(|used| used.id == ask.id).map(|used| used.amount);
-        let amount = match ask.id.kind {
-            RateKind::Calls => 0,
-            RateKind::Requests | RateKind::Tokens => reported.unwrap_or(ask.amount),
-        };
+        let amount = ask.used(tokens);
         let drained = draft.bucket(ask.id).drained(ask.limit, draft.now);
         let corrected = drained.remove(ask.amount.saturating_sub(amount));
-        let corrected = corrected.add(amount.saturating_sub(ask.amount))?;
+        let corrected = corrected.add(amount.saturating_sub(ask.amount));
         draft.set_bucket(ask.id, corrected);
     }
-    Ok(())
 }
 
 /// Gives back what a call took that was not made: its place and its tokens. It was a request.
@@ -67,7 +86,7 @@ pub(crate) fn meet_demand(
     demand: &AllotmentDemand,
     is_lending: bool,
     others: u32,
-) -> Result<(), MoneyError> {
+) {
     let unnamed = allotment.rates.iter().filter(|(id, _)| !demand.rates.contains_key(id));
     let unnamed: Vec<(RateId, i64)> = unnamed.map(|(id, slice)| (*id, *slice)).collect();
     for (id, slice) in unnamed {
@@ -76,11 +95,10 @@ pub(crate) fn meet_demand(
     }
     for (id, wanted) in &demand.rates {
         let slice = allotment.rates.get(id).copied().unwrap_or_default();
-        let slice = meet_one(draft, *id, slice, wanted, is_lending, others)?;
+        let slice = meet_one(draft, *id, slice, wanted, is_lending, others);
         allotment.rates.insert(*id, slice);
     }
     allotment.rates.retain(|_, slice| *slice > 0);
-    Ok(())
 }
 
 /// Returns the new slice.
@@ -91,28 +109,30 @@ fn meet_one(
     demand: &RateDemand,
     is_lending: bool,
     others: u32,
-) -> Result<i64, MoneyError> {
+) -> i64 {
     let RateDemand { limit, spent, needed, kept, free, unit } = *demand;
     // More may have been used than there was: what an end has corrected.
     let mut bucket = draft.bucket(id).drained(limit, draft.now);
-    bucket = bucket.add(spent.saturating_sub(before))?;
+    bucket = bucket.add(spent.saturating_sub(before));
+    // Less than nothing was spent if an end has corrected what was told as spent before.
+    bucket = bucket.remove(spent.saturating_neg());
     let mut slice = before.saturating_sub(spent.max(0)).max(0);
     let back = slice.saturating_sub(kept.max(needed).max(0));
     bucket = bucket.remove(back);
     slice = slice.min(kept.max(needed).max(0));
     // Open calls have their places, even where the store has lost them.
     let missing = needed.saturating_sub(slice).max(0);
-    bucket = bucket.add(missing)?;
+    bucket = bucket.add(missing);
     slice = slice.saturating_add(missing);
     if is_lending {
         let own = slice.saturating_sub(needed);
         let most = bucket.remove(own).lendable(limit, unit, others);
         let more = free.min(most).saturating_sub(own).max(0);
-        bucket = bucket.add(more)?;
+        bucket = bucket.add(more);
         slice = slice.saturating_add(more);
     }
     draft.set_bucket(id, bucket);
-    Ok(slice)
+    slice
 }
 
 /// Gives back the places of an allotment that has expired. What it had of requests and tokens may

@@ -15,7 +15,7 @@ use crate::failpoints::failpoint;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalAnswer, NumberedEnd};
 use crate::ledger::prepaid::records::AllotmentId;
-use crate::ledger::{AccountName, KeyId, Leases, Unavailable};
+use crate::ledger::{AccountName, KeyId, Leases, RateAsk, RateId, RateReading, Unavailable};
 use crate::money::Money;
 use crate::store::outbox::EndLog;
 use crate::store::redis::PendingEnds;
@@ -91,46 +91,57 @@ impl AllotmentBook {
         self.is_lending.load(Ordering::SeqCst) && self.ends.is_writable()
     }
 
-    /// Holds an amount for a call out of the account's allotment; `false` if the hold has to be
-    /// placed in the store. An account that is busy asks for an allotment.
+    /// Holds an amount for a call out of the account's allotment, and takes `rates` of its limits.
+    /// Returns what each limit has left; `None` if the hold has to be placed in the store. An
+    /// account that is busy asks for an allotment.
     pub(super) fn hold(
         &self,
         account: &AccountName,
         call: &str,
         key: Option<KeyId>,
         amount: Money,
-    ) -> bool {
-        if !self.is_lending() {
-            return false;
+        rates: &[RateAsk],
+    ) -> Option<Vec<RateReading>> {
+        // Nothing of a small limit is lent, so money that is would lie idle.
+        if !self.is_lending() || !rates.iter().all(|ask| ask.is_shadow || ask.is_lendable()) {
+            return None;
         }
-        let Some(busy) = self.find_or_add(account) else { return false };
+        let busy = self.find_or_add(account)?;
         let now = boottime_ms();
         let mut state = busy.lock();
-        state.load.record(key, amount, now);
+        state.load.record(key, amount, rates, now);
         if state.current.is_none() {
             if state.load.is_busy(now) {
                 lock(&self.lenders).insert(account.clone(), busy.clone());
                 state.current = Some(self.new_allotment(now));
                 self.mark_due(&busy, &mut state);
             }
-            return false;
+            return None;
         }
         let (wanted, age) = (state.load.wanted_free(now), now.saturating_sub(state.updated_at));
         // An update cannot help a key for which there is no place.
         let key_wanted = key.and_then(|key| state.load.wanted_for_key(key, now));
-        let Some(local) = state.current.as_mut() else { return false };
-        let held = local.hold(call, key, amount, &[], now) == Ok(LocalAnswer::Held);
-        failpoint!("hold_made_in_memory", if held);
+        let rates_wanted = rates.iter().filter(|ask| ask.is_lendable());
+        let rates_wanted: Vec<(RateId, i64)> =
+            rates_wanted.map(|ask| (ask.id, state.load.wanted_of_rate(ask.id, now))).collect();
+        let local = state.current.as_mut()?;
+        let held = match local.hold(call, key, amount, rates, now) {
+            Ok(LocalAnswer::Held(readings)) => Some(readings),
+            Ok(LocalAnswer::Direct) | Err(_) => None,
+        };
+        failpoint!("hold_made_in_memory", if held.is_some());
         let free = local.free(now);
         // More is asked for before there is nothing left. Where nothing is lent, that may be over.
         let is_low = |wanted: Money, free: Money| wanted.saturating_sub(free) > free;
         let of_key = key.and_then(|key| Some((key_wanted?, local.free_of_key(key, now)?)));
+        let is_rate_low = |(id, wanted): &(RateId, i64)| wanted / 2 > local.free_of_rate(*id);
         let is_short =
             is_low(wanted, free) || of_key.is_some_and(|(wanted, free)| is_low(wanted, free));
         let is_new_key = key_wanted.is_some() && key.is_some_and(|key| !local.is_lent_to(key));
         // Of a budget there may be too little for lending, as of the money.
         let may_be_refused = local.is_tight() || !(is_short || is_new_key);
-        let is_update_due = (is_short || !held) && (!may_be_refused || age >= TIGHT_REFRESH_MS);
+        let is_short = is_short || held.is_none() || rates_wanted.iter().any(is_rate_low);
+        let is_update_due = is_short && (!may_be_refused || age >= TIGHT_REFRESH_MS);
         if is_update_due && state.load.is_busy(now) {
             self.mark_due(&busy, &mut state);
         }

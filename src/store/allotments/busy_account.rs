@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::messages::AllotmentLoad;
+use crate::ledger::prepaid::local::rates::RateLoad;
+use crate::ledger::prepaid::rate::{RateAsk, RateId, RateLimit};
 use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::prepaid::update::KEYS_MAX;
 use crate::ledger::prepaid::window::KeyId;
@@ -18,6 +20,8 @@ const BUSY_HOLDS: usize = 4;
 const IDLE_AFTER_MS: i64 = 200;
 /// The sum of the holds of this time, in ms, is what should be free.
 const LOAD_WINDOW_MS: i64 = 50;
+/// Of at most this many rate limits of an account something is borrowed.
+const LIMITS_MAX: usize = 96;
 
 /// How many holds an account lately made, and how large they were.
 #[derive(Debug, Default)]
@@ -27,6 +31,8 @@ pub(super) struct LoadMeter {
     all: RecentHolds,
     /// The keys that made holds lately, at most [`KEYS_MAX`].
     keys: Vec<(KeyId, RecentHolds)>,
+    /// The rate limits of which calls took lately, at most [`LIMITS_MAX`].
+    rates: BTreeMap<RateId, (RateLimit, RecentHolds)>,
 }
 
 /// The holds of the present window of time, and of the one before it.
@@ -38,15 +44,15 @@ struct RecentHolds {
     last_hold: i64,
 }
 
-/// The holds of a window of time.
+/// The holds of a window of time, in nano-USD or in the units of a rate limit.
 #[derive(Debug, Clone, Copy, Default)]
 struct LoadWindow {
-    held: Money,
-    largest: Money,
+    held: i64,
+    largest: i64,
 }
 
 impl RecentHolds {
-    fn record(&mut self, amount: Money, now_ms: i64) {
+    fn record(&mut self, amount: i64, now_ms: i64) {
         let age = now_ms.saturating_sub(self.window_start);
         if age >= LOAD_WINDOW_MS {
             let is_next = age < 2 * LOAD_WINDOW_MS;
@@ -55,11 +61,11 @@ impl RecentHolds {
         }
         self.last_hold = now_ms;
         let LoadWindow { held, largest } = &mut self.current;
-        *held = held.checked_add(amount).unwrap_or(*held);
+        *held = held.saturating_add(amount);
         *largest = amount.max(*largest);
     }
 
-    fn quote(&self) -> Money {
+    fn quote(&self) -> i64 {
         self.current.largest.max(self.previous.largest)
     }
 
@@ -69,18 +75,26 @@ impl RecentHolds {
     }
 
     /// What should be free.
-    fn wanted_free(&self, now_ms: i64) -> Money {
+    fn wanted_free(&self, now_ms: i64) -> i64 {
         if self.is_idle(now_ms) {
-            return Money::ZERO;
+            return 0;
         }
         let recent = self.current.held.max(self.previous.held);
-        AllotmentLoad::free_for(recent, self.quote()).unwrap_or(recent)
+        AllotmentLoad::free_for(recent, self.quote())
     }
 }
 
 impl LoadMeter {
-    /// Counts a hold.
-    pub(super) fn record(&mut self, key: Option<KeyId>, amount: Money, now_ms: i64) {
+    /// Counts a hold, and what the call takes of rate limits.
+    pub(super) fn record(
+        &mut self,
+        key: Option<KeyId>,
+        amount: Money,
+        rates: &[RateAsk],
+        now_ms: i64,
+    ) {
+        let amount = amount.nano();
+        rates.iter().for_each(|ask| self.record_rate(ask, now_ms));
         self.last_holds.rotate_left(1);
         self.last_holds[BUSY_HOLDS - 1] = now_ms;
         self.all.record(amount, now_ms);
@@ -99,10 +113,28 @@ impl LoadMeter {
         }
     }
 
+    fn record_rate(&mut self, ask: &RateAsk, now_ms: i64) {
+        if self.rates.len() >= LIMITS_MAX && !self.rates.contains_key(&ask.id) {
+            self.rates.retain(|_, (_, recent)| !recent.is_idle(now_ms));
+        }
+        // The calls of further limits are placed in the store.
+        if self.rates.len() < LIMITS_MAX || self.rates.contains_key(&ask.id) {
+            let (limit, recent) =
+                self.rates.entry(ask.id).or_insert((ask.limit, RecentHolds::default()));
+            *limit = ask.limit;
+            recent.record(ask.amount, now_ms);
+        }
+    }
+
+    /// What should be free of a rate limit.
+    pub(super) fn wanted_of_rate(&self, id: RateId, now_ms: i64) -> i64 {
+        self.rates.get(&id).map_or(0, |(_, recent)| recent.wanted_free(now_ms))
+    }
+
     /// What should be free for a key; `None` if nothing is lent to it, because there are too many.
     pub(super) fn wanted_for_key(&self, key: KeyId, now_ms: i64) -> Option<Money> {
         let (_, holds) = self.keys.iter().find(|(known, _)| *known == key)?;
-        Some(holds.wanted_free(now_ms))
+        Some(to_money(holds.wanted_free(now_ms)))
     }
 
     /// Whether the account has made enough holds lately to have an allotment.
@@ -123,16 +155,25 @@ impl LoadMeter {
 
     /// What should be free in all.
     pub(super) fn wanted_free(&self, now_ms: i64) -> Money {
-        self.all.wanted_free(now_ms)
+        to_money(self.all.wanted_free(now_ms))
     }
 
     /// What should be free, in all and for each key.
     pub(super) fn load(&self, now_ms: i64) -> AllotmentLoad {
         let keys = self.keys.iter().filter(|(_, holds)| !holds.is_idle(now_ms));
-        let keys = keys.map(|(key, holds)| (*key, holds.wanted_free(now_ms))).collect();
-        let (free, quote) = (self.wanted_free(now_ms), self.all.quote());
-        AllotmentLoad { free, quote, keys, rates: BTreeMap::new() }
+        let keys = keys.map(|(key, holds)| (*key, to_money(holds.wanted_free(now_ms)))).collect();
+        let (free, quote) = (self.wanted_free(now_ms), to_money(self.all.quote()));
+        let rates = self.rates.iter().filter(|(_, (_, recent))| !recent.is_idle(now_ms));
+        let rates = rates.map(|(id, (limit, recent))| {
+            let (free, unit) = (recent.wanted_free(now_ms), recent.quote());
+            (*id, RateLoad { limit: *limit, free, unit })
+        });
+        AllotmentLoad { free, quote, keys, rates: rates.collect() }
     }
+}
+
+fn to_money(nano: i64) -> Money {
+    Money::from_nano(nano).unwrap_or_default()
 }
 
 /// The allotments of an account, behind the lock of the account.
@@ -212,6 +253,8 @@ impl AccountAllotments {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::prepaid::rate::RateKind;
+    use crate::ledger::prepaid::window::BudgetOwner;
 
     fn nano(n: i64) -> Money {
         Money::from_nano(n).expect("money")
@@ -221,11 +264,11 @@ mod tests {
     fn four_holds_in_a_tenth_of_a_second_make_an_account_busy() {
         let mut meter = LoadMeter::default();
         for (at, busy) in [(1_000, false), (1_040, false), (1_080, false), (1_100, true)] {
-            meter.record(None, nano(1), at);
+            meter.record(None, nano(1), &[], at);
             assert_eq!(meter.is_busy(at), busy, "{at}");
         }
         assert!(!meter.is_busy(1_101));
-        meter.record(None, nano(1), 1_141);
+        meter.record(None, nano(1), &[], 1_141);
         assert!(!meter.is_busy(1_141), "the first of the last four is too long ago");
     }
 
@@ -233,18 +276,18 @@ mod tests {
     fn what_was_held_lately_should_be_free_and_room_for_eight_calls_at_least() {
         let mut meter = LoadMeter::default();
         for at in [1_000, 1_010, 1_049] {
-            meter.record(None, nano(100), at);
+            meter.record(None, nano(100), &[], at);
         }
         let load = meter.load(1_049);
         assert_eq!((load.free, load.quote), (nano(800), nano(100)));
         for _ in 0..20 {
-            meter.record(None, nano(50), 1_055);
+            meter.record(None, nano(50), &[], 1_055);
         }
         let load = meter.load(1_060);
         assert_eq!((load.free, load.quote), (nano(1_000), nano(100)));
         assert_eq!(meter.load(1_254).free, nano(1_000));
         assert_eq!((meter.load(1_255).free, meter.is_idle(1_255)), (nano(0), true));
-        meter.record(None, nano(7), 2_000);
+        meter.record(None, nano(7), &[], 2_000);
         let load = meter.load(2_000);
         assert_eq!((load.free, load.quote), (nano(56), nano(7)), "the old ones are forgotten");
     }
@@ -254,10 +297,10 @@ mod tests {
         let mut meter = LoadMeter::default();
         let key = |n: usize| Some(KeyId(n as u64));
         for number in 0..=KEYS_MAX {
-            meter.record(key(number), nano(10), 1_000);
+            meter.record(key(number), nano(10), &[], 1_000);
         }
         for _ in 0..20 {
-            meter.record(key(0), nano(10), 1_000);
+            meter.record(key(0), nano(10), &[], 1_000);
         }
         let load = meter.load(1_000);
         assert_eq!(load.keys.len(), KEYS_MAX);
@@ -266,9 +309,32 @@ mod tests {
         let wanted = |key| meter.wanted_for_key(KeyId(key), 1_000);
         assert_eq!((wanted(0), wanted(KEYS_MAX as u64)), (Some(nano(210)), None));
         // Those that are idle make room.
-        meter.record(key(0), nano(10), 1_200);
-        meter.record(key(KEYS_MAX), nano(10), 1_200);
+        meter.record(key(0), nano(10), &[], 1_200);
+        meter.record(key(KEYS_MAX), nano(10), &[], 1_200);
         let load = meter.load(1_200);
         assert_eq!(load.keys.into_keys().collect::<Vec<_>>(), [KeyId(0), KeyId(KEYS_MAX as u64)]);
+    }
+
+    #[test]
+    fn of_a_rate_limit_should_be_free_what_was_taken_lately_as_long_as_calls_ask_for_it() {
+        let mut meter = LoadMeter::default();
+        let ask = |row, amount| {
+            let id = RateId { owner: BudgetOwner::Account, kind: RateKind::Tokens, row };
+            let limit = RateLimit { per_minute: 60, burst: 60 };
+            RateAsk { id, limit, amount, is_shadow: false }
+        };
+        for _ in 0..20 {
+            meter.record(None, nano(1), &[ask(0, 5), ask(1, 0)], 1_000);
+        }
+        let load = meter.load(1_000);
+        let of = |row| load.rates[&ask(row, 0).id];
+        assert_eq!((of(0).free, of(0).unit, of(0).limit), (100, 5, ask(0, 0).limit));
+        assert_eq!((of(1).free, of(1).unit), (0, 0));
+        assert_eq!(meter.wanted_of_rate(ask(0, 0).id, 1_199), 100);
+        assert_eq!(meter.load(1_200).rates, BTreeMap::new());
+        for row in 0..200 {
+            meter.record(None, nano(1), &[ask(row, 1)], 1_300);
+        }
+        assert_eq!(meter.load(1_300).rates.len(), LIMITS_MAX, "the others go to the store");
     }
 }

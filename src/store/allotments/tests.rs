@@ -50,7 +50,7 @@ impl BusyWorld {
 
     /// Makes the hold of [`CALL`] in memory, as soon as the account is busy.
     async fn hold(&self) -> Lease {
-        while !self.ledger.hold_in_memory(&self.account, CALL, None, nano(100)) {
+        while self.ledger.hold_in_memory(&self.account, CALL, None, nano(100), &[]).is_none() {
             sleep(Duration::from_millis(5)).await;
         }
         let item = LeasedItem::Hold { origin: origin(), held: nano(100), is_in_memory: true };
@@ -64,7 +64,7 @@ impl BusyWorld {
 
     async fn settle(&self) -> Outcome {
         let (id, line, origin) = (CALL.to_owned(), "{}".to_owned(), Some(origin()));
-        self.submit(Operation::Settle { id, charge: nano(60), line, origin }).await
+        self.submit(Operation::Settle { id, charge: nano(60), line, origin, tokens: None }).await
     }
 
     async fn posted(&self) -> i64 {

@@ -191,7 +191,9 @@ pub(super) fn read_orders(file: &Path) -> io::Result<Vec<OrderRecord>> {
                 let (body, quote) = (body.into_owned().into(), Quote { wanted, least });
                 // The order was accepted before, so the number of open jobs no longer matters.
                 let open_max = u32::MAX;
-                let order = NewJob { job, body, key, quote, lease_ms, open_max };
+                // What the job took of rate limits is lost with the buckets.
+                let rates = Vec::new();
+                let order = NewJob { job, body, key, quote, rates, lease_ms, open_max };
                 OrderRecord::Placed(Box::new(order))
             }
             OrderLine::Accepted { job, deleted, revision, due_ms } => {
@@ -246,6 +248,7 @@ mod tests {
             body: body.into(),
             key: Some("k".to_owned()),
             quote: Quote { wanted: held, least: held },
+            rates: Vec::new(),
             lease_ms: 7,
             open_max: 3,
         };

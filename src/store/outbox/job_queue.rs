@@ -67,7 +67,7 @@ impl JobQueue for OutboxQueue {
     /// was refused.
     async fn place_job(&self, order: NewJob) -> Result<PlaceResult, Unavailable> {
         let placed = self.store.place_job(order.clone()).await?;
-        if placed == PlaceResult::New {
+        if matches!(placed, PlaceResult::New(_)) {
             let id = order.job.id.clone();
             self.write_record(&id, move |orders, log| {
                 log.request_fsync(&orders.record_placed(&order, current_dir(log))?);

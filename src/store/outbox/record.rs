@@ -90,7 +90,7 @@ impl LogRecord {
             LogRecordLine::Settle { seq, at, account, id, charge, line, origin } => {
                 let line = trailing_line.map(Cow::Borrowed).or(line)?;
                 let (id, line) = (id.into_owned(), line.into_owned());
-                let op = Operation::Settle { id, charge, line, origin };
+                let op = Operation::Settle { id, charge, line, origin, tokens: None };
                 LogRecord::Entry(SettlementEntry {
                     seq,
                     at,
@@ -200,7 +200,7 @@ pub(super) fn entry_line(
 ) -> Option<Vec<u8>> {
     let account = Cow::Borrowed(account.as_str());
     Some(match op {
-        Operation::Settle { id, charge, line, origin } => {
+        Operation::Settle { id, charge, line, origin, .. } => {
             let (embedded_line, trailing_line) = place_journal_line(line);
             let (id, charge, origin) = (id.into(), *charge, *origin);
             let settle =
@@ -338,7 +338,7 @@ mod tests {
             |(id, charge, line, origin)| {
                 let request = |(wanted, least, key)| HoldRequest { wanted, least, at: 7, key };
                 let origin = origin.map(request);
-                Operation::Settle { id, charge, line, origin }
+                Operation::Settle { id, charge, line, origin, tokens: None }
             },
         );
         prop_oneof![3 => settle, 1 => ".{0,9}".prop_map(|id| Operation::Void { id })]

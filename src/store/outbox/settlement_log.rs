@@ -606,7 +606,13 @@ mod tests {
         let line = "x".repeat(1 << 20);
         let settle = |number: u32| {
             let (id, line) = (number.to_string(), line.clone());
-            Arc::new(Operation::Settle { id, charge: Money::ZERO, line, origin: None })
+            Arc::new(Operation::Settle {
+                id,
+                charge: Money::ZERO,
+                line,
+                origin: None,
+                tokens: None,
+            })
         };
         let keys: Vec<_> = (0..20).map(|number| log.append(&account(), &settle(number))).collect();
         let files =

@@ -9,6 +9,7 @@ use redis::{RedisError, RedisResult, Value};
 
 use super::keys::AccountKeys;
 use super::operations::reply_strings;
+use super::rate_texts::{format_rate_demands, parse_rate_statuses};
 use super::run_fencing::is_noscript;
 use super::run_gate::{Requirement, RunGate};
 use super::scripts::{RunScripts, ScriptCall};
@@ -237,6 +238,7 @@ fn update_call(keys: &AccountKeys, update: &AllotmentUpdate, may_lend: bool) -> 
     };
     call.arg(format_amounts(demand.needed_in)).arg(format_amounts(demand.kept_in));
     call.arg(format_amounts(demand.keys.into_iter().map(|(KeyId(id), free)| (id, free))));
+    call.arg(format_rate_demands(&demand.rates));
     let mut calls = update.ends.iter().chain(&update.checkpoints);
     let has_windows = calls.any(|end| !end.windows.is_empty());
     call.arg(u8::from(has_windows));
@@ -277,7 +279,7 @@ fn parse_answer(
 ) -> Result<Option<LedgerAnswer>, Unavailable> {
     let words: Vec<&str> = reply.iter().map(String::as_str).collect();
     let (answer, notes) = match &*words {
-        ["status", step, last_seq, lent_at, held, tight, budgets, ..] => {
+        ["status", step, last_seq, lent_at, held, tight, budgets, rates, ..] => {
             let held = parse_money(held)?;
             let needed = update.demand.as_ref().map_or(held, |demand| demand.needed);
             let BudgetStatus { revision, slices, current } = parse_budgets(budgets)?;
@@ -293,14 +295,14 @@ fn parse_answer(
                 held_for_ms: None,
                 slices,
                 current,
-                rates: BTreeMap::new(),
+                rates: parse_rate_statuses(rates)?,
                 tight: *tight == "1",
                 refused_keys: BTreeSet::new(),
                 lent_keys: keys.collect(),
                 open_to_all: budgets.is_empty(),
                 revision,
             };
-            (LedgerAnswer::Status(Box::new(status)), 7)
+            (LedgerAnswer::Status(Box::new(status)), 8)
         }
         ["ended", last_seq, ..] => {
             (LedgerAnswer::AllotmentEnded { last_seq: parse_part(last_seq)? }, 2)

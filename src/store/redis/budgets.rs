@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use super::super::data_version::RESTRICTIONS_VERSION;
 use super::allotments::parse_money;
 use super::config_check::DATA_VERSION_KEY;
-use super::keys::{self, AccountKeys, budget_field};
+use super::key_records;
+use super::keys::{AccountKeys, budget_field};
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
 use crate::ledger::prepaid::window::WindowUse;
@@ -38,7 +39,7 @@ impl RedisStore {
             return Ok(false);
         }
         self.raise_version().await?;
-        keys::restrict_keys(connection, account, owner).await?;
+        key_records::restrict_keys(connection, account, owner).await?;
         let mut set = ScriptCall::default();
         set.key(keys.account()).key(keys.budgets()).arg(budget_field(owner, kind));
         match limit {
@@ -51,13 +52,13 @@ impl RedisStore {
             Some("no_account") => return Ok(false),
             _ => return Err(Unavailable(format!("unexpected answer: {reply:?}"))),
         }
-        keys::restrict_keys(connection, account, owner).await?;
+        key_records::restrict_keys(connection, account, owner).await?;
         Ok(true)
     }
 
     /// Raises the version of the data, so that no version of the program opens the store that would
     /// not heed its restrictions.
-    async fn raise_version(&self) -> Result<(), Unavailable> {
+    pub(super) async fn raise_version(&self) -> Result<(), Unavailable> {
         let mut raise = ScriptCall::default();
         raise.key(DATA_VERSION_KEY).arg(RESTRICTIONS_VERSION);
         self.run_script(&raise, |s| &s.budgets.raise_version).await.map(drop)
@@ -74,7 +75,7 @@ impl RedisStore {
         if record.scope != KeyScope::default() {
             self.raise_version().await?;
         }
-        keys::add(self.connection().await?, hash, record).await
+        key_records::add(self.connection().await?, hash, record).await
     }
 
     /// Sets the scope of the API key that is listed under a prefix; `false` if there is none.
@@ -87,14 +88,14 @@ impl RedisStore {
         scope: &KeyScope,
     ) -> Result<bool, Unavailable> {
         let connection = self.connection().await?;
-        let Some(record) = keys::find_by_prefix(connection, prefix).await? else {
+        let Some(record) = key_records::find_by_prefix(connection, prefix).await? else {
             return Ok(false);
         };
         if record.scope == *scope {
             return Ok(true);
         }
         self.raise_version().await?;
-        keys::set_scope(connection, prefix, scope).await
+        key_records::set_scope(connection, prefix, scope).await
     }
 
     /// Returns the budgets of an account and of its keys, in order, with what is used of the

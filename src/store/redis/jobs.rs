@@ -11,6 +11,7 @@ use super::super::job_records::{
 use super::super::lent_money;
 use super::keys::AccountKeys;
 use super::operations::{key_text, parse_outcome, reply_strings};
+use super::rate_texts::{format_asks, parse_readings};
 use super::run_gate::Requirement;
 use super::scripts::{ScriptCall, ScriptSelector};
 use super::shared_store::RedisStore;
@@ -58,7 +59,8 @@ impl JobQueue for RedisStore {
                 Some("placed") => {
                     self.update_index(&member, &reply).await;
                     self.record_kept_bytes(&order.job.account, text_at(&reply, 4)?);
-                    return Ok(PlaceResult::New);
+                    return parse_readings(reply.get(5..).unwrap_or_default())
+                        .map(PlaceResult::New);
                 }
                 Some("known") => {
                     self.update_index(&member, &reply).await;
@@ -68,7 +70,7 @@ impl JobQueue for RedisStore {
                         parse_job(text_at(&reply, 4)?)?,
                         key.map(String::as_str),
                     )
-                    .map(|()| PlaceResult::New);
+                    .map(|()| PlaceResult::New(Vec::new()));
                 }
                 _ => self.cancel_index_add(scheduled).await,
             }
@@ -276,7 +278,7 @@ impl RedisStore {
         call.arg(order.lease_ms.min(DURATION_MS_MAX)).arg(&scheduled.deadline).arg(order.open_max);
         call.arg(order.key.as_deref().unwrap_or_default());
         call.arg(order.job.status().name()).arg(job).arg(&order.body[..]);
-        call.arg(key_text(order.job.key_id));
+        call.arg(key_text(order.job.key_id)).arg(format_asks(&order.rates));
         let place: ScriptSelector = |s| &s.videos.place;
         match &self.run_gate {
             Some(gate) => reply_strings(&self.run_gated(gate, needs, &call, place).await?.0),
@@ -346,6 +348,9 @@ impl RedisStore {
                 Ok(Some(PlaceResult::BudgetExceeded { window, left }))
             }
             Outcome::BudgetInUse(room) => Ok(Some(PlaceResult::BudgetInUse(room))),
+            Outcome::RateLimited { id, retry_after_ms, rates } => {
+                Ok(Some(PlaceResult::RateLimited { id, retry_after_ms, rates }))
+            }
             Outcome::NoAccount => {
                 let account = AccountKeys::of(&order.job.account).account();
                 self.confirm_absence(&account).await?;

@@ -3,6 +3,7 @@
 use redis::{FromRedisValue, Value};
 
 use super::keys::AccountKeys;
+use super::rate_texts::{format_asks, held_outcome, parse_rate_limited};
 use super::scripts::ScriptCall;
 use crate::ledger::{HoldRequest, KeyId, Operation, Outcome, Unavailable};
 use crate::money::Money;
@@ -18,8 +19,9 @@ pub(super) fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
         Operation::Credit { tx, amount } => {
             call.key(keys.payments()).arg(tx).arg(amount.nano());
         }
-        Operation::Hold { wanted, least, lease_ms, key, .. } => {
+        Operation::Hold { wanted, least, lease_ms, key, rates, .. } => {
             call.arg(wanted.nano()).arg(least.nano()).arg(*lease_ms).arg(key_text(*key));
+            call.arg(format_asks(rates));
         }
         Operation::Extend { wanted, .. } => {
             call.arg(wanted.nano());
@@ -30,8 +32,12 @@ pub(super) fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
         Operation::Checkpoint { charge, line, .. } => {
             call.arg("").arg(charge.nano()).arg(line);
         }
-        Operation::Settle { charge, line, origin, .. } => {
+        Operation::Settle { charge, line, origin, tokens, .. } => {
             call.key(keys.journal()).arg(charge.nano()).arg(line);
+            match tokens {
+                Some(tokens) => call.arg(*tokens),
+                None => call.arg(""),
+            };
             if let Some(HoldRequest { wanted, least, at, key }) = origin {
                 call.arg(wanted.nano()).arg(least.nano()).arg(*at).arg(key_text(*key));
             }
@@ -52,7 +58,7 @@ pub(super) fn reply_strings(reply: &Value) -> Result<Vec<String>, Unavailable> {
 }
 
 /// Parses a script's reply: a word that names the result, then amounts as digits, in nano-USD, and
-/// perhaps the text of a window before them.
+/// perhaps the text of a window before them, or what rate limits have left after them.
 pub(super) fn parse_outcome(reply: &[String]) -> Result<Outcome, Unavailable> {
     let amount = |at: usize| {
         let digits = reply.get(at).and_then(|w| w.parse().ok());
@@ -64,7 +70,8 @@ pub(super) fn parse_outcome(reply: &[String]) -> Result<Outcome, Unavailable> {
         Some("done") => Outcome::Done,
         Some("exists") => Outcome::AlreadyDone,
         Some("conflict") => Outcome::Conflict,
-        Some("held") => Outcome::Held(amount(1)?),
+        Some("held") => held_outcome(amount(1)?, reply.get(2..).unwrap_or_default())?,
+        Some("rate_limited") => parse_rate_limited(reply.get(1..).unwrap_or_default())?,
         Some("hold_exists") => {
             let open = reply.get(2).is_some_and(|state| state == "open");
             Outcome::HoldExists { held: amount(1)?, open }

@@ -23,6 +23,7 @@ pub(in crate::store) struct Scripts {
     pub(super) fleet: FleetScripts,
     pub(super) allotments: AllotmentScripts,
     pub(super) budgets: BudgetScripts,
+    pub(super) access: AccessScripts,
 }
 
 impl Default for Scripts {
@@ -51,6 +52,7 @@ impl Scripts {
             fleet: FleetScripts::build(make),
             allotments: AllotmentScripts::build(make),
             budgets: BudgetScripts::build(make),
+            access: AccessScripts::build(make),
         }
     }
 
@@ -72,8 +74,11 @@ impl Scripts {
         let allotments = [lend, update, expire, balances];
         let BudgetScripts { set, raise_version } = &self.budgets;
         let budgets = [set, raise_version];
+        let AccessScripts { set_settings, index_suspended, note_use } = &self.access;
+        let access = [set_settings, index_suspended, note_use];
         let all = money.into_iter().chain(videos).chain(index).chain(idempotency);
-        all.chain(storage).chain(fleet).chain(allotments).chain(budgets).collect()
+        let all = all.chain(storage).chain(fleet).chain(allotments).chain(budgets);
+        all.chain(access).collect()
     }
 }
 
@@ -175,6 +180,16 @@ pub(super) struct BudgetScripts {
     pub(super) raise_version: Script,
 }
 
+/// The scripts on the settings of accounts, and on the records of API keys.
+pub(super) struct AccessScripts {
+    /// Sets what an operator has set of an account.
+    pub(super) set_settings: Script,
+    /// Puts an account into the index of suspended accounts, or takes it out.
+    pub(super) index_suspended: Script,
+    /// Notes when a key was last used.
+    pub(super) note_use: Script,
+}
+
 /// All scripts, stamped with the run of the server that they are for. No other run of the server
 /// has them loaded.
 pub(in crate::store) struct RunScripts {
@@ -246,8 +261,11 @@ fn cmd_args(cmd: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
 const STORAGE_LUA: &str = include_str!("scripts/storage/prelude.lua");
 const AMOUNTS_LUA: &str = include_str!("scripts/allotments/amounts.lua");
 const WINDOWS_LUA: &str = include_str!("scripts/windows.lua");
+const RATES_LUA: &str = include_str!("scripts/rates.lua");
+const PLACES_LUA: &str = include_str!("scripts/places.lua");
 const RECALL_LUA: &str = include_str!("scripts/allotments/recall.lua");
 const SLICES_LUA: &str = include_str!("scripts/allotments/slices.lua");
+const RATE_SLICES_LUA: &str = include_str!("scripts/allotments/rate_slices.lua");
 const ALLOTMENT_LUA: &str = include_str!("scripts/allotments/allotment.lua");
 const FORGOTTEN_LUA: &str = include_str!("scripts/forgotten.lua");
 const HOLDING_LUA: &str = include_str!("scripts/holding.lua");
@@ -268,6 +286,8 @@ impl MoneyScripts {
                     AMOUNTS_LUA,
                     WINDOWS_LUA,
                     RECALL_LUA,
+                    RATES_LUA,
+                    PLACES_LUA,
                     HOLDING_LUA,
                     include_str!("scripts/hold.lua"),
                 ],
@@ -279,15 +299,27 @@ impl MoneyScripts {
             renew: make(ALLOW_OOM, &[include_str!("scripts/renew.lua")]),
             settle: make(
                 ALLOW_OOM,
-                &[AMOUNTS_LUA, WINDOWS_LUA, FORGOTTEN_LUA, include_str!("scripts/settle.lua")],
+                &[
+                    AMOUNTS_LUA,
+                    WINDOWS_LUA,
+                    RATES_LUA,
+                    FORGOTTEN_LUA,
+                    include_str!("scripts/settle.lua"),
+                ],
             ),
             void: make(
                 ALLOW_OOM,
-                &[AMOUNTS_LUA, WINDOWS_LUA, FORGOTTEN_LUA, include_str!("scripts/void.lua")],
+                &[
+                    AMOUNTS_LUA,
+                    WINDOWS_LUA,
+                    RATES_LUA,
+                    FORGOTTEN_LUA,
+                    include_str!("scripts/void.lua"),
+                ],
             ),
             expire: make(
                 ALLOW_OOM,
-                &[AMOUNTS_LUA, WINDOWS_LUA, include_str!("scripts/expire.lua")],
+                &[AMOUNTS_LUA, WINDOWS_LUA, RATES_LUA, include_str!("scripts/expire.lua")],
             ),
             states: make(NO_WRITES, &[include_str!("scripts/states.lua")]),
             search: make(NO_WRITES, &[FORGOTTEN_LUA, include_str!("scripts/search.lua")]),
@@ -304,6 +336,8 @@ impl VideoScripts {
                     AMOUNTS_LUA,
                     WINDOWS_LUA,
                     RECALL_LUA,
+                    RATES_LUA,
+                    PLACES_LUA,
                     HOLDING_LUA,
                     RECORD_LUA,
                     STORAGE_LUA,
@@ -380,7 +414,19 @@ impl StorageScripts {
 impl AllotmentScripts {
     fn build(make: ScriptBuilder<'_>) -> AllotmentScripts {
         let build = |flags, last| {
-            make(flags, &[AMOUNTS_LUA, WINDOWS_LUA, RECALL_LUA, SLICES_LUA, ALLOTMENT_LUA, last])
+            make(
+                flags,
+                &[
+                    AMOUNTS_LUA,
+                    WINDOWS_LUA,
+                    RECALL_LUA,
+                    SLICES_LUA,
+                    RATES_LUA,
+                    RATE_SLICES_LUA,
+                    ALLOTMENT_LUA,
+                    last,
+                ],
+            )
         };
         let update = include_str!("scripts/allotments/update.lua");
         let balances = include_str!("scripts/allotments/balances.lua");
@@ -398,6 +444,16 @@ impl BudgetScripts {
         BudgetScripts {
             set: make("", &[include_str!("scripts/budgets/set.lua")]),
             raise_version: make("", &[include_str!("scripts/budgets/raise_version.lua")]),
+        }
+    }
+}
+
+impl AccessScripts {
+    fn build(make: ScriptBuilder<'_>) -> AccessScripts {
+        AccessScripts {
+            set_settings: make("", &[include_str!("scripts/access/set_settings.lua")]),
+            index_suspended: make("", &[include_str!("scripts/access/index_suspended.lua")]),
+            note_use: make("", &[include_str!("scripts/access/note_use.lua")]),
         }
     }
 }

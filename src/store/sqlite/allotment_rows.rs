@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::accounts::read_money;
 use super::columns::{CallWindows, call_windows_columns, parse_column, read_call_windows};
 use super::hold_rows::paid_lot;
+use super::rate_rows;
 use crate::clock::unix_ms;
 use crate::ledger::prepaid::lot::LotAmounts;
 use crate::ledger::prepaid::records::{Allotment, AllotmentId, AllotmentState, CallEnd};
@@ -63,6 +64,7 @@ pub(super) fn read_open(
             );
             delete_calls(c, key)?;
             release_slices(c, key)?;
+            rate_rows::release_slices(c, account, &id.0)?;
             write_row(c, key, &allotment, ENDED)?;
             continue;
         };
@@ -70,6 +72,7 @@ pub(super) fn read_open(
         allotment.lease_until = lease_until;
         allotment.checkpoints = read_checkpoints(c, key)?;
         allotment.slices = read_slices(c, key)?;
+        allotment.rates = rate_rows::read_slices(c, account, &id.0)?;
         open.insert(id, allotment);
     }
     Ok(open)
@@ -184,6 +187,8 @@ pub(super) fn write(
     write_row(c, key, after, state)?;
     write_hold(c, key, before, after)?;
     write_slices(c, key, before, after)?;
+    let rates_before = before.map(|before| &before.rates);
+    rate_rows::write_slices(c, key.account, &key.id.0, rates_before, &after.rates)?;
     match &after.state {
         AllotmentState::Ended { charged } if before.is_none_or(Allotment::is_out) => {
             delete_calls(c, key)?;

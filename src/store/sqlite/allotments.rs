@@ -10,7 +10,7 @@ use rusqlite::Connection;
 
 use super::allotment_rows::{self, AllotmentRowKey};
 use super::write_txn::WriteTxn;
-use super::{budgets, hold_rows};
+use super::{budgets, hold_rows, rates};
 use crate::clock::unix_ms;
 use crate::failpoints::failpoint;
 use crate::ledger::AccountName;
@@ -19,6 +19,7 @@ use crate::ledger::prepaid::allotment;
 use crate::ledger::prepaid::answer::{AccountStep, LedgerAnswer};
 use crate::ledger::prepaid::lot::LotAmounts;
 use crate::ledger::prepaid::operations::windows_at;
+use crate::ledger::prepaid::rate::RateId;
 use crate::ledger::prepaid::records::{
     AccountChanges, AccountHead, Allotment, AllotmentId, DirectHold, DirectHoldState,
     PrepaidAccount,
@@ -43,6 +44,7 @@ pub(super) fn update(
     let Some(mut account) = load(txn, name, &update.allotment, calls, now)? else {
         return Ok(None);
     };
+    load_rates(txn, name, &mut account, Some(update))?;
     load_budgets(txn, name, &mut account, Some(update), now)?;
     let step = allotment::update_allotment(&account, update, now);
     let last_seq = account.allotments.get(&update.allotment).map_or(0, |known| known.last_seq);
@@ -68,6 +70,7 @@ pub(super) fn expire(
     let Some(mut account) = load(txn, name, id, std::iter::empty(), now)? else {
         return Ok(false);
     };
+    load_rates(txn, name, &mut account, None)?;
     load_budgets(txn, name, &mut account, None, now)?;
     if !account.allotments.get(id).is_some_and(Allotment::is_out) {
         return Ok(false);
@@ -163,6 +166,21 @@ fn load<'a>(
     Ok(Some(account))
 }
 
+/// Loads the buckets that an update may change: those that it names, and those of which the
+/// allotment has something.
+fn load_rates(
+    txn: &mut WriteTxn<'_>,
+    name: &AccountName,
+    account: &mut PrepaidAccount,
+    update: Option<&AllotmentUpdate>,
+) -> rusqlite::Result<()> {
+    let demand = update.and_then(|update| update.demand.as_ref());
+    let demanded = demand.into_iter().flat_map(|demand| demand.rates.keys());
+    let lent = account.allotments.values().flat_map(|known| known.rates.keys());
+    let ids: BTreeSet<RateId> = demanded.chain(lent).copied().collect();
+    rates::load(txn, name, account, ids)
+}
+
 /// Loads the budgets that an update may change: those of the account and of all keys that it names
 /// or of whose windows it has slices, and all windows of its calls and slices.
 fn load_budgets(
@@ -221,6 +239,7 @@ fn save(
     AccountStep { answer, changes }: AccountStep,
 ) -> rusqlite::Result<LedgerAnswer> {
     let Some(account) = txn.account_row(name)?.map(|row| row.id) else { return Ok(answer) };
+    rates::save(txn, name, &changes)?;
     budgets::save_windows(txn, name, &changes)?;
     let AccountChanges { head, allotments, lines, .. } = changes;
     let conn = txn.conn;

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use rusqlite::Row;
 use rusqlite::types::Type;
 
+use crate::ledger::prepaid::rate::{RateAsk, parse_rate_asks};
 use crate::ledger::prepaid::window::{KeyId, WindowId, WindowKind, format_windows, parse_windows};
 
 /// The key of a call, and the windows in which it counts.
@@ -29,6 +30,14 @@ pub(super) fn call_windows_columns(
     windows: &[WindowId],
 ) -> (Option<i64>, String) {
     (key.map(|KeyId(id)| id.cast_signed()), format_windows(windows))
+}
+
+/// Reads what a hold took of rate limits: nothing if the column is null. What cannot be read, a
+/// later version has written; it is passed over, since no limit may keep a hold from ending.
+pub(super) fn read_rate_asks(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<RateAsk>> {
+    let text: Option<String> = row.get(column)?;
+    let parts = text.as_deref().unwrap_or_default().split(',');
+    Ok(parts.filter_map(|one| parse_rate_asks(one).ok()).flatten().collect())
 }
 
 /// Parses the text of a column.

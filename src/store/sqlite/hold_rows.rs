@@ -1,9 +1,11 @@
-//! The rows of holds: those of open and of ended ones, and in which windows of budgets they count.
+//! The rows of holds: those of open and of ended ones, in which windows of budgets they count, and
+//! what they took of rate limits.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::accounts::read_money;
-use super::columns::{CallWindows, call_windows_columns, read_call_windows};
+use super::columns::{CallWindows, call_windows_columns, read_call_windows, read_rate_asks};
+use super::rate_rows;
 use crate::clock::unix_ms;
 use crate::ledger::prepaid::lot::{LotAmounts, LotId};
 use crate::ledger::prepaid::records::{DirectHold, DirectHoldState};
@@ -40,26 +42,31 @@ pub(super) fn purge_ended(c: &Connection) -> rusqlite::Result<usize> {
     Ok(forgotten)
 }
 
+/// Finds a hold, without the windows in which it counts. If it has ended and still has rates, a
+/// version of the program has ended it that knows none.
 pub(super) fn find_hold(
     c: &Connection,
     account: i64,
     id: &str,
 ) -> rusqlite::Result<Option<DirectHold>> {
     let mut open = c.prepare_cached(
-        "SELECT wanted, least, held, lease_until, 0, posted, line FROM open_hold
-         WHERE account = ? AND id = ?",
+        "SELECT wanted, least, held, lease_until, 0, posted, line,
+                (SELECT asks FROM hold_rate AS r WHERE r.account = o.account AND r.id = o.id)
+         FROM open_hold AS o WHERE account = ? AND id = ?",
     )?;
     let known = open.query_row(params![account, id], read_hold).optional()?;
     if known.is_some() {
         return Ok(known);
     }
     let mut ended = c.prepare_cached(
-        "SELECT wanted, least, held, lease_until, state, posted, line FROM hold
-         WHERE account = ? AND id = ?",
+        "SELECT wanted, least, held, lease_until, state, posted, line,
+                (SELECT asks FROM hold_rate AS r WHERE r.account = h.account AND r.id = h.id)
+         FROM hold AS h WHERE account = ? AND id = ?",
     )?;
     ended.query_row(params![account, id], read_hold).optional()
 }
 
+/// Reads a hold from eight columns, of which the last is what it took of rate limits.
 pub(super) fn read_hold(row: &Row<'_>) -> rusqlite::Result<DirectHold> {
     let posted = || row.get::<_, Option<i64>>(5)?.map(|_| read_money(row, 5)).transpose();
     let state = match row.get::<_, i64>(4)? {
@@ -84,7 +91,7 @@ pub(super) fn read_hold(row: &Row<'_>) -> rusqlite::Result<DirectHold> {
         held,
         drawn,
         windows: Vec::new(),
-        rates: Vec::new(),
+        rates: read_rate_asks(row, 7)?,
         lease_until: row.get(3)?,
         state,
     })
@@ -168,6 +175,9 @@ pub(super) fn insert_open_hold(
         insert.execute(params![account, id, wanted, least, held, record.lease_until])? == 1;
     if is_new {
         write_budget(c, key, record)?;
+        if !record.rates.is_empty() {
+            rate_rows::write_asks(c, account, id, &record.rates)?;
+        }
     }
     Ok(is_new)
 }
@@ -182,6 +192,9 @@ pub(super) fn write_hold(
 ) -> rusqlite::Result<bool> {
     let HoldKey { account, id } = key;
     write_budget(c, key, record)?;
+    if !record.rates.is_empty() && !matches!(record.state, DirectHoldState::Open { .. }) {
+        rate_rows::delete_asks(c, account, id)?;
+    }
     let (state, posted) = match &record.state {
         DirectHoldState::Open { checkpoint } => {
             let checkpoint = checkpoint.as_ref().map(|(charge, line)| (charge.nano(), &**line));

@@ -6,11 +6,12 @@ use rusqlite::params;
 use super::accounts::read_money;
 use super::hold_rows::{self, HoldKey};
 use super::write_txn::WriteTxn;
-use super::{allotment_rows, allotments, budgets};
+use super::{allotment_rows, allotments, budgets, rates};
 use crate::clock::unix_ms;
 use crate::failpoints::failpoint;
 use crate::ledger::prepaid::direct;
 use crate::ledger::prepaid::operations::{self, AppliedOperation};
+use crate::ledger::prepaid::rate::RateAsk;
 use crate::ledger::prepaid::records::{
     AccountChanges, AccountHead, AllotmentId, DirectHold, DirectHoldState, PrepaidAccount,
 };
@@ -87,6 +88,11 @@ fn find_hold(
     let Some(mut hold) = hold_rows::find_hold(txn.conn, key.account, key.id)? else {
         return Ok(None);
     };
+    let is_open = matches!(hold.state, DirectHoldState::Open { .. });
+    if !is_open && !hold.rates.is_empty() {
+        // A version that knows no rate limits has ended it.
+        rates::release_hold(txn, name, key, &std::mem::take(&mut hold.rates))?;
+    }
     add_windows(txn, name, key, &mut hold)?;
     Ok(Some(hold))
 }
@@ -134,6 +140,7 @@ fn decide(
     if let (Some(hold), Some(id)) = (known, op.hold_id()) {
         records.holds.insert(id.to_owned(), hold.clone());
     }
+    rates::load(txn, name, &mut records, asks_of(op, known).iter().map(|ask| ask.id))?;
     if budgets::has_any(txn, name)? {
         // The first look at what is lent gives back slices that an older version has left, so it
         // comes before the windows are read.
@@ -153,6 +160,17 @@ fn decide(
     let Some(lending) = lent.filter(|lending| lending.lent_out() > 0) else { return Ok(applied) };
     (records.head.lent_out, records.head.recall_until) = (lending.lent_out(), lending.recall_until);
     Ok(operations::apply_operation(&records, op, now))
+}
+
+/// What an operation takes of rate limits, or gives back.
+fn asks_of<'a>(op: &'a Operation, known: Option<&'a DirectHold>) -> &'a [RateAsk] {
+    match op {
+        Operation::Hold { rates, .. } => rates,
+        Operation::Settle { .. } | Operation::Void { .. } => {
+            known.map(|hold| hold.rates.as_slice()).unwrap_or_default()
+        }
+        _ => &[],
+    }
 }
 
 /// The windows that an operation may read or change.
@@ -221,6 +239,7 @@ fn save_sums(
     for line in &changes.lines {
         txn.append_line(name, line)?;
     }
+    rates::save(txn, name, changes)?;
     budgets::save_windows(txn, name, changes)?;
     if let Some(head) = &changes.head {
         txn.set_balances(name, head.balances);
@@ -235,7 +254,9 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
     let now = unix_ms();
     let c = txn.conn;
     let mut select = c.prepare_cached(
-        "SELECT wanted, least, due.held, lease_until, state, due.posted, line, name, due.id
+        "SELECT wanted, least, due.held, lease_until, state, due.posted, line,
+                (SELECT asks FROM hold_rate AS r WHERE r.account = due.account AND r.id = due.id),
+                name, due.id
          FROM (SELECT account, id, wanted, least, held, lease_until, 0 AS state, posted, line
                FROM open_hold WHERE lease_until <= ?1
                UNION ALL
@@ -245,7 +266,7 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
          ORDER BY lease_until, account, due.id LIMIT ?2",
     )?;
     let due = select.query_map(params![now, SWEEP_MAX], |row| {
-        Ok((row.get::<_, String>(7)?, row.get::<_, String>(8)?, hold_rows::read_hold(row)?))
+        Ok((row.get::<_, String>(8)?, row.get::<_, String>(9)?, hold_rows::read_hold(row)?))
     })?;
     let due: Vec<(String, String, DirectHold)> = due.collect::<rusqlite::Result<_>>()?;
     let mut swept = SweepReport::default();
@@ -286,6 +307,7 @@ fn expire_hold(
     add_windows(txn, name, key, &mut hold)?;
     let mut records = PrepaidAccount { head, ..PrepaidAccount::default() };
     records.holds.insert(id.to_owned(), hold.clone());
+    rates::load(txn, name, &mut records, hold.rates.iter().map(|ask| ask.id))?;
     budgets::load(txn, name, &mut records, hold.key, |_| hold.windows.clone())?;
     let changes = direct::expire_hold(&records, id, now).changes;
     if changes.holds.is_empty() {

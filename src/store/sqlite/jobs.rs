@@ -17,7 +17,7 @@ use crate::clock::unix_ms;
 use crate::jobs::{
     ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
 };
-use crate::ledger::{AccountName, Operation, Outcome, Unavailable};
+use crate::ledger::{AccountName, Operation, Outcome, RateReading, Unavailable};
 
 mod claims;
 
@@ -163,6 +163,8 @@ fn place_atomically(
         c.prepare_cached("ROLLBACK TO place")?.execute([])?;
         txn.set_balances(account, before);
         txn.evict_hold(account, &order.job.id);
+        txn.forget_budgets(account);
+        txn.forget_rates(account);
     }
     match placed {
         Err(why) if c.is_autocommit() => Err(why),
@@ -199,26 +201,10 @@ fn place_job(
     if !kept_bytes::make_room(c, bytes_max, order.body.len())? {
         return Ok(Err(Unavailable("no room is left for what its vendor needs".to_owned())));
     }
-    let hold = Operation::Hold {
-        id: id.clone(),
-        wanted: order.quote.wanted,
-        least: order.quote.least,
-        lease_ms: order.lease_ms,
-        key: order.job.key_id,
+    let rates = match place_hold(txn, order)? {
+        Ok(rates) => rates,
+        Err(refused) => return Ok(refused),
     };
-    match holds::apply_operation(txn, account, &hold)? {
-        Outcome::Held(_) | Outcome::HoldExists { open: true, .. } => {}
-        Outcome::Wait => return Ok(Ok(None)),
-        Outcome::Insufficient(available) => {
-            return Ok(Ok(Some(PlaceResult::Insufficient(available))));
-        }
-        Outcome::BudgetExceeded { window, left } => {
-            return Ok(Ok(Some(PlaceResult::BudgetExceeded { window, left })));
-        }
-        Outcome::BudgetInUse(room) => return Ok(Ok(Some(PlaceResult::BudgetInUse(room)))),
-        Outcome::NoAccount => return Ok(Ok(Some(PlaceResult::NoAccount))),
-        _ => return Ok(Err(id_already_used(id))),
-    }
     let mut insert = c.prepare_cached(
         "INSERT INTO video (account, id, job, status, due, lease_until, revision, deleted, key)
          VALUES (?, ?, ?, ?, ?, 0, ?, 0, ?)",
@@ -230,7 +216,37 @@ fn place_job(
     let video = insert.insert(params![row, id, job, status, now, revision, order.key])?;
     let mut insert = c.prepare_cached("INSERT INTO video_body (video, body) VALUES (?, ?)")?;
     insert.execute(params![video, &order.body[..]])?;
-    Ok(Ok(Some(PlaceResult::New)))
+    Ok(Ok(Some(PlaceResult::New(rates))))
+}
+
+/// Holds what an order needs. Returns what each rate limit of the job has left, or what came of the
+/// order instead.
+fn place_hold(
+    txn: &mut WriteTxn<'_>,
+    order: &NewJob,
+) -> rusqlite::Result<Result<Vec<RateReading>, Placement>> {
+    let hold = Operation::Hold {
+        id: order.job.id.clone(),
+        wanted: order.quote.wanted,
+        least: order.quote.least,
+        lease_ms: order.lease_ms,
+        key: order.job.key_id,
+        rates: order.rates.clone(),
+    };
+    let refused = match holds::apply_operation(txn, &order.job.account, &hold)? {
+        Outcome::Held(_) | Outcome::HoldExists { open: true, .. } => return Ok(Ok(Vec::new())),
+        Outcome::HeldWithinRates { rates, .. } => return Ok(Ok(rates)),
+        Outcome::RateLimited { id, retry_after_ms, rates } => {
+            PlaceResult::RateLimited { id, retry_after_ms, rates }
+        }
+        Outcome::Wait => return Ok(Err(Ok(None))),
+        Outcome::Insufficient(available) => PlaceResult::Insufficient(available),
+        Outcome::BudgetExceeded { window, left } => PlaceResult::BudgetExceeded { window, left },
+        Outcome::BudgetInUse(room) => PlaceResult::BudgetInUse(room),
+        Outcome::NoAccount => PlaceResult::NoAccount,
+        _ => return Ok(Err(Err(id_already_used(&order.job.id)))),
+    };
+    Ok(Err(Ok(Some(refused))))
 }
 
 /// Returns the result for an order that was placed before, or whose idempotency key was used
@@ -246,7 +262,7 @@ fn find_earlier_order(
     });
     if let Some((job, key)) = same.optional()? {
         let same = parse_job(&job).and_then(|job| check_same_order(order, job, key.as_deref()));
-        return Ok(Some(same.map(|()| PlaceResult::New)));
+        return Ok(Some(same.map(|()| PlaceResult::New(Vec::new()))));
     }
     let Some(key) = &order.key else { return Ok(None) };
     let mut select =

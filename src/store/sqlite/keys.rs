@@ -1,9 +1,13 @@
-//! API keys in two tables: those that have a scope, or that a budget is about, are apart.
+//! API keys in two tables: those that have a scope, or that a budget or settings of their account
+//! are about, are apart.
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
 use super::super::data_version::RESTRICTIONS_VERSION;
-use crate::ledger::{AccountName, BudgetOwner, KeyHash, KeyRecord, KeyScope, Unavailable};
+use super::super::key_of_id::{parse_key_id, pick_key};
+use crate::ledger::{
+    AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyRecord, KeyScope, Unavailable,
+};
 
 /// The tables, the one of unrestricted keys first.
 const TABLES: [&str; 2] = ["access_key", "restricted_key"];
@@ -18,14 +22,8 @@ pub(super) fn add(
     record: &KeyRecord,
 ) -> rusqlite::Result<Result<(), Unavailable>> {
     let name = record.account.as_str();
-    let mut budgets = c.prepare_cached(
-        "SELECT 1 FROM budget JOIN account ON account.id = budget.account
-         WHERE name = ?1 AND owner IN (?2, ?3)",
-    )?;
-    let own = BudgetOwner::Account.to_string();
-    let of_key = BudgetOwner::Key(record.id).to_string();
     let has_scope = record.scope != KeyScope::default();
-    let is_restricted = has_scope || budgets.exists(params![name, own, of_key])?;
+    let is_restricted = has_scope || is_restricted_beside(c, record)?;
     let [table, other] = if is_restricted { [TABLES[1], TABLES[0]] } else { TABLES };
     let mut taken = c.prepare_cached(&format!("SELECT 1 FROM {other} WHERE prefix = ?"))?;
     if taken.exists([&record.prefix])? {
@@ -45,15 +43,35 @@ pub(super) fn add(
     }
 }
 
+/// Whether a budget is about a key, or anything is set of its account.
+fn is_restricted_beside(c: &Connection, key: &KeyRecord) -> rusqlite::Result<bool> {
+    let mut select = c.prepare_cached(
+        "SELECT 1 FROM account WHERE name = ?1 AND (
+             EXISTS (SELECT 1 FROM account_setting WHERE account_setting.account = account.id)
+             OR EXISTS (SELECT 1 FROM budget
+                        WHERE budget.account = account.id AND owner IN (?2, ?3)))",
+    )?;
+    let own = BudgetOwner::Account.to_string();
+    let of_key = BudgetOwner::Key(key.id).to_string();
+    select.exists(params![key.account.as_str(), own, of_key])
+}
+
 /// All keys, as a table that a query selects from.
 const ALL_KEYS: &str =
     "(SELECT *, NULL AS scope FROM access_key UNION ALL SELECT * FROM restricted_key)";
 
+/// What a record of a key needs beside the row `k` of the key.
+const JOINED: &str = "JOIN account ON account.id = k.account
+     LEFT JOIN account_setting ON account_setting.account = k.account
+     LEFT JOIN key_use ON key_use.hash = k.hash";
+
+/// The columns of a record of a key, after its scope.
+const COLUMNS: &str = "name, prefix, created_at, revoked_at, k.hash, settings, at";
+
 pub(super) fn find(c: &Connection, hash: KeyHash) -> rusqlite::Result<Option<KeyRecord>> {
     for (table, scope) in TABLES.into_iter().zip(["NULL", "scope"]) {
         let mut select = c.prepare_cached(&format!(
-            "SELECT name, prefix, created_at, revoked_at, hash, {scope} FROM {table}
-             JOIN account ON account.id = account WHERE hash = ?"
+            "SELECT {scope}, {COLUMNS} FROM {table} AS k {JOINED} WHERE k.hash = ?"
         ))?;
         let found = select.query_row([&hash.0[..]], read_key_record).optional()?;
         if found.is_some() {
@@ -65,8 +83,8 @@ pub(super) fn find(c: &Connection, hash: KeyHash) -> rusqlite::Result<Option<Key
 
 pub(super) fn list(c: &Connection, name: &AccountName) -> rusqlite::Result<Vec<KeyRecord>> {
     let mut select = c.prepare_cached(&format!(
-        "SELECT name, prefix, created_at, revoked_at, hash, scope FROM {ALL_KEYS}
-         JOIN account ON account.id = account WHERE name = ? ORDER BY created_at, prefix"
+        "SELECT scope, {COLUMNS} FROM {ALL_KEYS} AS k {JOINED}
+         WHERE name = ? ORDER BY created_at, prefix"
     ))?;
     let records = select.query_map([name.as_str()], read_key_record)?;
     records.filter_map(Result::transpose).collect()
@@ -85,8 +103,8 @@ pub(super) fn revoke(c: &Connection, prefix: &str, at: i64) -> rusqlite::Result<
     Ok(false)
 }
 
-/// Moves the keys that a budget is about to where a version of the program that knows no budgets
-/// does not find them.
+/// Moves the keys that a budget is about, or settings of their account, to where a version of the
+/// program that knows neither does not find them.
 pub(super) fn restrict(c: &Connection, account: i64, owner: BudgetOwner) -> rusqlite::Result<()> {
     let mut select = c.prepare_cached("SELECT hash FROM access_key WHERE account = ?")?;
     let hashes = select.query_map([account], |row| row.get::<_, [u8; 32]>(0))?;
@@ -125,14 +143,15 @@ pub(super) fn set_scope(c: &Connection, prefix: &str, scope: &KeyScope) -> rusql
     Ok(true)
 }
 
-/// Returns the number that rises when a key is revoked or its scope changes.
+/// Returns the number that rises when a key is revoked, or its scope or its account's settings
+/// change.
 pub(super) fn revision(c: &Connection) -> rusqlite::Result<u64> {
     let mut select = c.prepare_cached("SELECT revision FROM key_revision")?;
     let found = select.query_row([], |row| row.get::<_, i64>(0)).optional()?;
     Ok(found.unwrap_or(0).unsigned_abs())
 }
 
-fn raise_revision(c: &Connection) -> rusqlite::Result<()> {
+pub(super) fn raise_revision(c: &Connection) -> rusqlite::Result<()> {
     let mut raise = c.prepare_cached(
         "INSERT INTO key_revision (row, revision) VALUES (1, 1)
          ON CONFLICT DO UPDATE SET revision = revision + 1",
@@ -156,27 +175,64 @@ pub(super) fn raise_version(c: &Connection) -> rusqlite::Result<()> {
     c.pragma_update(None, version, found.max(RESTRICTIONS_VERSION))
 }
 
+/// Parses what is set of an account: nothing if there is no text. `None` if it cannot be read. Then
+/// the keys of the account open nothing.
+pub(super) fn parse_settings(text: Option<&str>) -> Option<AccountSettings> {
+    text.map_or_else(|| Some(AccountSettings::default()), AccountSettings::parse_json)
+}
+
 fn read_key_record(row: &Row<'_>) -> rusqlite::Result<Option<KeyRecord>> {
-    let Some(account) = AccountName::parse(&row.get::<_, String>(0)?) else { return Ok(None) };
-    let scope = match row.get::<_, Option<String>>(5)? {
+    let scope = match row.get::<_, Option<String>>(0)? {
         Some(text) => KeyScope::parse_json(&text),
         None => Some(KeyScope::default()),
     };
     // A key whose restrictions cannot be read opens nothing.
     let Some(scope) = scope else { return Ok(None) };
+    let Some(account) = AccountName::parse(&row.get::<_, String>(1)?) else { return Ok(None) };
+    let settings: Option<String> = row.get(6)?;
+    let Some(account_settings) = parse_settings(settings.as_deref()) else { return Ok(None) };
+    let hash = KeyHash(row.get(5)?);
     Ok(Some(KeyRecord {
-        id: KeyHash(row.get(4)?).key_id(),
+        id: scope.id.unwrap_or_else(|| hash.key_id()),
         account,
-        prefix: row.get(1)?,
-        created_at: row.get(2)?,
-        revoked_at: row.get(3)?,
+        prefix: row.get(2)?,
+        created_at: row.get(3)?,
+        revoked_at: row.get(4)?,
         scope,
+        last_used_at: row.get(7)?,
+        account_settings,
     }))
 }
 
-/// Returns the record of the API key that is listed under a prefix, in whichever table it is.
+/// Returns the record of the API key that is listed under a prefix, in whichever table it is, or
+/// of the one that an id stands for.
 pub(super) fn find_by_prefix(c: &Connection, prefix: &str) -> rusqlite::Result<Option<KeyRecord>> {
-    find_hash(c, prefix)?.map_or(Ok(None), |hash| find(c, hash))
+    match (find_hash(c, prefix)?, parse_key_id(prefix)) {
+        (Some(hash), _) => find(c, hash),
+        (None, Some(id)) => find_by_id(c, id),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Returns the record of the API key that an id stands for. The first key with the id, whose digest
+/// begins with it, is kept for ever, and those that replaced it are of the same account.
+fn find_by_id(c: &Connection, id: KeyId) -> rusqlite::Result<Option<KeyRecord>> {
+    let Some(first) = id.0.checked_mul(2) else { return Ok(None) };
+    let [mut least, mut most] = [[0; 32], [u8::MAX; 32]];
+    least[..8].copy_from_slice(&first.to_be_bytes());
+    most[..8].copy_from_slice(&(first | 1).to_be_bytes());
+    let mut select = c.prepare_cached(&format!(
+        "SELECT DISTINCT name FROM {ALL_KEYS} AS k JOIN account ON account.id = k.account
+         WHERE k.hash BETWEEN ? AND ?"
+    ))?;
+    let names = select.query_map([&least[..], &most[..]], |row| row.get::<_, String>(0))?;
+    let mut keys = Vec::new();
+    for name in names {
+        if let Some(name) = AccountName::parse(&name?) {
+            keys.extend(list(c, &name)?);
+        }
+    }
+    Ok(pick_key(keys, id))
 }
 
 fn find_hash(c: &Connection, prefix: &str) -> rusqlite::Result<Option<KeyHash>> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use super::super::data_version::{BASE_VERSION, version_fault};
-use super::kept_bytes;
+use super::{account_settings, kept_bytes, rate_rows};
 
 /// How long a connection waits for another process that writes.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -182,14 +182,15 @@ CREATE TABLE IF NOT EXISTS access_key (
     revoked_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
--- It rises when a key is revoked or its scope changes. A missing row stands for 0.
+-- It rises when a key is revoked, or its scope or its account's settings change. A missing row
+-- stands for 0.
 CREATE TABLE IF NOT EXISTS key_revision (
     row      INTEGER PRIMARY KEY CHECK (row = 1),
     revision INTEGER NOT NULL CHECK (revision > 0)
 ) STRICT;
 
--- The keys that have a scope, or that a budget is about. A version of the program that knows
--- neither does not find them. scope: JSON; null if the key has none.
+-- The keys that have a scope, or that a budget or settings of an account are about. A version of
+-- the program that knows none of that does not find them. scope: JSON; null if the key has none.
 CREATE TABLE IF NOT EXISTS restricted_key (
     hash       BLOB    NOT NULL PRIMARY KEY CHECK (length(hash) = 32),
     account    INTEGER NOT NULL REFERENCES account,
@@ -382,6 +383,8 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     connection.pragma_update(None, "cache_size", -16_000)?;
     enable_secure_delete(connection)?;
     connection.execute_batch(SCHEMA)?;
+    connection.execute_batch(rate_rows::SCHEMA)?;
+    account_settings::prepare_schema(connection)?;
     kept_bytes::prepare_schema(connection)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(())

@@ -13,6 +13,7 @@ use super::accounts::{self, AccountRow};
 use super::budget_rows::BudgetRows;
 use super::cache_entries;
 use super::lending::Lending;
+use super::rate_rows::{BucketKey, RateRows};
 use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
 use crate::ledger::account::Balances;
@@ -33,6 +34,8 @@ pub(super) struct RowCache {
     note_counts: HashMap<(AccountName, Namespace), usize>,
     /// Whether any account has, or had, a budget; `None` if it was not read yet.
     has_budgets: Option<bool>,
+    /// The last bucket of a rate limit that a sweep has looked at.
+    pub(super) last_purged: BucketKey,
     /// SQLite's `data_version` when the rows were read. It changes when another connection writes.
     data_version: i64,
 }
@@ -47,6 +50,8 @@ struct CachedRow {
     lending: Option<Lending>,
     /// The budgets of the account; `None` if they were not read yet.
     budgets: Option<BudgetRows>,
+    /// The rate limits of the account that were used lately.
+    rates: RateRows,
     /// Open holds by id, as far as they were placed or changed recently.
     open_holds: HashMap<String, DirectHold>,
 }
@@ -60,7 +65,8 @@ impl RowCache {
         if data_version != self.data_version
             || self.by_name.len().max(self.note_counts.len()) > CACHED_ROWS_MAX
         {
-            *self = RowCache { data_version, ..RowCache::default() };
+            let last_purged = std::mem::take(&mut self.last_purged);
+            *self = RowCache { last_purged, data_version, ..RowCache::default() };
         }
         Ok(())
     }
@@ -92,8 +98,8 @@ impl WriteTxn<'_> {
         if !self.row_cache.by_name.contains_key(name) {
             let Some(row) = accounts::find(self.conn, name)? else { return Ok(None) };
             let (is_dirty, last_seq, lending, budgets) = (false, None, None, None);
-            let open_holds = HashMap::new();
-            let cached = CachedRow { row, is_dirty, last_seq, lending, budgets, open_holds };
+            let (rates, open_holds) = (RateRows::default(), HashMap::new());
+            let cached = CachedRow { row, is_dirty, last_seq, lending, budgets, rates, open_holds };
             self.row_cache.by_name.insert(name.clone(), cached);
         }
         Ok(self.row_cache.by_name.get(name).map(|r| &r.row))
@@ -180,8 +186,9 @@ impl WriteTxn<'_> {
         let Some(cached) = self.row_cache.by_name.get_mut(name) else { return Ok(None) };
         if cached.lending.is_none() {
             cached.lending = Some(Lending::read(self.conn, cached.row.id)?);
-            // That may have given back what an older version has left in windows.
+            // That may have given back what an older version has left in windows and rate limits.
             cached.budgets = None;
+            cached.rates = RateRows::default();
         }
         Ok(cached.lending.as_mut())
     }
@@ -219,6 +226,23 @@ impl WriteTxn<'_> {
         self.row_cache.has_budgets = None;
         if let Some(cached) = self.row_cache.by_name.get_mut(name) {
             cached.budgets = None;
+        }
+    }
+
+    /// Returns the row id of an account and its rate limits; `None` if there is no such account.
+    pub(super) fn rates(
+        &mut self,
+        name: &AccountName,
+    ) -> rusqlite::Result<Option<(i64, &mut RateRows)>> {
+        self.account_row(name)?;
+        let cached = self.row_cache.by_name.get_mut(name);
+        Ok(cached.map(|cached| (cached.row.id, &mut cached.rates)))
+    }
+
+    /// Forgets the rate limits of an account that are cached, since they were written elsewhere.
+    pub(super) fn forget_rates(&mut self, name: &AccountName) {
+        if let Some(cached) = self.row_cache.by_name.get_mut(name) {
+            cached.rates = RateRows::default();
         }
     }
 

@@ -14,11 +14,16 @@ pub(super) const KEYS: [KeyId; 2] = [KeyId(1), KeyId((1 << 62) + 1)];
 /// stay below 2^63.
 const FACTORS: [i64; 4] = [1, 1_000_000_007, 9_007_199_254_741, 36_028_797_018_967];
 
+/// The bursts of the rate limits of a life; 0 if it has none.
+const BURSTS: [i64; 5] = [0, 0, 30, 1_000, 1_000_000];
+
 /// The life of two gateways.
 #[derive(Debug, Clone)]
 pub(super) struct Life {
     /// All amounts are multiplied by this.
     pub(super) factor: i64,
+    /// The burst of all rate limits; 0 if there are none.
+    pub(super) burst: i64,
     /// What happens, and at which gateway.
     pub(super) events: Vec<(usize, Event)>,
 }
@@ -89,12 +94,13 @@ pub(super) enum Event {
 /// Random lives.
 pub(super) fn lives() -> impl Strategy<Value = Life> {
     let factor = prop::sample::select(FACTORS.to_vec());
+    let burst = prop::sample::select(BURSTS.to_vec());
     // Most budgets are there before the first call.
     let budgets = prop::collection::vec((0..GATEWAYS, budget()), 0..=4);
     let events = prop::collection::vec(event(), 1..=80);
-    (factor, budgets, events).prop_map(|(factor, mut events, rest)| {
+    (factor, burst, budgets, events).prop_map(|(factor, burst, mut events, rest)| {
         events.extend(rest);
-        Life { factor, events }
+        Life { factor, burst, events }
     })
 }
 

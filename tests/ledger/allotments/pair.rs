@@ -11,6 +11,7 @@ use tollgate::ledger::prepaid::direct;
 use tollgate::ledger::prepaid::local::LocalAllotment;
 use tollgate::ledger::prepaid::local::holds::{LocalAnswer, NumberedEnd};
 use tollgate::ledger::prepaid::local::messages::AllotmentLoad;
+use tollgate::ledger::prepaid::local::rates::RateLoad;
 use tollgate::ledger::prepaid::operations::{AppliedOperation, apply_operation, budget_uses};
 use tollgate::ledger::prepaid::records::{
     Allotment, AllotmentId, CallEnd, DirectHold, DirectHoldState, PrepaidAccount,
@@ -18,7 +19,10 @@ use tollgate::ledger::prepaid::records::{
 use tollgate::ledger::prepaid::update::AllotmentUpdate;
 use tollgate::ledger::prepaid::window::WindowUse;
 use tollgate::ledger::prepaid::{settings, transfer};
-use tollgate::ledger::{AccountName, BudgetOwner, KeyId, Operation, Outcome, WindowKind};
+use tollgate::ledger::{
+    AccountName, BudgetOwner, KeyId, Operation, Outcome, RateAsk, RateId, RateKind, RateLimit,
+    WindowKind,
+};
 use tollgate::money::Money;
 
 use super::super::script::{LONG_MS, now as unix_ms};
@@ -27,6 +31,8 @@ use super::lending_stores::LendingStore;
 
 /// The clocks of the store and of the pure machine are read this close to each other, in ms.
 const APART_MAX_MS: i64 = 5_000;
+/// Buckets count units in the ms of a minute.
+const MINUTE_MS: i64 = 60_000;
 /// Nothing is done so shortly before the end of a recall, in ms.
 const RECALL_END_MS: i64 = 200;
 
@@ -54,6 +60,8 @@ pub(super) struct Pair<'s> {
     store: &'s dyn LendingStore,
     pub(super) account: AccountName,
     factor: i64,
+    /// The burst of all rate limits; 0 if there are none.
+    pub(super) burst: i64,
     pure: PrepaidAccount,
     pub(super) gateways: Vec<Gateway>,
     made: u32,
@@ -73,7 +81,8 @@ impl<'s> Pair<'s> {
     ) -> Pair<'s> {
         assert_eq!(store.ledger().open_account(&account).await, Ok(true));
         let (pure, gateways, charges, costs) = Default::default();
-        let mut pair = Pair { store, account, factor, pure, gateways, made: 0, charges, costs };
+        let (burst, made) = (0, 0);
+        let mut pair = Pair { store, account, factor, burst, pure, gateways, made, charges, costs };
         pair.gateways = (0..GATEWAYS).map(|_| pair.gateway()).collect();
         pair
     }
@@ -88,6 +97,34 @@ impl<'s> Pair<'s> {
     /// An amount of an event.
     fn money(&self, amount: i64) -> Money {
         nano(amount * self.factor)
+    }
+
+    /// What a call asks of rate limits. None has a pace, since the store and the pure machine look
+    /// at the clock one after the other.
+    fn asks(&self, key: Option<KeyId>, tokens: i64) -> Vec<RateAsk> {
+        if self.burst == 0 {
+            return Vec::new();
+        }
+        let limit = RateLimit { per_minute: 0, burst: self.burst };
+        let (account, own) = (BudgetOwner::Account, key.map(BudgetOwner::Key));
+        let own = own.unwrap_or(account);
+        let parts = [
+            (account, RateKind::Requests, 1),
+            (account, RateKind::Tokens, tokens),
+            (own, RateKind::Calls, 1),
+        ];
+        let ask = |(owner, kind, amount)| {
+            let is_shadow = kind == RateKind::Tokens && key.is_some();
+            RateAsk { id: RateId { owner, kind, row: 0 }, limit, amount, is_shadow }
+        };
+        parts.map(ask).into()
+    }
+
+    /// What should be free of rate limits.
+    fn rate_loads(&self, free: i64) -> BTreeMap<RateId, RateLoad> {
+        let keys = [None, Some(KEYS[0]), Some(KEYS[1])];
+        let asks = keys.into_iter().flat_map(|key| self.asks(key, 1));
+        asks.map(|ask| (ask.id, RateLoad { limit: ask.limit, free, unit: 1 })).collect()
     }
 
     /// Whether money is called back is a matter of the moment: no operation is done close to it.
@@ -157,9 +194,10 @@ impl<'s> Pair<'s> {
     /// Makes the next update of a gateway, which would like to have so much free.
     pub(super) fn next_update(&mut self, at: usize, free: i64) -> AllotmentUpdate {
         let quote = if free == 0 { Money::ZERO } else { self.money(5) };
+        let rates = self.rate_loads(free);
         let free = self.money(free);
         let keys = KEYS.into_iter().map(|key| (key, free)).collect();
-        let load = AllotmentLoad { free, quote, keys, ..AllotmentLoad::default() };
+        let load = AllotmentLoad { free, quote, keys, rates };
         self.gateways[at].local.next_update(&load, unix_ms()).expect("an update")
     }
 
@@ -229,12 +267,13 @@ impl<'s> Pair<'s> {
         assert_eq!(is_set, Ok(true), "{owner} {kind:?} {limit:?}");
     }
 
-    /// A call begins at a gateway, if it has the money and the budgets free.
-    fn begin(&mut self, at: usize, key: Option<KeyId>, amount: Money) {
+    /// A call begins at a gateway, if it has the money, the budgets and the rate limits free.
+    fn begin(&mut self, at: usize, key: Option<KeyId>, amount: i64) {
         self.made += 1;
+        let (asks, amount) = (self.asks(key, amount), self.money(amount));
         let (call, now) = (format!("call{}", self.made), unix_ms());
         let Gateway { local, open, .. } = &mut self.gateways[at];
-        if local.hold(&call, key, amount, &[], now).expect("a sum") == LocalAnswer::Held {
+        if matches!(local.hold(&call, key, amount, &asks, now), Ok(LocalAnswer::Held(_))) {
             open.push(call);
         }
     }
@@ -244,8 +283,8 @@ impl<'s> Pair<'s> {
         let money = |amount: i64| nano(amount * factor);
         let Gateway { local, open, .. } = &mut self.gateways[at];
         match event {
-            Event::Hold(amount) => self.begin(at, None, money(amount)),
-            Event::KeyHold { key, amount } => self.begin(at, Some(key), money(amount)),
+            Event::Hold(amount) => self.begin(at, None, amount),
+            Event::KeyHold { key, amount } => self.begin(at, Some(key), amount),
             Event::Extend { which, wanted } => {
                 if let Some(call) = open.get(which) {
                     let _ = local.extend(call, money(wanted), now).expect("a sum");
@@ -262,8 +301,9 @@ impl<'s> Pair<'s> {
                 if which < open.len() {
                     let call = open.remove(which);
                     // No call costs less in the end than it did before.
+                    let tokens = (which != 0).then_some(charge);
                     let charge = money(charge.max(self.costs.get(&call).copied().unwrap_or(0)));
-                    let ended = local.end(&call, charge, &call, &[]).expect("a sum");
+                    let ended = local.end(&call, charge, &call, tokens).expect("a sum");
                     self.charges.entry(call).or_insert(Some(charge));
                     self.log_end(at, ended);
                 }
@@ -282,17 +322,19 @@ impl<'s> Pair<'s> {
         let name = |id: u8| format!("hold{id}");
         let op = match event {
             Event::DirectHold { id, wanted, least } => {
-                let (wanted, least) = (self.money(wanted.max(least)), self.money(least));
                 // One id is always of one key, and the last of none.
                 let key = KEYS.get(usize::from(id)).copied();
-                Operation::Hold { id: name(id), wanted, least, lease_ms: LONG_MS, key }
+                let rates = self.asks(key, wanted);
+                let (wanted, least) = (self.money(wanted.max(least)), self.money(least));
+                Operation::Hold { id: name(id), wanted, least, lease_ms: LONG_MS, key, rates }
             }
             Event::DirectExtend { id, wanted } => {
                 Operation::Extend { id: name(id), wanted: self.money(wanted) }
             }
             Event::DirectSettle { id, charge } => {
+                let tokens = (id != 0).then_some(charge);
                 let (id, charge, line) = (name(id), self.money(charge), name(id));
-                Operation::Settle { id, charge, line, origin: None }
+                Operation::Settle { id, charge, line, origin: None, tokens }
             }
             Event::DirectVoid { id } => Operation::Void { id: name(id) },
             other => panic!("{other:?} is not for the store"),
@@ -367,6 +409,7 @@ impl<'s> Pair<'s> {
         let budgets = ledger.list_budgets(&self.account).await.expect("budgets");
         assert_eq!(budgets, budget_uses(&self.pure, unix_ms()), "{after:?}");
         self.check_windows(after);
+        self.check_places(after);
     }
 
     /// What is held in a window is what the open holds say that count in it, and the slices; what
@@ -383,6 +426,18 @@ impl<'s> Pair<'s> {
             let charged: i64 = lines.map(|line| line.amount.nano()).sum();
             let told = (spent.nano(), held.nano(), lent.nano());
             assert_eq!(told, (charged, direct + in_slices, in_slices), "{id} after {after:?}");
+        }
+    }
+
+    /// A bucket of places has the places of open holds and of slices.
+    fn check_places(&self, after: &dyn Debug) {
+        let is_open = |h: &&DirectHold| matches!(h.state, DirectHoldState::Open { .. });
+        for (id, bucket) in self.pure.rates.iter().filter(|(id, _)| id.kind == RateKind::Calls) {
+            let holds = self.pure.holds.values().filter(is_open).flat_map(|hold| &hold.rates);
+            let direct: i64 = holds.filter(|ask| ask.id == *id).map(|ask| ask.amount).sum();
+            let slices = self.pure.allotments.values().filter_map(|a| a.rates.get(id));
+            let in_slices: i64 = slices.sum();
+            assert_eq!(bucket.level, (direct + in_slices) * MINUTE_MS, "{id} after {after:?}");
         }
     }
 
@@ -410,6 +465,7 @@ impl<'s> Pair<'s> {
             }
         }
         self.compare(&"the end").await;
+        self.submit(self.probe_of_rates()).await;
         let posted: BTreeMap<String, i64> =
             self.pure.journal.iter().fold(BTreeMap::new(), |mut sums, line| {
                 *sums.entry(line.request.clone()).or_default() += line.amount.nano();
@@ -423,10 +479,24 @@ impl<'s> Pair<'s> {
                 None => assert!(sum.is_none() || self.had_checkpoint(call), "{call} was voided"),
             }
         }
+        let has_rates = |allotment: &Allotment| !allotment.rates.is_empty();
+        let is_lent = self.pure.allotments.values().any(has_rates);
+        assert!(!is_lent, "nothing stays lent of a rate limit");
         let lent = self.pure.allotments.values().map(|a| a.drawn.total().expect("a sum").nano());
         assert_eq!(lent.sum::<i64>(), 0, "nothing stays lent");
         let lent = self.pure.windows.values().map(|used| used.lent.nano());
         assert_eq!(lent.sum::<i64>(), 0, "nothing stays lent of a budget");
+    }
+
+    /// A hold of nothing, whose answer shows what is in the buckets.
+    fn probe_of_rates(&self) -> Operation {
+        let (wanted, least, lease_ms) = (Money::ZERO, Money::ZERO, LONG_MS);
+        let ask = |(id, load): (RateId, RateLoad)| {
+            let RateLoad { limit, .. } = load;
+            RateAsk { id, limit, amount: 0, is_shadow: true }
+        };
+        let rates = self.rate_loads(0).into_iter().map(ask).collect();
+        Operation::Hold { id: "probe".to_owned(), wanted, least, lease_ms, key: None, rates }
     }
 
     fn had_checkpoint(&self, call: &str) -> bool {

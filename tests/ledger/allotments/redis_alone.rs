@@ -21,7 +21,14 @@ const MINUTE_MS: i64 = 60 * 1_000;
 
 fn hold(id: &str, amount: i64) -> Operation {
     let (id, amount) = (id.to_owned(), nano(amount));
-    Operation::Hold { id, wanted: amount, least: amount, lease_ms: LONG_MS, key: None }
+    Operation::Hold {
+        id,
+        wanted: amount,
+        least: amount,
+        lease_ms: LONG_MS,
+        key: None,
+        rates: Vec::new(),
+    }
 }
 
 /// Two gateways. The first one was lent 300 of 10,000, and holds 20 of it for a call, when an older

@@ -163,13 +163,15 @@ async fn what_was_announced_long_ago_is_not_placed_any_more() {
         "allotments/amounts",
         "windows",
         "allotments/recall",
+        "rates",
+        "places",
         "holding",
         "videos/record",
         "storage/prelude",
         "videos/place",
     ];
     let before = hand.says::<u64>(&["DBSIZE"]);
-    let mut args = ["a", "10", "10", "60000", "1", "9", "k", "queued", "{}", "body", ""];
+    let mut args = ["a", "10", "10", "60000", "1", "9", "k", "queued", "{}", "body", "", ""];
     assert_eq!(hand.runs(&parts, &keys, &args), ["late"]);
     assert_eq!(hand.says::<u64>(&["DBSIZE"]), before);
     assert_eq!(balances(&*hand.nodes[0].ledger, &hand.account).await.held, Money::ZERO);
@@ -329,7 +331,7 @@ async fn a_full_redis_takes_no_jobs_and_still_ends_them() {
     assert_eq!(counts(queue).await, [0; 4]);
     assert_eq!(nodes[1].queue.get_or_set_secret([2; 32]).await, Ok([1; 32]));
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(place(queue, keyed(&account, "c", "k")).await, PlaceResult::New);
+    assert_eq!(place(queue, keyed(&account, "c", "k")).await, PlaceResult::New(Vec::new()));
 }
 
 #[tokio::test]
@@ -337,7 +339,7 @@ async fn a_redis_that_was_killed_has_its_jobs_again() {
     let mut server = RedisServer::start_with(&["--appendfsync", "always"]);
     let nodes = two(&server.url()).await;
     let (queue, account) = (&*nodes[0].queue, funded(&*nodes[0].ledger, "killed", 100).await);
-    assert_eq!(place(queue, keyed(&account, "a", "k")).await, PlaceResult::New);
+    assert_eq!(place(queue, keyed(&account, "a", "k")).await, PlaceResult::New(Vec::new()));
     let mut claim = claim_one(queue, LEASE_MS).await;
     claim.job.stage = stage(JobStatus::InProgress);
     assert!(save(queue, &mut claim, KEEP).await);
@@ -381,13 +383,14 @@ async fn an_order_that_sqlite_cannot_write_takes_no_money_and_fails_nobody_else(
             least: nano(1),
             lease_ms: LONG_MS,
             key: None,
+            rates: Vec::new(),
         };
         let (bad, good, kept) = tokio::join!(
             one.queue.place_job(bad),
             one.queue.place_job(order(&account, &format!("good-{n}"))),
             one.ledger.submit(&account, hold),
         );
-        assert_eq!((good, kept), (Ok(PlaceResult::New), Ok(Outcome::Held(nano(1)))));
+        assert_eq!((good, kept), (Ok(PlaceResult::New(Vec::new())), Ok(Outcome::Held(nano(1)))));
         let why = bad.expect_err("it is broken").to_string();
         assert!(why.contains("broken on purpose"), "{why}");
     }
@@ -406,7 +409,7 @@ async fn a_file_from_before_there_were_jobs_opens() {
     let tables = "DROP TABLE video_body; DROP TABLE video; DROP TABLE secret";
     beside(folder.path()).execute_batch(tables).expect("they were there");
     let node = opened(&url).await;
-    assert_eq!(place(&*node.queue, keyed(&account, "a", "k")).await, PlaceResult::New);
+    assert_eq!(place(&*node.queue, keyed(&account, "a", "k")).await, PlaceResult::New(Vec::new()));
     assert_eq!(node.queue.get_or_set_secret([7; 32]).await, Ok([7; 32]));
     drop(node);
     let again = opened(&url).await;

@@ -22,7 +22,7 @@ async fn one_job_of_many_with_one_key(nodes: &[OpenStore; 2]) {
     let account = funded(&*nodes[0].ledger, "one-key", COST).await;
     let orders = (0..40).map(|n| keyed(&account, &format!("j{n}"), "k"));
     let answers = at_once(nodes, orders.collect()).await;
-    let new = answers.iter().filter(|answer| **answer == PlaceResult::New).count();
+    let new = answers.iter().filter(|answer| **answer == PlaceResult::New(Vec::new())).count();
     let claim = claim_one(&*nodes[1].queue, LEASE_MS).await;
     let repeat = PlaceResult::AlreadyPlaced(Box::new(claim.job.clone()));
     let repeats = answers.iter().filter(|answer| **answer == repeat).count();
@@ -39,7 +39,7 @@ async fn one_job_of_one_order(nodes: &[OpenStore; 2]) {
     let account = funded(&*nodes[0].ledger, "one-order", 1_000).await;
     let orders =
         (0..40).map(|n| if n % 2 == 0 { order(&account, "a") } else { order(&account, "b") });
-    assert_eq!(at_once(nodes, orders.collect()).await, vec![PlaceResult::New; 40]);
+    assert_eq!(at_once(nodes, orders.collect()).await, vec![PlaceResult::New(Vec::new()); 40]);
     assert_eq!(balances(&*nodes[0].ledger, &account).await.held, nano(2 * COST));
     let claims = claim_all(&*nodes[0].queue).await;
     assert_eq!(claims.len(), 2);
@@ -53,16 +53,21 @@ async fn no_job_without_its_money(nodes: &[OpenStore; 2]) {
     let account = funded(&*nodes[0].ledger, "money", 25 * COST + COST - 1).await;
     let orders = (0..60).map(|n| order(&account, &format!("j{n:02}")));
     let answers = at_once(nodes, orders.collect()).await;
-    let new = answers.iter().filter(|answer| **answer == PlaceResult::New).count();
+    let new = answers.iter().filter(|answer| **answer == PlaceResult::New(Vec::new())).count();
     let refused = PlaceResult::Insufficient(nano(COST - 1));
     assert_eq!(new, 25);
-    assert!(answers.iter().all(|answer| matches!(answer, PlaceResult::New) || *answer == refused));
+    assert!(
+        answers.iter().all(|answer| matches!(answer, PlaceResult::New(_)) || *answer == refused)
+    );
     assert_eq!(balances(&*nodes[0].ledger, &account).await.held, nano(25 * COST));
     let open_max = 30;
     let rich = funded(&*nodes[0].ledger, "rich", 1_000_000).await;
     let orders = (0..60).map(|n| NewJob { open_max, ..order(&rich, &format!("j{n:02}")) });
     let answers = at_once(nodes, orders.collect()).await;
-    assert_eq!(answers.iter().filter(|answer| **answer == PlaceResult::New).count(), 30);
+    assert_eq!(
+        answers.iter().filter(|answer| **answer == PlaceResult::New(Vec::new())).count(),
+        30
+    );
     assert_eq!(balances(&*nodes[0].ledger, &rich).await.held, nano(30 * COST));
     let claims = claim_all(&*nodes[0].queue).await;
     assert_eq!(claims.len(), 55);

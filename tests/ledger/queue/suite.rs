@@ -50,7 +50,7 @@ async fn without_money_nothing_is_kept([one, other]: &[OpenStore; 2]) {
     let credit = Operation::Credit { tx: "more".to_owned(), amount: nano(1) };
     assert_eq!(one.ledger.submit(&poor, credit).await, Ok(Outcome::Done));
     // Neither the id nor the key was used up.
-    assert_eq!(place(&*other.queue, keyed(&poor, "a", "k")).await, PlaceResult::New);
+    assert_eq!(place(&*other.queue, keyed(&poor, "a", "k")).await, PlaceResult::New(Vec::new()));
     assert_eq!(balances(&*one.ledger, &poor).await.available, Money::ZERO);
     clear(&*one.queue).await;
 }
@@ -58,17 +58,17 @@ async fn without_money_nothing_is_kept([one, other]: &[OpenStore; 2]) {
 async fn a_job_is_placed_with_its_money_once([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "once", 100).await;
     let first = keyed(&account, "a", "k");
-    assert_eq!(place(&*one.queue, first.clone()).await, PlaceResult::New);
+    assert_eq!(place(&*one.queue, first.clone()).await, PlaceResult::New(Vec::new()));
     assert_eq!(found(&*other.queue, &account, "a").await, Some(first.job.clone()));
     assert_eq!(counts(&*other.queue).await, [1, 0, 0, 0]);
     // The same again, after an answer that was lost, however far the job is by now.
-    assert_eq!(place(&*other.queue, first.clone()).await, PlaceResult::New);
+    assert_eq!(place(&*other.queue, first.clone()).await, PlaceResult::New(Vec::new()));
     let claim = claim_one(&*one.queue, LEASE_MS).await;
     assert_eq!((&claim.job, claim.deleted), (&first.job, false));
     let body = other.queue.read_body(&claim).await.expect("an answer");
     assert_eq!(body, Some(first.body.clone()));
     moved(&*one.queue, claim, JobStatus::InProgress, LEASE_MS).await;
-    assert_eq!(place(&*other.queue, first.clone()).await, PlaceResult::New);
+    assert_eq!(place(&*other.queue, first.clone()).await, PlaceResult::New(Vec::new()));
     assert_eq!(counts(&*other.queue).await, [0, 1, 0, 0]);
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(COST));
     // Another order of that id is a mistake, and changes nothing.
@@ -79,7 +79,7 @@ async fn a_job_is_placed_with_its_money_once([one, other]: &[OpenStore; 2]) {
     // So is one whose id is another hold's.
     let (id, one_nano) = ("b".to_owned(), nano(1));
     let (wanted, least, lease_ms) = (one_nano, one_nano, LONG_MS);
-    let hold = Operation::Hold { id, wanted, least, lease_ms, key: None };
+    let hold = Operation::Hold { id, wanted, least, lease_ms, key: None, rates: Vec::new() };
     assert_eq!(one.ledger.submit(&account, hold).await, Ok(Outcome::Held(nano(1))));
     other.queue.place_job(order(&account, "b")).await.expect_err("another hold");
     let void = Operation::Void { id: "c".to_owned() };
@@ -95,7 +95,7 @@ async fn a_job_is_placed_with_its_money_once([one, other]: &[OpenStore; 2]) {
 async fn an_idempotency_key_leads_to_its_first_job([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "keys", COST).await;
     let first = NewJob { open_max: 1, ..keyed(&account, "a", "k") };
-    assert_eq!(place(&*one.queue, first.clone()).await, PlaceResult::New);
+    assert_eq!(place(&*one.queue, first.clone()).await, PlaceResult::New(Vec::new()));
     // There is no money left, nor room for another; both come after the key.
     let again = NewJob { open_max: 1, ..keyed(&account, "b", "k") };
     let repeat = place(&*other.queue, again.clone()).await;
@@ -114,10 +114,14 @@ async fn an_idempotency_key_leads_to_its_first_job([one, other]: &[OpenStore; 2]
     );
     // Another account's is another key.
     let rich = funded(&*one.ledger, "other-keys", 100).await;
-    assert_eq!(place(&*one.queue, keyed(&rich, "b", "k")).await, PlaceResult::New);
+    assert_eq!(place(&*one.queue, keyed(&rich, "b", "k")).await, PlaceResult::New(Vec::new()));
     assert_eq!(one.queue.delete_job(&account, "a").await, Ok(Some(now)));
     assert_eq!(place(&*other.queue, again.clone()).await, PlaceResult::Deleted);
-    assert_eq!(place(&*other.queue, first).await, PlaceResult::New, "the order itself again");
+    assert_eq!(
+        place(&*other.queue, first).await,
+        PlaceResult::New(Vec::new()),
+        "the order itself again"
+    );
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(COST));
     clear(&*one.queue).await;
     // Once it is removed the key is free.
@@ -130,8 +134,8 @@ async fn so_many_jobs_are_under_way_and_no_more([one, other]: &[OpenStore; 2]) {
     let bounded = |id: &str| NewJob { open_max: 2, ..order(&account, id) };
     placed(&*one.queue, &beside, &["x", "y", "z"]).await;
     clear(&*one.queue).await;
-    assert_eq!(place(&*one.queue, bounded("a")).await, PlaceResult::New);
-    assert_eq!(place(&*other.queue, bounded("b")).await, PlaceResult::New);
+    assert_eq!(place(&*one.queue, bounded("a")).await, PlaceResult::New(Vec::new()));
+    assert_eq!(place(&*other.queue, bounded("b")).await, PlaceResult::New(Vec::new()));
     assert_eq!(place(&*one.queue, bounded("c")).await, PlaceResult::TooManyOpen);
     assert_eq!(
         place(&*one.queue, NewJob { open_max: 0, ..order(&account, "c") }).await,
@@ -150,7 +154,7 @@ async fn so_many_jobs_are_under_way_and_no_more([one, other]: &[OpenStore; 2]) {
     for claim in claim_all(&*one.queue).await {
         moved(&*one.queue, claim, JobStatus::Failed, 0).await;
     }
-    assert_eq!(place(&*other.queue, bounded("c")).await, PlaceResult::New);
+    assert_eq!(place(&*other.queue, bounded("c")).await, PlaceResult::New(Vec::new()));
     clear(&*one.queue).await;
 }
 
@@ -358,7 +362,7 @@ async fn accounts_do_not_find_each_others_jobs([one, other]: &[OpenStore; 2]) {
     let (ada, bob) = (funded(&*one.ledger, "ada", 100).await, name("bob"));
     funded(&*one.ledger, "bob", 100).await;
     placed(&*one.queue, &ada, &["same", "hers"]).await;
-    assert_eq!(place(&*one.queue, order(&bob, "same")).await, PlaceResult::New);
+    assert_eq!(place(&*one.queue, order(&bob, "same")).await, PlaceResult::New(Vec::new()));
     assert_eq!(found(&*other.queue, &bob, "hers").await, None);
     assert_eq!(other.queue.delete_job(&bob, "hers").await, Ok(None));
     assert_eq!(listed(&*other.queue, &bob, true, 9, None).await, "same");
@@ -378,7 +382,7 @@ async fn accounts_do_not_find_each_others_jobs([one, other]: &[OpenStore; 2]) {
 
 async fn what_is_removed_leaves_nothing([one, other]: &[OpenStore; 2]) {
     let account = funded(&*one.ledger, "removed", 100).await;
-    assert_eq!(place(&*one.queue, keyed(&account, "a", "k")).await, PlaceResult::New);
+    assert_eq!(place(&*one.queue, keyed(&account, "a", "k")).await, PlaceResult::New(Vec::new()));
     let claim = claim_one(&*one.queue, LEASE_MS).await;
     assert_eq!(one.queue.remove_job(&claim).await, Ok(true));
     assert_eq!(found(&*other.queue, &account, "a").await, None);
@@ -387,10 +391,10 @@ async fn what_is_removed_leaves_nothing([one, other]: &[OpenStore; 2]) {
     assert_eq!(listed(&*other.queue, &account, true, 9, None).await, "");
     // Its money is the ledger's matter.
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(COST));
-    assert_eq!(place(&*other.queue, keyed(&account, "b", "k")).await, PlaceResult::New);
+    assert_eq!(place(&*other.queue, keyed(&account, "b", "k")).await, PlaceResult::New(Vec::new()));
     // The same id again, while its money is still held, is another job.
     tokio::time::sleep(Duration::from_millis(2)).await;
-    assert_eq!(place(&*other.queue, order(&account, "a")).await, PlaceResult::New);
+    assert_eq!(place(&*other.queue, order(&account, "a")).await, PlaceResult::New(Vec::new()));
     let new = claim_all(&*other.queue).await;
     assert_eq!(one.queue.renew_claim(&claim, LEASE_MS).await, Ok(false));
     assert_eq!(one.queue.remove_job(&claim).await, Ok(false));
@@ -404,7 +408,7 @@ async fn the_money_of_a_job_is_a_hold_like_any_other([one, other]: &[OpenStore; 
     let account = funded(&*one.ledger, "money", 100).await;
     placed(&*one.queue, &account, &["settled", "voided"]).await;
     let short = NewJob { lease_ms: 1, ..order(&account, "expired") };
-    assert_eq!(place(&*one.queue, short).await, PlaceResult::New);
+    assert_eq!(place(&*one.queue, short).await, PlaceResult::New(Vec::new()));
     tokio::time::sleep(Duration::from_millis(5)).await;
     let swept = other.ledger.expire_holds().await.expect("a sweep");
     assert_eq!(swept.expired, 1, "{swept:?}");
@@ -419,7 +423,7 @@ async fn the_money_of_a_job_is_a_hold_like_any_other([one, other]: &[OpenStore; 
     // As much as there is, but not below the least, as with any hold.
     let quote = Quote { wanted: nano(1_000), least: nano(93) };
     let partial = NewJob { quote, ..order(&account, "partial") };
-    assert_eq!(place(&*one.queue, partial).await, PlaceResult::New);
+    assert_eq!(place(&*one.queue, partial).await, PlaceResult::New(Vec::new()));
     assert_eq!(balances(&*one.ledger, &account).await.held, nano(93));
     clear(&*one.queue).await;
 }
@@ -430,7 +434,7 @@ async fn a_body_may_be_large_and_any_bytes([one, other]: &[OpenStore; 2]) {
     for (id, body) in [("none", vec![]), ("large", large)] {
         let order = NewJob { body: body.into(), ..order(&account, id) };
         let body = order.body.clone();
-        assert_eq!(place(&*one.queue, order).await, PlaceResult::New);
+        assert_eq!(place(&*one.queue, order).await, PlaceResult::New(Vec::new()));
         let claim = claim_one(&*other.queue, LEASE_MS).await;
         assert!(one.queue.read_body(&claim).await == Ok(Some(body)), "another body of {id}");
         assert_eq!(one.queue.remove_job(&claim).await, Ok(true));

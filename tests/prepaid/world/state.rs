@@ -10,7 +10,7 @@ use tollgate::ledger::prepaid::local::holds::{LocalAnswer, LocalExtension, Numbe
 use tollgate::ledger::prepaid::local::messages::AllotmentLoad;
 use tollgate::ledger::prepaid::local::rates::RateLoad;
 use tollgate::ledger::prepaid::lot::{CreditSource, LotId};
-use tollgate::ledger::prepaid::rate::{RateAsk, RateId, RateKind, RateLimit, RateUsed};
+use tollgate::ledger::prepaid::rate::{RateAsk, RateId, RateKind, RateLimit};
 use tollgate::ledger::prepaid::records::{
     AllotmentId, AllotmentState, CallEnd, KeyStatus, PrepaidAccount, RecordKind,
 };
@@ -68,9 +68,9 @@ fn asks(key: u64, quote: Money) -> Vec<RateAsk> {
     asks
 }
 
-fn used_tokens(charge: Money) -> [RateUsed; 1] {
-    let id = RateId { owner: BudgetOwner::Account, kind: RateKind::Tokens, row: 0 };
-    [RateUsed { id, amount: charge.nano() }]
+/// A call uses as many tokens as it costs.
+fn used_tokens(charge: Money) -> i64 {
+    charge.nano()
 }
 
 fn broken(why: MoneyError) -> String {
@@ -322,7 +322,7 @@ impl<M: Machine> World<M> {
         let local = &mut self.gateways[gateway].local;
         let rates = asks(key, quote);
         let answer = local.hold(&call, Some(KeyId(key)), quote, &rates, clock).map_err(broken)?;
-        if answer == LocalAnswer::Held {
+        if matches!(answer, LocalAnswer::Held(_)) {
             self.see("local hold");
             self.may_hold_locally(gateway, key)?;
             self.gateways[gateway].calls.push((call.clone(), quote));
@@ -340,7 +340,7 @@ impl<M: Machine> World<M> {
         };
         let lent_free = self.lent_free();
         match self.apply(&Op::Hold(request.clone()))? {
-            LedgerAnswer::Held { held, windows } => {
+            LedgerAnswer::Held { held, windows, .. } => {
                 let origin = DirectHoldOrigin { key: request.key, wanted, least, at: now, windows };
                 self.gateways[gateway].direct.push(DirectCall { request, origin, held });
                 self.facts.insert(call, CallFacts::default());
@@ -416,7 +416,7 @@ impl<M: Machine> World<M> {
         let mut all = std::iter::once(&mut of.local).chain(&mut of.old).filter(is_here);
         let ended = all.find_map(|local| {
             let end = match charge {
-                Some(charge) => local.end(&call, charge, &call, &used_tokens(charge)),
+                Some(charge) => local.end(&call, charge, &call, Some(used_tokens(charge))),
                 None => local.void(&call),
             };
             Some((local.id().clone(), local.lent_at(), end.transpose()?))
@@ -459,7 +459,7 @@ impl<M: Machine> World<M> {
                 charge,
                 line,
                 origin: Some(origin),
-                used: used_tokens(charge).to_vec(),
+                tokens: Some(used_tokens(charge)),
             }),
             None => self.apply(&Op::Void { id }),
         }

@@ -136,6 +136,8 @@ async fn a_job_that_could_not_be_settled_is_settled_by_another(
         "~tollgate:prefix:*",
         "~tollgate:s*",
         "~tollgate:{:kept}:*",
+        // The settings of the account belong to its keys.
+        "%R~tollgate:{acct}:account",
     ];
     let words = ["ACL", "SETUSER", "default", "resetkeys"];
     world.redis().command(&[&words[..], &allowed, &others].concat());

@@ -1,7 +1,7 @@
 //! The holds of calls that a gateway makes out of an allotment, and their ends.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::super::rate::{RateAsk, RateUsed};
+use super::super::rate::{RateAsk, RateReading};
 use super::super::records::CallEnd;
 use super::super::update::{CALLS_MAX, WINDOWS_USED_MAX};
 use super::super::window::{BudgetOwner, KeyId, WindowId};
@@ -11,8 +11,8 @@ use crate::money::{Money, MoneyError};
 /// The answer to a hold that is to be made out of an allotment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalAnswer {
-    /// The amount is held.
-    Held,
+    /// The amount is held; the value is what each rate limit of the call has left.
+    Held(Vec<RateReading>),
     /// The hold is to be asked of the store.
     Direct,
 }
@@ -72,7 +72,9 @@ impl LocalAllotment {
             return Ok(LocalAnswer::Direct);
         }
         self.used.checked_add(amount)?;
-        let Some(rates) = self.rates.take(rates) else { return Ok(LocalAnswer::Direct) };
+        let Some(readings) = self.rates.take(rates) else { return Ok(LocalAnswer::Direct) };
+        let counted = rates.iter().zip(&readings).filter(|(_, reading)| !reading.is_exceeded);
+        let counted = counted.map(|(ask, _)| *ask);
         self.add_use(amount, &windows)?;
         self.fresh = self.fresh.saturating_sub(amount);
         let hold = LocalHold {
@@ -81,13 +83,13 @@ impl LocalAllotment {
             asked: Money::ZERO,
             asked_step: 0,
             windows,
-            rates,
+            rates: counted.collect(),
             checkpoint: None,
             is_checkpoint_new: false,
             is_told: false,
         };
         self.open.insert(call.to_owned(), hold);
-        Ok(LocalAnswer::Held)
+        Ok(LocalAnswer::Held(readings))
     }
 
     /// Raises a hold to `wanted` in total: at once if that is free, else by asking the store. After
@@ -159,12 +161,12 @@ impl LocalAllotment {
     /// [`MoneyError::OutOfRange`] if a sum exceeds the range.
     pub fn abandon(&mut self, call: &str) -> Result<Option<NumberedEnd>, MoneyError> {
         match self.open.get(call).and_then(|hold| hold.checkpoint.clone()) {
-            Some((charge, line)) => self.end(call, charge, &line, &[]),
+            Some((charge, line)) => self.end(call, charge, &line, None),
             None => self.void(call),
         }
     }
 
-    /// Ends a call with its charge; `used` corrects what it took of rate limits. The end goes to
+    /// Ends a call with its charge; `tokens` corrects what it took of rate limits. The end goes to
     /// the outbox before the caller's answer does.
     ///
     /// # Errors
@@ -174,10 +176,10 @@ impl LocalAllotment {
         call: &str,
         charge: Money,
         line: &str,
-        used: &[RateUsed],
+        tokens: Option<i64>,
     ) -> Result<Option<NumberedEnd>, MoneyError> {
         let Some(hold) = self.open.remove(call) else { return Ok(None) };
-        self.rates.end(&hold.rates, used);
+        self.rates.end(&hold.rates, tokens);
         let unused = hold.held.saturating_sub(charge).checked_add(hold.asked)?;
         self.drop_use(unused, &hold.windows)?;
         Ok(Some(self.number(call, &hold, Some(charge), line)))

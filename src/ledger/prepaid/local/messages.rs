@@ -14,7 +14,7 @@ use super::{InFlight, LentKeys, LocalAllotment, LocalSlice, use_of};
 use crate::money::{Money, MoneyError};
 
 /// An allotment has at least so many quotes free.
-const FREE_QUOTES_MIN: u64 = 8;
+const FREE_QUOTES_MIN: i64 = 8;
 
 /// What a gateway would like to have free, from what it saw lately.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -30,12 +30,11 @@ pub struct AllotmentLoad {
 }
 
 impl AllotmentLoad {
-    /// Returns what should be free: what was held anew lately, and room for eight calls at least.
-    ///
-    /// # Errors
-    /// [`MoneyError::OutOfRange`] if eight quotes exceed the range.
-    pub fn free_for(recent: Money, quote: Money) -> Result<Money, MoneyError> {
-        Ok(recent.max(quote.checked_mul(FREE_QUOTES_MIN)?))
+    /// Returns what should be free: what was held anew lately, and room for eight calls at least;
+    /// of money in nano-USD, of a rate limit in its units.
+    #[must_use]
+    pub fn free_for(recent: i64, quote: i64) -> i64 {
+        recent.max(quote.saturating_mul(FREE_QUOTES_MIN))
     }
 }
 

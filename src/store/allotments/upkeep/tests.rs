@@ -281,7 +281,7 @@ impl World {
     /// Makes the hold of a call in memory.
     async fn hold(&self, account: &AccountName, call: &str) {
         for _ in 0..1_000 {
-            if self.book().hold(account, call, None, nano(100)) {
+            if self.book().hold(account, call, None, nano(100), &[]).is_some() {
                 return;
             }
             self.upkeep.send_due().await.expect("an answer");
@@ -296,7 +296,7 @@ impl World {
         let busy = self.book().find(account).expect("a busy account");
         let mut state = busy.lock();
         let local = state.find_open(call).expect("an open call");
-        let ended = local.end(call, nano(1), "{}", &[]).expect("a sum").expect("an end");
+        let ended = local.end(call, nano(1), "{}", None).expect("a sum").expect("an end");
         self.book().ends.append(account, local.id(), local.lent_at(), ended.seq, &ended.end);
     }
 

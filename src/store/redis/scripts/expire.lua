@@ -4,11 +4,11 @@
 -- ARGV: the id of the hold.
 -- Reply: 'done' and the part written off; 'gone' if the hold is not open, if its lease has not
 --   expired, or if the charge does not fit.
--- It comes after windows.lua.
+-- It comes after windows.lua and rates.lua.
 local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id = ARGV[1]
 local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'line', 'lease_until',
-  'windows')
+  'windows', 'rates')
 if known[1] ~= 'open' then
   redis.call('ZREM', open, id)
   return {'gone'}
@@ -16,16 +16,25 @@ end
 local now = now_ms()
 if tonumber(known[5]) > now then return {'gone'} end
 local charge = known[3] or '0'
-if known[6] then end_in_windows(tag_of(account), known[6], known[2], charge, now) end
+local line = known[4] or ''
+if known[6] then
+  local above = end_in_windows(tag_of(account), known[6], known[2], charge, now)
+  line = tell_over_budget(line, above, excess(to_amount(charge), to_amount(known[2])))
+end
 if is_out_of_range then return {'gone'} end
+-- Limits are looked at before money is moved: a script that fails half-way keeps what it has
+-- written.
+local rates = known[7] and open_rates(tag_of(account), now)
+if rates then rates.finish(known[7], '') end
 local written_off = post(account, hold, known[2], charge)
 if not written_off then return {'gone'} end
 write_windows(now)
+if rates then rates.write() end
 redis.call('HSET', hold, 'state', 'expired', 'posted', charge)
-redis.call('HDEL', hold, 'line')
+redis.call('HDEL', hold, 'line', 'rates')
 redis.call('PEXPIRE', hold, ENDED_HOLD_TTL_MS)
 redis.call('ZREM', open, id)
 if charge ~= '0' then
-  redis.call('RPUSH', journal, charge .. ' ' .. written_off .. ' ' .. (known[4] or ''))
+  redis.call('RPUSH', journal, charge .. ' ' .. written_off .. ' ' .. line)
 end
 return {'done', written_off}

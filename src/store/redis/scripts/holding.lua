@@ -1,12 +1,14 @@
 -- Places a hold: sets aside as much of `wanted` as is available and as each window has left, but
 -- not less than `least`. Nothing changes if the hold exists already. `key` is the id of the call's
--- API key, or ''.
--- Reply: 'held' and the amount; 'hold_exists', its amount and its state; 'insufficient' and what is
---   available; 'budget_exceeded', the window and what its limit leaves once nothing is held;
---   'budget_in_use' and what can be held now; 'conflict' if the hold exists with other amounts;
---   'tombstoned' if it was voided before; 'wait' if the money or the budget is lent, and was called
---   back; 'out_of_range'; or 'no_account'.
--- It comes after windows.lua and recall.lua.
+-- API key, or ''; `asked` is the text of what the call takes of rate limits, or ''.
+-- Reply: 'held' and the amount, then what each rate limit has left, with a '!' if the call is above
+--   it; 'rate_limited', the limit, when to try again in ms from now or '', then what each limit has
+--   left; 'hold_exists', its amount and its state; 'insufficient' and what is available;
+--   'budget_exceeded', the window and what its limit leaves once nothing is held; 'budget_in_use'
+--   and what can be held now; 'conflict' if the hold exists with other amounts; 'tombstoned' if it
+--   was voided before; 'wait' if the money or the budget is lent, and was called back;
+--   'out_of_range'; or 'no_account'.
+-- It comes after windows.lua, recall.lua and places.lua.
 
 -- Returns the window whose limit does not allow `least` even if nothing is held; nil if there is
 -- none. Of several it is the last one to end: before that the call cannot be made.
@@ -38,7 +40,7 @@ local function refuse(account, available, least, counted, room)
   return {'budget_in_use', room}
 end
 
-local function set_aside(account, hold, open, id, key, wanted, least, lease)
+local function set_aside(account, hold, open, id, key, wanted, least, lease, asked)
   if not (is_amount(wanted) and is_amount(least)) then return redis.error_reply('ERR amount') end
   local balance = redis.call('HMGET', account, 'available', 'has_budgets')
   local available = balance[1]
@@ -50,6 +52,13 @@ local function set_aside(account, hold, open, id, key, wanted, least, lease)
     return {'hold_exists', known[4], known[1]}
   end
   local now, tag = now_ms(), tag_of(account)
+  local rates, asks, readings = nil, {}, {}
+  if asked ~= '' then
+    rates = open_rates(tag, now)
+    asks = rates.parse_asks(asked)
+    local refusal = check_rates(rates, tag, open, asks, now)
+    if refusal then return refusal end
+  end
   local texts, counted, room = {}, {}, available
   if balance[2] then
     texts = window_texts_at(tag, owners_of(key), now)
@@ -70,8 +79,17 @@ local function set_aside(account, hold, open, id, key, wanted, least, lease)
     table.insert(record, 'windows')
     table.insert(record, table.concat(texts, ','))
   end
+  if rates then
+    local taken
+    readings, taken = rates.take(asks)
+    if taken ~= '' then
+      table.insert(record, 'rates')
+      table.insert(record, taken)
+    end
+    rates.write()
+  end
   redis.call('HSET', hold, unpack(record))
   redis.call('ZADD', open, lease_until, id)
   write_windows(now)
-  return {'held', held}
+  return {'held', held, unpack(readings)}
 end

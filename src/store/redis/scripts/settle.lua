@@ -1,23 +1,23 @@
 -- Ends a hold with a charge, and adds the charge to the journal.
 -- KEYS: the account, the hold, the account's open holds, the journal.
--- ARGV: the id of the hold, the charge, the journal line; optionally the origin, with which a lost
---   hold can be settled: the wanted and the least amount, the time of the request in unix ms, and
---   the id of the call's API key or ''; and the charge that a search of the journal has found, ''
---   if it found none.
+-- ARGV: the id of the hold, the charge, the journal line, the tokens that the call has used or '';
+--   optionally the origin, with which a lost hold can be settled: the wanted and the least amount,
+--   the time of the request in unix ms, and the id of the call's API key or ''; and the charge that
+--   a search of the journal has found, '' if it found none.
 -- Reply: 'posted', the total charge and the part written off now; 'already_posted' and the amount;
 --   'voided' if the hold was voided before; 'unknown' if there is no such hold; 'search_first' if
 --   it may be forgotten, and then nothing has changed; 'out_of_range'; or 'no_account'.
--- It comes after windows.lua and forgotten.lua.
+-- It comes after windows.lua, rates.lua and forgotten.lua.
 local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local id, charge, line = ARGV[1], ARGV[2], ARGV[3]
-local wanted, least, at = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local key, found = ARGV[7], ARGV[8]
+local id, charge, line, tokens = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local wanted, least, at = ARGV[5], ARGV[6], tonumber(ARGV[7])
+local key, found = ARGV[8], ARGV[9]
 if not is_amount(charge) then return redis.error_reply('ERR amount') end
 local marks = redis.call('HMGET', account, 'available', 'journal_marked_at', 'journal_mark',
   'has_budgets')
 if not marks[1] then return {'no_account'} end
-local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'windows')
-local state, counted = known[1], known[4]
+local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'windows', 'rates')
+local state, counted, taken = known[1], known[4], known[5]
 local is_lost = not state
 if is_lost then
   if not wanted then return {'unknown'} end
@@ -48,9 +48,14 @@ if state ~= 'open' then
 end
 if counted then
   local held = state == 'open' and known[2] or '0'
-  end_in_windows(tag_of(account), counted, held, amount, now_ms())
+  local above = end_in_windows(tag_of(account), counted, held, amount, now_ms())
+  line = tell_over_budget(line, above, excess(to_amount(amount), to_amount(held)))
   if is_out_of_range then return {'out_of_range'} end
 end
+-- Limits are looked at before money is moved: a script that fails half-way keeps what it has
+-- written.
+local rates = taken and state == 'open' and open_rates(tag_of(account), now_ms())
+if rates then rates.finish(taken, tokens) end
 local ttl = ENDED_HOLD_TTL_MS
 if state == 'open' then
   written_off = post(account, hold, known[2], charge)
@@ -64,9 +69,10 @@ else
   written_off = charge_available(account, hold, amount)
 end
 if counted then write_windows(now_ms()) end
+if rates then rates.write() end
 if is_lost then redis.call('HSET', hold, 'wanted', wanted, 'least', least, 'held', '0') end
 redis.call('HSET', hold, 'state', 'posted', 'posted', total)
-redis.call('HDEL', hold, 'line', 'windows')
+redis.call('HDEL', hold, 'line', 'windows', 'rates')
 redis.call('PEXPIRE', hold, ttl)
 redis.call('ZREM', open, id)
 redis.call('RPUSH', journal, amount .. ' ' .. written_off .. ' ' .. line)

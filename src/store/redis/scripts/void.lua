@@ -6,11 +6,11 @@
 --   none.
 -- Reply: 'voided'; 'already_posted' and the amount, if the hold was charged before; 'search_first'
 --   if it may be forgotten, and then nothing has changed; or 'no_account'.
--- It comes after windows.lua and forgotten.lua.
+-- It comes after windows.lua, rates.lua and forgotten.lua.
 local account, hold, open = KEYS[1], KEYS[2], KEYS[3]
 local id = ARGV[1]
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
-local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'windows')
+local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'windows', 'rates')
 local state = known[1]
 if not state then
   local found = ARGV[2]
@@ -26,6 +26,10 @@ if state == 'expired' and known[3] ~= '0' then return {'already_posted', known[3
 -- either, because a caller that gets this reply may repeat the call.
 if state == 'expired' then redis.call('HSET', hold, 'state', 'voided') end
 if state == 'open' then
+  -- Limits are looked at before money is moved: a script that fails half-way keeps what it has
+  -- written.
+  local rates = known[5] and open_rates(tag_of(account), now_ms())
+  if rates then rates.void(known[5]) end
   subtract(account, 'held', known[2])
   add(account, 'available', known[2])
   redis.call('HSET', hold, 'state', 'voided')
@@ -36,6 +40,10 @@ if state == 'open' then
     end_in_windows(tag_of(account), known[4], known[2], '0', now)
     write_windows(now)
     redis.call('HDEL', hold, 'windows')
+  end
+  if rates then
+    rates.write()
+    redis.call('HDEL', hold, 'rates')
   end
 end
 return {'voided'}

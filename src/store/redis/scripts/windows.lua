@@ -170,21 +170,37 @@ local function change_lent(window, less, more)
   window.lent = plus(excess(window.lent, less), more)
 end
 
--- Counts a charge in a window. A window that ended long ago and was forgotten stays so.
+-- Counts a charge in a window. A window that ended long ago and was forgotten stays so. Returns how
+-- far the window is above its limit.
 local function spend_in(window, charge, now)
-  if window.is_new and window.ends and window.ends + DAY_MS <= now then return end
+  if window.is_new and window.ends and window.ends + DAY_MS <= now then return ZERO end
   change_held(window, ZERO, ZERO)
   window.spent = plus(window.spent, charge)
   -- This sum has to be in range, too.
-  plus(window.spent, window.held)
+  local used = plus(window.spent, window.held)
+  return window.limit and excess(used, window.limit) or ZERO
+end
+
+-- Returns a journal line that tells how far its charge is above a limit: as far as the part above
+-- its hold goes. A line that is no object stays as it is.
+local function tell_over_budget(line, above_limit, above_hold)
+  local over = smaller(above_limit, above_hold)
+  if not is_below(ZERO, over) or string.sub(line, -1) ~= '}' then return line end
+  return string.sub(line, 1, -2) .. ',"over_budget_nano":' .. to_digits(over) .. '}'
 end
 
 -- Releases what a hold has in its windows, and counts its charge there. `text` names the windows.
+-- Returns how far one of them is above its limit.
 local function end_in_windows(tag, text, held, charge, now)
+  local above = ZERO
   for _, window in ipairs(parse_windows(tag, text)) do
     change_held(window, to_amount(held), ZERO)
-    if charge ~= '0' then spend_in(window, to_amount(charge), now) end
+    if charge ~= '0' then
+      local excess_here = spend_in(window, to_amount(charge), now)
+      if is_below(above, excess_here) then above = excess_here end
+    end
   end
+  return above
 end
 
 -- Writes the windows that have changed. What is used of a window expires some time after its end.

@@ -1,6 +1,7 @@
 -- An allotment and its account while a script works on them: both are read first, changed in
 -- memory, and written at the end, all of it or nothing. It is the machine of
--- src/ledger/prepaid/allotment.rs. It comes after windows.lua, recall.lua and slices.lua.
+-- src/ledger/prepaid/allotment.rs. It comes after windows.lua, recall.lua, slices.lua and
+-- rate_slices.lua.
 --
 -- What an allotment holds is in a record like that of a hold, with the same `state`, `held` and
 -- `lease_until`. So a version of the program that does not know allotments sees a hold with a
@@ -43,20 +44,24 @@ local function new_allotment(state)
   return {
     state = state, held = ZERO, lease_until = now, lent_at = now, last_seq = 0, last_step = 0,
     needed = ZERO, open_calls = '0', may_be_free = false, tight = false, was_counted = false,
-    slices = {},
+    slices = {}, rate_slices = {}, had_rates = false,
   }
 end
 
 -- Reads the allotment; nil if it is unknown. Its state is 'open', 'fenced' or 'ended'.
 local function read_allotment()
   local known = redis.call('HMGET', hold_key, 'state', 'held', 'lease_until', 'lent_at',
-    'last_seq', 'last_step', 'needed', 'open_calls', 'may_be_free', 'tight', 'fenced', 'has_slices')
+    'last_seq', 'last_step', 'needed', 'open_calls', 'may_be_free', 'tight', 'fenced', 'has_slices',
+    'rate_slices')
   if not known[4] then return nil end
   local allotment = new_allotment('ended')
   allotment.lent_at = tonumber(known[4])
   allotment.last_seq, allotment.last_step = tonumber(known[5]), tonumber(known[6])
   allotment.was_counted = known[9] == '1'
   if known[12] == '1' then allotment.slices = read_slices() end
+  if known[13] and known[13] ~= '' then
+    allotment.rate_slices, allotment.had_rates = parse_rate_slices(known[13]), true
+  end
   if known[1] == 'open' then
     allotment.state = known[11] == '1' and 'fenced' or 'open'
     allotment.held, allotment.lease_until = to_amount(known[2]), tonumber(known[3])
@@ -67,6 +72,8 @@ local function read_allotment()
     redis.call('DEL', calls_key)
     release_slices(allotment)
   end
+  -- One that does not know rate limits has left it its places.
+  if known[1] ~= 'open' then lapse_rates(allotment) end
   return allotment
 end
 
@@ -93,7 +100,12 @@ local function post_charge(account, call, covered, charge, line, texts)
     account.written_off = plus(account.written_off, written_off)
     table.insert(notes, {'written_off', call, to_digits(written_off)})
   end
-  for _, window in ipairs(parse_windows(tag, texts)) do spend_in(window, charge, now) end
+  local above_limit = ZERO
+  for _, window in ipairs(parse_windows(tag, texts)) do
+    local excess_here = spend_in(window, charge, now)
+    if is_below(above_limit, excess_here) then above_limit = excess_here end
+  end
+  line = tell_over_budget(line, above_limit, above)
   table.insert(lines, to_digits(charge) .. ' ' .. to_digits(written_off) .. ' ' .. line)
 end
 
@@ -147,6 +159,7 @@ local function end_allotment(account, allotment)
     end
   end
   release_slices(allotment)
+  lapse_rates(allotment)
   account.held = minus(account.held, allotment.held)
   account.available = plus(account.available, allotment.held)
   allotment.held, allotment.needed, allotment.open_calls = ZERO, ZERO, '0'
@@ -192,6 +205,7 @@ end
 local function write_all(account, allotment)
   write_allotment(account, allotment)
   write_slices(allotment)
+  write_rate_slices(allotment)
   write_windows(now)
   redis.call('HSET', account_key, 'available', to_digits(account.available),
     'held', to_digits(account.held), 'posted', to_digits(account.posted),

@@ -8,14 +8,16 @@
 --   tells what it needs, '1', what is needed and kept, what should be free, the largest quote, and
 --   the number of open calls, else '0' and five times '0'; the sum of the charges, if each is
 --   covered by its hold, else ''; what is needed and kept by window, and what should be free for
---   each key, three texts 'NAME AMOUNT,NAME AMOUNT'; '1' if calls count in windows; then for each
---   end and checkpoint the id of the call, what was held, the charge or '', the journal line, and
---   if calls count in windows the text of these.
+--   each key, three texts 'NAME AMOUNT,NAME AMOUNT'; what was used of rate limits and is wanted of
+--   them, the text of rate_slices.lua; '1' if calls count in windows; then for each end and
+--   checkpoint the id of the call, what was held, the charge or '', the journal line, and if calls
+--   count in windows the text of these.
 -- Reply: 'status', the numbers of the last message and end, when the allotment was lent first, what
---   it holds, '1' if it is tight, and what there is of budgets: '', or 'REVISION;' and the text of
---   slices.lua; or 'missing_ends' or 'ended' and the number of the last end; 'unknown'; 'too_many';
---   'out_of_range'; or 'no_account'. After that three texts for each note: 'written_off' or
---   'voided', the id of the call, and the amount.
+--   it holds, '1' if it is tight, what there is of budgets: '', or 'REVISION;' and the text of
+--   slices.lua, and what there is of rate limits, the text of rate_slices.lua; or 'missing_ends' or
+--   'ended' and the number of the last end; 'unknown'; 'too_many'; 'out_of_range'; or 'no_account'.
+--   After that three texts for each note: 'written_off' or 'voided', the id of the call, and the
+--   amount.
 
 -- One message has at most this many ends, and an allotment at most this many checkpoints.
 local CALLS_MAX = 256
@@ -29,7 +31,7 @@ local is_earlier_lost, is_retired = ARGV[5] == '1', ARGV[6] == '1'
 local lease, may_lend = tonumber(ARGV[7]), ARGV[8] == '1'
 local ends, checkpoints = tonumber(ARGV[9]), tonumber(ARGV[10])
 local COVERED = ARGV[17]
-local HAS_WINDOWS, FIRST_CALL = ARGV[21] == '1', 22
+local HAS_WINDOWS, FIRST_CALL = ARGV[22] == '1', 23
 -- Each call has so many texts.
 local WIDTH = HAS_WINDOWS and 5 or 4
 
@@ -42,6 +44,7 @@ end
 
 local needed_in, kept_in = parse_amounts(ARGV[18]), parse_amounts(ARGV[19])
 local free_by_key = parse_amounts(ARGV[20])
+local rate_demands = parse_rate_demands(ARGV[21])
 
 -- Returns the id of a call, what was held, the charge, the line and the windows.
 local function call_at(number)
@@ -64,7 +67,7 @@ local function status(account, allotment)
   return with_notes({
     'status', string.format('%.0f', allotment.last_step), string.format('%.0f', allotment.last_seq),
     string.format('%.0f', allotment.lent_at), to_digits(allotment.held),
-    allotment.tight and '1' or '0', budgets,
+    allotment.tight and '1' or '0', budgets, format_rate_statuses(allotment, rate_demands),
   })
 end
 
@@ -280,6 +283,7 @@ local function meet_demand(account, allotment)
     limit = limit and lendable_in(allotment, counted, quote, others, limit)
   end
   allotment.tight = limit == nil
+  meet_rate_demands(allotment, rate_demands, limit ~= nil, others)
   if limit then
     local free = smaller(wanted, limit)
     draw(account, allotment, excess(free, own_free))

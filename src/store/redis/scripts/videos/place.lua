@@ -3,11 +3,11 @@
 --   idempotency keys of jobs, list of jobs and open jobs; the prefix of the account's keys.
 -- ARGV: the job's id, the wanted and the least amount, the lease of the hold in ms, the deadline
 --   for placing in unix ms, the most open jobs, the idempotency key or '', the job's status, the
---   job as JSON, the body, the id of the call's API key or ''.
--- Reply: 'placed', the index values and the bytes that the account keeps; 'known', the index
---   values, the job and its key, if the job exists already; 'used' and the id of the job that has
---   the idempotency key; 'late' after the deadline; 'crowded' if there are too many open jobs;
---   'no_account'; or a reply of holding.lua.
+--   job as JSON, the body, the id of the call's API key or '', what the job takes of rate limits.
+-- Reply: 'placed', the index values, the bytes that the account keeps, and what each rate limit has
+--   left, as in holding.lua; 'known', the index values, the job and its key, if the job exists
+--   already; 'used' and the id of the job that has the idempotency key; 'late' after the deadline;
+--   'crowded' if there are too many open jobs; 'no_account'; or a reply of holding.lua.
 local account, hold, held_open = KEYS[1], KEYS[2], KEYS[3]
 local record, body, keys, list, open = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local tag = KEYS[9]
@@ -24,7 +24,7 @@ end
 local now = now_ms()
 if now > deadline then return {'late'} end
 if redis.call('SCARD', open) >= open_max then return {'crowded'} end
-local held = set_aside(account, hold, held_open, id, ARGV[11], wanted, least, lease)
+local held = set_aside(account, hold, held_open, id, ARGV[11], wanted, least, lease, ARGV[12])
 local is_held = held[1] == 'held' or (held[1] == 'hold_exists' and held[3] == 'open')
 if not is_held then return held end
 redis.call('HSET', record, 'job', job, 'status', status, 'due', text(now), 'until', '0',
@@ -37,4 +37,8 @@ redis.call('INCRBY', tag .. 'bodies-bytes', whole(#content))
 if key ~= '' then redis.call('HSET', keys, key, id) end
 redis.call('ZADD', list, '0', id)
 if is_open(status) then redis.call('SADD', open, id) end
-return record_reply('placed', record, kept_bytes(tag))
+local reply = record_reply('placed', record, kept_bytes(tag))
+if held[1] == 'held' then
+  for at = 3, #held do table.insert(reply, held[at]) end
+end
+return reply

@@ -1,0 +1,104 @@
+//! The settings of accounts on the command line: how they are given, changed and shown.
+
+use clap::Args;
+
+use super::plan::parse_plan_name;
+use crate::ledger::AccountSettings;
+
+/// The changes of an account's settings that a command is asked to make.
+#[derive(Debug, Args)]
+pub(super) struct SettingChanges {
+    /// Limit the account by this plan of the rules.
+    #[arg(long)]
+    plan: Option<String>,
+    /// Limit the account by the default plan.
+    #[arg(long, conflicts_with = "plan")]
+    no_plan: bool,
+    /// Refuse all calls of the account, and end its streams.
+    #[arg(long)]
+    suspend: bool,
+    /// Accept calls of a suspended account again.
+    #[arg(long, conflicts_with = "suspend")]
+    resume: bool,
+}
+
+impl SettingChanges {
+    /// Whether nothing is to be changed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.plan.is_none() && !self.no_plan && !self.suspend && !self.resume
+    }
+
+    /// The name of the plan that is given.
+    pub(super) fn plan(&self) -> Option<&str> {
+        self.plan.as_deref()
+    }
+
+    /// Returns what becomes of the settings of an account.
+    pub(super) fn apply(&self, settings: &AccountSettings) -> anyhow::Result<AccountSettings> {
+        let mut settings = settings.clone();
+        if self.no_plan {
+            settings.plan = None;
+        }
+        if let Some(name) = &self.plan {
+            settings.plan = Some(parse_plan_name(name)?);
+        }
+        settings.suspended = self.suspend || (settings.suspended && !self.resume);
+        Ok(settings)
+    }
+}
+
+/// Returns what settings have to say, each after what it is about.
+pub(super) fn setting_lines(settings: &AccountSettings) -> Vec<(&'static str, &str)> {
+    let mut lines = Vec::new();
+    lines.extend(settings.plan.iter().map(|plan| ("plan", plan.as_str())));
+    lines.extend(settings.suspended.then_some(("state", "suspended")));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        changes: SettingChanges,
+    }
+
+    fn parsed(words: &[&str]) -> Result<SettingChanges, clap::Error> {
+        let words = ["set"].iter().chain(words);
+        Line::try_parse_from(words).map(|line| line.changes)
+    }
+
+    fn changed(settings: &AccountSettings, words: &[&str]) -> AccountSettings {
+        parsed(words).expect("known options").apply(settings).expect("sound changes")
+    }
+
+    #[test]
+    fn settings_are_changed_by_what_is_named_and_left_otherwise() {
+        let free = changed(&AccountSettings::default(), &["--plan", "free"]);
+        assert_eq!(setting_lines(&free), [("plan", "free")]);
+        let suspended = changed(&free, &["--suspend"]);
+        assert_eq!(setting_lines(&suspended), [("plan", "free"), ("state", "suspended")]);
+        let without_plan = changed(&suspended, &["--no-plan"]);
+        assert_eq!(setting_lines(&without_plan), [("state", "suspended")]);
+        assert_eq!(changed(&without_plan, &["--resume"]), AccountSettings::default());
+        assert_eq!(changed(&suspended, &["--resume"]), free);
+        assert!(parsed(&[]).expect("nothing").is_empty());
+        for words in [&["--plan=free"][..], &["--no-plan"], &["--suspend"], &["--resume"]] {
+            assert!(!parsed(words).expect("known options").is_empty(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_or_is_no_plan_is_refused() {
+        for words in [["--suspend", "--resume"], ["--plan=free", "--no-plan"]] {
+            assert!(parsed(&words).is_err(), "{words:?}");
+        }
+        let changes = parsed(&["--plan", "a b"]).expect("known options");
+        let why = changes.apply(&AccountSettings::default()).expect_err("no plan").to_string();
+        assert!(why.contains("'a b' is no name of a plan"), "{why}");
+    }
+}

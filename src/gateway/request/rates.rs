@@ -1,0 +1,250 @@
+//! The plans of a caller, and what a call takes of their rate limits.
+
+use std::sync::Arc;
+
+use crate::catalogue::plan::PlanLimits;
+use crate::catalogue::{Catalogue, Model, Plan, Plans};
+use crate::gateway::api_error::{ApiError, ScopeError};
+use crate::gateway::request::scope_check;
+use crate::ledger::prepaid::rate::RATE_UNITS_MAX;
+use crate::ledger::{
+    BudgetOwner, KeyRecord, KeyScope, PlanName, RateAsk, RateId, RateKind, RateLimit,
+    matches_pattern,
+};
+
+/// The plans by which the calls of a key are limited.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CallerPlans {
+    /// The plan of the account.
+    account: Option<Arc<Plan>>,
+    /// The plan of the key, if it names one.
+    key: Option<Arc<Plan>>,
+}
+
+impl CallerPlans {
+    /// Finds the plans of a key and its account. An account that names none has the default plan.
+    /// The calls of a key that names none count for its account alone.
+    ///
+    /// # Errors
+    /// A plan is not set up here. Then nobody knows what it allows.
+    pub(crate) fn find(plans: &Plans, key: &KeyRecord) -> Result<CallerPlans, ApiError> {
+        let find = |name: &PlanName| {
+            let unknown = || ApiError::from(ScopeError::UnknownPlan(name.clone()));
+            plans.find(name).cloned().ok_or_else(unknown)
+        };
+        let account = match &key.account_settings.plan {
+            Some(name) => Some(find(name)?),
+            None => plans.default_plan().cloned(),
+        };
+        Ok(CallerPlans { account, key: key.scope.plan.as_ref().map(find).transpose()? })
+    }
+
+    /// Checks that the plans are for a model.
+    ///
+    /// # Errors
+    /// One of them is not.
+    pub(crate) fn check_model(&self, model: &Model) -> Result<(), ApiError> {
+        match self.iter().find(|(_, plan)| !allows_model(plan, &model.id)) {
+            Some((_, plan)) => {
+                let (model, allowed) = (model.id.clone(), plan.models.clone());
+                Err(ScopeError::ModelNotAllowed { model, allowed }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that the plans of a key are for a model. `name` is its id or an alias.
+    ///
+    /// # Errors
+    /// One of them is not, or is not set up here.
+    pub(crate) fn check_name(
+        catalogue: &Catalogue,
+        key: &KeyRecord,
+        name: &str,
+    ) -> Result<(), ApiError> {
+        // What is no model is refused for that later on.
+        match catalogue.find(name) {
+            Some(model) => CallerPlans::find(&catalogue.plans, key)?.check_model(model),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the plans are for some models only.
+    #[must_use]
+    pub(crate) fn restrict_models(&self) -> bool {
+        self.iter().any(|(_, plan)| !plan.is_shadow && !plan.models.is_empty())
+    }
+
+    /// Returns what a call of a model takes, whose tokens are estimated if there is any plan. Each
+    /// limit is named once.
+    #[must_use]
+    pub(crate) fn asks(
+        &self,
+        key: &KeyRecord,
+        model: &Model,
+        estimate_tokens: impl FnOnce() -> u64,
+    ) -> Vec<RateAsk> {
+        let mut asks = Vec::new();
+        if self.account.is_none() && self.key.is_none() {
+            return asks;
+        }
+        let tokens = estimate_tokens();
+        for (is_key, plan) in self.iter() {
+            let owner = if is_key { BudgetOwner::Key(key.id) } else { BudgetOwner::Account };
+            add_asks(&mut asks, plan, (owner, 0), plan.limits, tokens);
+            for (row, narrower) in (1..).zip(&plan.narrower) {
+                if narrower.models.iter().any(|pattern| matches_pattern(pattern, &model.id)) {
+                    add_asks(&mut asks, plan, (owner, row), narrower.limits, tokens);
+                }
+            }
+        }
+        asks
+    }
+
+    /// The plans, each with whether it is that of the key.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (bool, &Plan)> {
+        let account = self.account.iter().map(|plan| (false, &**plan));
+        account.chain(self.key.iter().map(|plan| (true, &**plan)))
+    }
+}
+
+/// The models that a caller may use.
+pub(crate) struct ModelAccess<'a> {
+    /// The scope of the key; `None` if it restricts nothing.
+    pub(crate) scope: Option<&'a KeyScope>,
+    /// The plans of the caller.
+    pub(crate) plans: &'a CallerPlans,
+}
+
+impl ModelAccess<'_> {
+    /// Whether the caller may use any model.
+    #[must_use]
+    pub(crate) fn is_open(&self) -> bool {
+        self.scope.is_none() && !self.plans.restrict_models()
+    }
+
+    /// Whether the caller may use a model on any endpoint.
+    #[must_use]
+    pub(crate) fn allows(&self, model: &Model) -> bool {
+        let in_scope = self.scope.is_none_or(|scope| scope_check::is_listed(scope, model));
+        in_scope && self.plans.check_model(model).is_ok()
+    }
+}
+
+/// A plan in shadow mode refuses nothing.
+fn allows_model(plan: &Plan, id: &str) -> bool {
+    plan.is_shadow
+        || plan.models.is_empty()
+        || plan.models.iter().any(|pattern| matches_pattern(pattern, id))
+}
+
+fn add_asks(
+    asks: &mut Vec<RateAsk>,
+    plan: &Plan,
+    (owner, row): (BudgetOwner, u16),
+    limits: PlanLimits,
+    tokens: u64,
+) {
+    let tokens = i64::try_from(tokens).unwrap_or(RATE_UNITS_MAX).min(RATE_UNITS_MAX);
+    let PlanLimits { requests_per_minute, tokens_per_minute, calls } = limits;
+    let mut add = |kind, limit: Option<RateLimit>, amount| {
+        let id = RateId { owner, kind, row };
+        asks.extend(limit.map(|limit| RateAsk { id, limit, amount, is_shadow: plan.is_shadow }));
+    };
+    // As much as a minute allows may come at once.
+    let a_minute = |units: i64| RateLimit { per_minute: units, burst: units };
+    let places = |units: i64| RateLimit { per_minute: 0, burst: units };
+    add(RateKind::Requests, requests_per_minute.map(a_minute), 1);
+    add(RateKind::Tokens, tokens_per_minute.map(a_minute), tokens);
+    add(RateKind::Calls, calls.map(places), 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::plan::ModelLimits;
+    use crate::gateway::settlement::test_calls::CATALOGUE;
+    use crate::ledger::key::ApiKey;
+    use crate::ledger::{AccountName, AccountSettings};
+
+    fn plan(name: &str) -> Plan {
+        Plan {
+            name: PlanName::parse(name).expect("a name"),
+            limits: PlanLimits { calls: Some(8), ..PlanLimits::default() },
+            narrower: Vec::new(),
+            models: Vec::new(),
+            is_shadow: false,
+        }
+    }
+
+    fn key(of_account: Option<&str>, of_key: Option<&str>) -> KeyRecord {
+        let name = |name: Option<&str>| name.and_then(PlanName::parse);
+        let scope = KeyScope { plan: name(of_key), ..KeyScope::default() };
+        let account = AccountName::parse("acme").expect("a name");
+        let record = KeyRecord::new(&ApiKey::from_random([1; 32]), account, 1, scope);
+        let account_settings = AccountSettings { plan: name(of_account), suspended: false };
+        KeyRecord { account_settings, ..record }
+    }
+
+    /// The names of the limits that a call of a key asks for, with what it takes.
+    fn asked(plans: &[Plan], key: &KeyRecord, model: &str) -> Result<Vec<String>, String> {
+        let plans = Plans::new(plans.to_vec());
+        let found = CallerPlans::find(&plans, key).map_err(|_| "unknown".to_owned())?;
+        let model = CATALOGUE.find(model).expect("a model");
+        found.check_model(model).map_err(|_| "not allowed".to_owned())?;
+        let asks = found.asks(key, model, || 70);
+        let text = |ask: RateAsk| {
+            let owner = if ask.id.owner == BudgetOwner::Account { "account" } else { "key" };
+            let RateLimit { per_minute, burst } = ask.limit;
+            let shadow = if ask.is_shadow { "~" } else { "" };
+            let (kind, row, amount) = (ask.id.kind.name(), ask.id.row, ask.amount);
+            format!("{shadow}{owner}/{kind}/{row} {amount} of {per_minute}/{burst}")
+        };
+        Ok(asks.into_iter().map(text).collect())
+    }
+
+    fn texts<const N: usize>(texts: [&str; N]) -> Vec<String> {
+        texts.map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn the_default_plan_is_for_accounts_that_name_none_and_a_key_has_its_own_beside() {
+        let large =
+            Plan { limits: PlanLimits { calls: Some(9), ..plan("a").limits }, ..plan("pro") };
+        let all = [plan("default"), large];
+        let asked = |of_account, of_key| asked(&all, &key(of_account, of_key), "lmb-5.5");
+        assert_eq!(asked(None, None), Ok(texts(["account/calls/0 1 of 0/8"])));
+        assert_eq!(asked(Some("pro"), None), Ok(texts(["account/calls/0 1 of 0/9"])));
+        let both = ["account/calls/0 1 of 0/8", "key/calls/0 1 of 0/9"];
+        assert_eq!(asked(None, Some("pro")), Ok(texts(both)));
+        let unknown = Err("unknown".to_owned());
+        assert_eq!((asked(Some("x"), None), asked(None, Some("x"))), (unknown.clone(), unknown));
+        assert_eq!(super::tests::asked(&[], &key(None, None), "lmb-5.5"), Ok(texts([])));
+    }
+
+    #[test]
+    fn the_limits_of_some_models_come_on_top_for_these() {
+        let limits =
+            PlanLimits { requests_per_minute: Some(20), tokens_per_minute: Some(40), calls: None };
+        let of = |model: &str| ModelLimits { models: vec![model.to_owned()], limits };
+        let narrower = vec![of("lma-*"), of("lmb-5*")];
+        let all = [Plan { narrower, is_shadow: true, ..plan("default") }];
+        let expected = [
+            "~account/calls/0 1 of 0/8",
+            "~account/requests/2 1 of 20/20",
+            "~account/tokens/2 70 of 40/40",
+        ];
+        assert_eq!(asked(&all, &key(None, None), "lmb-5.5"), Ok(texts(expected)));
+        assert_eq!(asked(&all, &key(None, None), "lmb-4o"), Ok(texts([expected[0]])));
+    }
+
+    #[test]
+    fn a_plan_is_for_its_models_unless_it_is_a_shadow() {
+        let models = vec!["lma-*".to_owned()];
+        let strict = Plan { models, ..plan("default") };
+        let shadow = Plan { is_shadow: true, ..strict.clone() };
+        let asked = |plan: Plan| asked(&[plan], &key(None, None), "lmb-5.5");
+        assert_eq!(asked(strict), Err("not allowed".to_owned()));
+        assert_eq!(asked(shadow), Ok(texts(["~account/calls/0 1 of 0/8"])));
+    }
+}

@@ -1,0 +1,105 @@
+//! What an operator has set of an account: its plan, and whether it is suspended.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use std::borrow::Borrow;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// The most bytes of the name of a plan.
+const NAME_BYTES_MAX: usize = 64;
+
+/// The name of a plan: letters, digits, `-` and `_`, at most 64 of them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct PlanName(String);
+
+impl PlanName {
+    /// Parses a name; `None` if the text is none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<PlanName> {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        let is_name = (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_allowed);
+        is_name.then(|| PlanName(text.to_owned()))
+    }
+
+    /// Returns the text of the name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for PlanName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PlanName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for PlanName {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<PlanName, D::Error> {
+        let text = String::deserialize(reader)?;
+        PlanName::parse(&text).ok_or_else(|| serde::de::Error::custom("no name of a plan"))
+    }
+}
+
+/// What an operator has set of an account. The default sets nothing.
+///
+/// Settings with a member that this version does not know cannot be read, so that a restriction of
+/// a later version is never left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AccountSettings {
+    /// The plan of the account; `None` if it has the default plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanName>,
+    /// Whether all calls of the account are refused until it is resumed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
+}
+
+impl AccountSettings {
+    /// Returns the settings as a store keeps them.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        // Texts can always be written. If they could not, the empty text could not be read, and so
+        // the keys of the account would open nothing.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads what [`AccountSettings::to_json`] has written; `None` if it cannot be read. Then the
+    /// keys of the account must open nothing.
+    #[must_use]
+    pub fn parse_json(text: &str) -> Option<AccountSettings> {
+        // A list of no members would be read as settings that set nothing.
+        let is_object = text.starts_with('{');
+        is_object.then(|| serde_json::from_str(text).ok()).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_as_they_were_written_and_unknown_members_are_refused() {
+        let plan = PlanName::parse("free-2_b");
+        for settings in [
+            AccountSettings::default(),
+            AccountSettings { plan: plan.clone(), suspended: false },
+            AccountSettings { plan, suspended: true },
+        ] {
+            assert_eq!(AccountSettings::parse_json(&settings.to_json()), Some(settings));
+        }
+        for bad in ["", "[]", "null", r#"{"plan":"a b"}"#, r#"{"plan":""}"#, r#"{"later":1}"#] {
+            assert_eq!(AccountSettings::parse_json(bad), None, "{bad}");
+        }
+        assert_eq!(PlanName::parse(&"a".repeat(65)), None);
+    }
+}

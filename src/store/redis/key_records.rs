@@ -1,0 +1,423 @@
+//! The records of API keys in Redis: who a key belongs to, what it may be used for, and when it was
+//! revoked and last used.
+
+use std::collections::HashMap;
+
+use super::super::key_of_id::{parse_key_id, pick_key};
+use super::connection::RedisConnection;
+use super::keys::{ACCOUNTS_KEY, AccountKeys, budget_field};
+use super::stored_settings::{StoredSettings, has_settings};
+use crate::ledger::{
+    AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyRecord, KeyScope, Unavailable,
+    WindowKind,
+};
+
+/// The fields of the record of an API key.
+const RECORD_FIELDS: [&str; 6] =
+    ["account", "prefix", "created_at", "revoked_at", "last_used_at", "scope"];
+/// The fields that move by themselves when a record moves: they may change meanwhile.
+const CHANGING_FIELDS: [&str; 2] = ["revoked_at", "last_used_at"];
+/// The lists of so many accounts are read at a time, in search of an API key.
+const LISTS_AT_A_TIME: usize = 256;
+/// A record is looked at so often at most, while somebody else moves it.
+const REVOKE_ATTEMPTS_MAX: u32 = 5;
+
+/// Returns the keys of both records that an API key may have: the plain one, and the one of a key
+/// that has a scope, or that a budget or settings of its account are about. Versions that know none
+/// of that do not look for the second one.
+pub(super) fn record_keys(hash: &str) -> [String; 2] {
+    [format!("tollgate:key:{hash}"), format!("tollgate:restricted-key:{hash}")]
+}
+
+/// Returns the id that the API key with this digest has unless it has one from the key that it
+/// replaced.
+fn first_id(hash: &str) -> Option<KeyId> {
+    KeyHash::from_hex(hash).map(KeyHash::key_id)
+}
+
+fn prefix_key(prefix: &str) -> String {
+    format!("tollgate:prefix:{prefix}")
+}
+
+fn list_key(account: &AccountName) -> String {
+    format!("tollgate:{{{account}}}:keys")
+}
+
+/// What one record of an API key has.
+#[derive(Debug, Default)]
+struct StoredKey {
+    account: Option<String>,
+    prefix: Option<String>,
+    created_at: Option<i64>,
+    revoked_at: Option<i64>,
+    last_used_at: Option<i64>,
+    /// The scope as JSON; `None` if the key has none.
+    scope: Option<String>,
+}
+
+impl StoredKey {
+    fn from_fields(fields: Vec<Option<String>>) -> StoredKey {
+        let mut fields = fields.into_iter();
+        let mut text = || fields.next().flatten();
+        let (account, prefix) = (text(), text());
+        let mut number = || text().and_then(|digits| digits.parse().ok());
+        let (created_at, revoked_at, last_used_at) = (number(), number(), number());
+        StoredKey { account, prefix, created_at, revoked_at, last_used_at, scope: text() }
+    }
+
+    fn is_absent(&self) -> bool {
+        self.account.is_none() && self.revoked_at.is_none()
+    }
+}
+
+/// Reads both records of an API key. The plain one is read first: it is deleted only after the
+/// other one was written, so a record that is moved meanwhile is found.
+async fn read_records(
+    connection: &RedisConnection,
+    hash: &str,
+) -> Result<[StoredKey; 2], Unavailable> {
+    let commands = record_keys(hash).map(|key| {
+        let mut read = redis::cmd("HMGET");
+        read.arg(key).arg(&RECORD_FIELDS);
+        read
+    });
+    let read: Vec<Vec<Option<String>>> = connection.query_each(commands.into()).await?;
+    let mut records = read.into_iter().map(StoredKey::from_fields);
+    Ok([records.next().unwrap_or_default(), records.next().unwrap_or_default()])
+}
+
+/// Whether a budget is about a key, its own or one of its account, or anything is set of its
+/// account.
+async fn is_restricted_beside(
+    connection: &RedisConnection,
+    key: &KeyRecord,
+) -> Result<bool, Unavailable> {
+    let keys = AccountKeys::of(&key.account);
+    if has_settings(connection, &keys.account()).await? {
+        return Ok(true);
+    }
+    let mut read = redis::cmd("HMGET");
+    read.arg(keys.budgets());
+    for owner in [BudgetOwner::Account, BudgetOwner::Key(key.id)] {
+        for kind in WindowKind::ALL {
+            read.arg(budget_field(owner, kind));
+        }
+    }
+    let limits: Vec<Option<String>> = connection.query(&read).await?;
+    Ok(limits.iter().any(Option::is_some))
+}
+
+pub(super) async fn add(
+    connection: &RedisConnection,
+    hash: KeyHash,
+    record: &KeyRecord,
+) -> Result<(), Unavailable> {
+    let hash = hash.hex();
+    let exists = redis::cmd("EXISTS").arg(AccountKeys::of(&record.account).account()).to_owned();
+    if !connection.query::<bool>(&exists).await? {
+        return Err(Unavailable(format!("there is no account {}", record.account)));
+    }
+    // API keys are revoked by their prefix. An API key whose prefix led to another one could not be
+    // revoked.
+    let prefix = prefix_key(&record.prefix);
+    let taken = redis::cmd("SET").arg(&prefix).arg(&hash).arg("NX").arg("GET").to_owned();
+    let holder: Option<String> = connection.query(&taken).await?;
+    if holder.is_some_and(|holder| holder != hash) {
+        return Err(Unavailable(format!("the prefix {} is taken", record.prefix)));
+    }
+    let mut list = redis::cmd("SADD");
+    list.arg(list_key(&record.account)).arg(&hash);
+    let _: i64 = connection.query(&list).await?;
+    let [plain, restricted] = record_keys(&hash);
+    let known = redis::cmd("EXISTS").arg(&restricted).to_owned();
+    let has_scope = record.scope != KeyScope::default();
+    let is_restricted = has_scope
+        || connection.query::<bool>(&known).await?
+        || is_restricted_beside(connection, record).await?;
+    // The record is written last, because it makes the API key valid.
+    let mut set = redis::cmd("HSET");
+    set.arg(if is_restricted { restricted } else { plain });
+    set.arg("account").arg(record.account.as_str());
+    set.arg("prefix").arg(&record.prefix).arg("created_at").arg(record.created_at);
+    if has_scope {
+        set.arg("scope").arg(record.scope.to_json());
+    }
+    let _: i64 = connection.query(&set).await?;
+    // Whoever sets the first budget or settings meanwhile may not have seen the record yet.
+    if !is_restricted && is_restricted_beside(connection, record).await? {
+        restrict(connection, &hash).await?;
+    }
+    Ok(())
+}
+
+/// Moves the record of an API key to where versions that know no restrictions do not find it. The
+/// two places are in different slots of a cluster, so the new record is written before the old one
+/// is deleted, and whoever changes or reads a record looks at both.
+async fn restrict(connection: &RedisConnection, hash: &str) -> Result<(), Unavailable> {
+    let [plain, restricted] = record_keys(hash);
+    let mut fields: HashMap<String, String> =
+        connection.query(redis::cmd("HGETALL").arg(&plain)).await?;
+    if fields.is_empty() {
+        return Ok(());
+    }
+    fields.retain(|field, _| !CHANGING_FIELDS.contains(&field.as_str()));
+    if !fields.is_empty() {
+        let mut set = redis::cmd("HSET");
+        set.arg(&restricted);
+        for (field, value) in &fields {
+            set.arg(field).arg(value);
+        }
+        let _: i64 = connection.query(&set).await?;
+    }
+    // The key may have been revoked or used before the new record was there.
+    let mut read = redis::cmd("HMGET");
+    read.arg(&plain).arg(&CHANGING_FIELDS);
+    let times: Vec<Option<i64>> = connection.query(&read).await?;
+    for (field, time) in CHANGING_FIELDS.iter().zip(times) {
+        if let Some(time) = time {
+            set_if_absent(connection, &restricted, field, time).await?;
+        }
+    }
+    let _: i64 = connection.query(redis::cmd("DEL").arg(&plain)).await?;
+    Ok(())
+}
+
+/// Moves the records of the API keys that a budget or settings are about: all keys of an account,
+/// or one of them.
+pub(super) async fn restrict_keys(
+    connection: &RedisConnection,
+    account: &AccountName,
+    owner: BudgetOwner,
+) -> Result<(), Unavailable> {
+    let members = redis::cmd("SMEMBERS").arg(list_key(account)).to_owned();
+    let hashes: Vec<String> = connection.query(&members).await?;
+    let is_meant = |hash: &&String| match owner {
+        BudgetOwner::Account => true,
+        BudgetOwner::Key(id) => first_id(hash) == Some(id),
+    };
+    let meant: Vec<&String> = hashes.iter().filter(is_meant).collect();
+    let commands = meant.iter().map(|hash| {
+        let [plain, _] = record_keys(hash);
+        redis::cmd("EXISTS").arg(plain).to_owned()
+    });
+    let not_moved: Vec<bool> = connection.query_each(commands.collect()).await?;
+    for (hash, _) in meant.into_iter().zip(not_moved).filter(|(_, not_moved)| *not_moved) {
+        restrict(connection, hash).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn find(
+    connection: &RedisConnection,
+    hash: &str,
+) -> Result<Option<KeyRecord>, Unavailable> {
+    let Some(record) = find_record(connection, hash).await? else { return Ok(None) };
+    let account_key = AccountKeys::of(&record.account).account();
+    match StoredSettings::read(connection, &account_key).await? {
+        StoredSettings::Known(account_settings) => {
+            Ok(Some(KeyRecord { account_settings, ..record }))
+        }
+        StoredSettings::Unreadable => Ok(None),
+        // Then what was set of it is gone too, so the key may not be used as if nothing was set.
+        StoredSettings::NoAccount => Err(Unavailable(format!(
+            "the account {} of the key {} is not in the store",
+            record.account, record.prefix
+        ))),
+    }
+}
+
+/// Returns the record of an API key without the settings of its account.
+async fn find_record(
+    connection: &RedisConnection,
+    hash: &str,
+) -> Result<Option<KeyRecord>, Unavailable> {
+    let found = find_record_once(connection, hash).await?;
+    // The nodes of a cluster answer in any order, so a record that is moved may be missed once.
+    if found.is_none() && connection.is_cluster() {
+        return find_record_once(connection, hash).await;
+    }
+    Ok(found)
+}
+
+async fn find_record_once(
+    connection: &RedisConnection,
+    hash: &str,
+) -> Result<Option<KeyRecord>, Unavailable> {
+    let [plain, restricted] = read_records(connection, hash).await?;
+    // While a record is moved there are two, and either may be the one that was revoked.
+    let revoked_at = restricted.revoked_at.or(plain.revoked_at);
+    let last_used_at = restricted.last_used_at.max(plain.last_used_at);
+    let stored = if restricted.account.is_some() { restricted } else { plain };
+    let StoredKey { account: Some(account), prefix: Some(prefix), created_at, scope, .. } = stored
+    else {
+        return Ok(None);
+    };
+    // A key whose restrictions cannot be read opens nothing.
+    let scope = scope.map_or_else(|| Some(KeyScope::default()), |text| KeyScope::parse_json(&text));
+    let Some(scope) = scope else { return Ok(None) };
+    let Some(created_at) = created_at else { return Ok(None) };
+    let Some(account) = AccountName::parse(&account) else { return Ok(None) };
+    let Some(id) = scope.id.or_else(|| first_id(hash)) else { return Ok(None) };
+    Ok(Some(KeyRecord {
+        id,
+        account,
+        prefix,
+        created_at,
+        revoked_at,
+        scope,
+        last_used_at,
+        account_settings: AccountSettings::default(),
+    }))
+}
+
+pub(super) async fn list(
+    connection: &RedisConnection,
+    account: &AccountName,
+) -> Result<Vec<KeyRecord>, Unavailable> {
+    let members = redis::cmd("SMEMBERS").arg(list_key(account)).to_owned();
+    let hashes: Vec<String> = connection.query(&members).await?;
+    let mut records = Vec::new();
+    for hash in hashes {
+        records.extend(find_record(connection, &hash).await?);
+    }
+    let account_key = AccountKeys::of(account).account();
+    let StoredSettings::Known(settings) = StoredSettings::read(connection, &account_key).await?
+    else {
+        // Keys of which nobody knows what is set of their account open nothing.
+        return Ok(Vec::new());
+    };
+    for record in &mut records {
+        record.account_settings.clone_from(&settings);
+    }
+    records.sort_by(|a, b| (a.created_at, &a.prefix).cmp(&(b.created_at, &b.prefix)));
+    Ok(records)
+}
+
+pub(super) async fn revoke(
+    connection: &RedisConnection,
+    prefix: &str,
+    at: i64,
+) -> Result<bool, Unavailable> {
+    let hash = find_hash(connection, prefix).await?;
+    let Some(hash) = hash else { return Ok(false) };
+    let [plain, restricted] = record_keys(&hash);
+    for _ in 0..REVOKE_ATTEMPTS_MAX {
+        let records = read_records(connection, &hash).await?;
+        let is_revoked = |record: &StoredKey| record.revoked_at.is_some() || record.is_absent();
+        if records.iter().all(is_revoked) && !records.iter().all(StoredKey::is_absent) {
+            raise_revision(connection).await?;
+            return Ok(true);
+        }
+        // A key that has no record yet gets one that says only this.
+        let [_, moved] = &records;
+        let key = if moved.is_absent() || is_revoked(moved) { &plain } else { &restricted };
+        set_if_absent(connection, key, "revoked_at", at).await?;
+    }
+    Err(Unavailable("the record of the key is being moved".to_owned()))
+}
+
+/// Writes a time into a field of a record that does not have it.
+async fn set_if_absent(
+    connection: &RedisConnection,
+    key: &str,
+    field: &str,
+    time: i64,
+) -> Result<(), Unavailable> {
+    let mut set = redis::cmd("HSETNX");
+    set.arg(key).arg(field).arg(time);
+    let _: i64 = connection.query(&set).await?;
+    Ok(())
+}
+
+/// Sets the scope of the API key that is listed under a prefix, and moves its record; `false` if
+/// there is none.
+pub(super) async fn set_scope(
+    connection: &RedisConnection,
+    prefix: &str,
+    scope: &KeyScope,
+) -> Result<bool, Unavailable> {
+    let Some(hash) = find_hash(connection, prefix).await? else { return Ok(false) };
+    restrict(connection, &hash).await?;
+    let [_, restricted] = record_keys(&hash);
+    let write = if *scope == KeyScope::default() {
+        redis::cmd("HDEL").arg(&restricted).arg("scope").to_owned()
+    } else {
+        redis::cmd("HSET").arg(&restricted).arg("scope").arg(scope.to_json()).to_owned()
+    };
+    let _: i64 = connection.query(&write).await?;
+    raise_revision(connection).await?;
+    Ok(true)
+}
+
+/// The key of the number that rises when an API key is revoked, or its scope or its account's
+/// settings change.
+const REVISION_KEY: &str = "tollgate:key-revision";
+
+/// Returns the number that rises when an API key is revoked, or its scope or its account's settings
+/// change.
+pub(super) async fn revision(connection: &RedisConnection) -> Result<u64, Unavailable> {
+    let get = redis::cmd("GET").arg(REVISION_KEY).to_owned();
+    let found: Option<u64> = connection.query(&get).await?;
+    Ok(found.unwrap_or(0))
+}
+
+/// Raises the number, after the change was made: whoever sees the new number reads the new record.
+pub(super) async fn raise_revision(connection: &RedisConnection) -> Result<(), Unavailable> {
+    let raise = redis::cmd("INCR").arg(REVISION_KEY).to_owned();
+    let _: u64 = connection.query(&raise).await?;
+    Ok(())
+}
+
+/// Returns the digest, in hexadecimal, of the API key that is listed under a prefix.
+async fn find_hash(
+    connection: &RedisConnection,
+    prefix: &str,
+) -> Result<Option<String>, Unavailable> {
+    let get = redis::cmd("GET").arg(prefix_key(prefix)).to_owned();
+    connection.query(&get).await
+}
+
+/// Returns the record of the API key that is listed under a prefix.
+pub(super) async fn find_by_prefix(
+    connection: &RedisConnection,
+    prefix: &str,
+) -> Result<Option<KeyRecord>, Unavailable> {
+    let hash = find_hash(connection, prefix).await?;
+    match hash {
+        Some(hash) => find(connection, &hash).await,
+        None => Ok(None),
+    }
+}
+
+/// Returns the record of the API key that is listed under a prefix, or that an id stands for.
+pub(super) async fn find_by_prefix_or_id(
+    connection: &RedisConnection,
+    prefix: &str,
+) -> Result<Option<KeyRecord>, Unavailable> {
+    match parse_key_id(prefix) {
+        Some(id) => find_by_id(connection, id).await,
+        None => find_by_prefix(connection, prefix).await,
+    }
+}
+
+/// Looks through the lists of all accounts for the first API key with an id, whose digest begins
+/// with it. It is listed for ever, and those that replaced it are of the same account.
+async fn find_by_id(
+    connection: &RedisConnection,
+    id: KeyId,
+) -> Result<Option<KeyRecord>, Unavailable> {
+    let members = redis::cmd("SMEMBERS").arg(ACCOUNTS_KEY).to_owned();
+    let names: Vec<String> = connection.query(&members).await?;
+    let accounts: Vec<_> = names.iter().filter_map(|name| AccountName::parse(name)).collect();
+    for accounts in accounts.chunks(LISTS_AT_A_TIME) {
+        let read = |account: &AccountName| redis::cmd("SMEMBERS").arg(list_key(account)).to_owned();
+        let lists: Vec<Vec<String>> =
+            connection.query_each(accounts.iter().map(read).collect()).await?;
+        for (account, hashes) in accounts.iter().zip(lists) {
+            if hashes.iter().any(|hash| first_id(hash) == Some(id)) {
+                return Ok(pick_key(list(connection, account).await?, id));
+            }
+        }
+    }
+    Ok(None)
+}
