@@ -21,13 +21,15 @@ import time
 
 from processes import BIN, FOLDER, ROOT, cpu_seconds, end, start, stop_all
 from run import simulator
-from variants import Variant, cli, settings, wait_ready
+from variants import Variant, cli, issue_key, settings, wait_ready
 
 FIGURES = ROOT / "benches" / "instructions.json"
 GROWTH_MAX = 1.05
 TIMES = 20
 # With the least head that is needed, and with an official client's.
 WHOSE = {"a request": "curl", "an SDK's request": "sdk"}
+# What is counted once more for an account with a plan and three budgets.
+LIMITED = ("chat, whole", "translated, whole")
 REQUESTS = {"chat, whole": ("chat", False, 300), "chat, streamed": ("chat", True, 30),
             "translated, whole": ("translated", False, 300), "translated, streamed": ("translated", True, 30)}
 
@@ -66,14 +68,18 @@ def of_requests():
         for name, (kind, stream, requests) in REQUESTS.items():
             name = f"{name}, {whose}"
             yield name, of_one_kind(sim_port, name, kind, stream, head, requests)
+    for name in LIMITED:
+        kind, stream, requests = REQUESTS[name]
+        name = f"{name}, an SDK's, with limits"
+        yield name, of_one_kind(sim_port, name, kind, stream, "sdk", requests, limited=True)
 
 
-def of_one_kind(sim_port, name, kind, stream, head, requests):
+def of_one_kind(sim_port, name, kind, stream, head, requests, limited=False):
     """The instructions of a request, over so many of them in a process of their own."""
     place = re.sub("[^a-z]+", "-", name.lower())
-    folder, port, admin, conf = settings(place, sim_port, None)
+    folder, port, admin, conf = settings(place, sim_port, None, limited=limited)
     cli(conf, "account", "create", "bench", "--credit", "9000000", "--new-store")
-    key = cli(conf, "key", "issue", "bench")
+    key = issue_key(conf, limited)
     out = FOLDER / f"{place}.out"
     command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}"]
     process = start(place, [*command, BIN / "tollgate", "--conf", conf, "serve"])

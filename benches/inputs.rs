@@ -78,8 +78,15 @@ pub(super) fn call(n: u64) -> [Operation; 2] {
     let (id, key) = (format!("{n:016x}"), None);
     let amount = Money::from_nano(1_000).expect("not negative");
     [
-        Operation::Hold { id: id.clone(), wanted: amount, least: amount, lease_ms: 60_000, key },
-        Operation::Settle { id, charge: amount, line: "{}".to_owned(), origin: None },
+        Operation::Hold {
+            id: id.clone(),
+            wanted: amount,
+            least: amount,
+            lease_ms: 60_000,
+            key,
+            rates: Vec::new(),
+        },
+        Operation::Settle { id, charge: amount, line: "{}".to_owned(), origin: None, tokens: None },
     ]
 }
 

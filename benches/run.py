@@ -47,7 +47,8 @@ ROUNDS = int(os.environ.get("ROUNDS", "5"))
 PLAIN = ["nginx", report.BARE, report.SQLITE, report.REDIS]
 SECURED = [f"{name}-tls" for name in (report.BARE, report.SQLITE, report.REDIS)]
 ALL = ["direct", *PLAIN, *SECURED]
-MORE = [f"{name}-http1" for name in SECURED]
+LIMITED = [f"{name}-limited" for name in (report.SQLITE, report.REDIS)]
+MORE = [*(f"{name}-http1" for name in SECURED), *LIMITED]
 VARIANTS = os.environ.get("VARIANTS", ",".join(ALL + peers.installed())).split(",")
 
 
@@ -94,7 +95,7 @@ def start_proxy(name, process_name, vendor_port, faults="fast", ca=None):
     if name.startswith(report.BARE):
         return bare_pingora(process_name, vendor_port, ca, faults)
     process, url = redis(f"{process_name}.redis") if name.startswith(report.REDIS) else (None, None)
-    return tollgate(process_name, vendor_port, url, process, ca, faults)
+    return tollgate(process_name, vendor_port, url, process, ca, faults, limited=name in LIMITED)
 
 
 def variant(name, sim_port, counter_port):
@@ -103,11 +104,11 @@ def variant(name, sim_port, counter_port):
         peer = peers.ALL[name](sim_port)
         peer.about += "; a wrong key is " + ("refused" if refuses_strangers(peer) else "NOT refused")
         return peer
-    if name in PLAIN:
+    if name in PLAIN + LIMITED:
         made = start_proxy(name, name, sim_port)
         made.large = counter_port and start_proxy(name, f"{name}.large", counter_port)
         return made
-    if name in SECURED + MORE:
+    if name in SECURED or name in MORE:
         return secured(name)
     if name == "direct":
         return Variant(name, sim_port)

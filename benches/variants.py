@@ -168,13 +168,35 @@ def cli(conf, *words):
     return done.stdout.strip()
 
 
-def settings(name, sim_port, store, ca=None, faults="fast"):
+# Limits that refuse nothing. Three budgets, and a plan that counts all that a plan can count.
+BUDGETS = ("--budget", "day=9000000", "--budget", "month=9000000")
+KEY_BUDGET = ("--budget", "total=9000000")
+PLAN = '[plan.bench]\nrequests_per_minute = "900M"\ntokens_per_minute = "900M"\ncalls = 900_000\n'
+
+
+def rules_with_plan(folder):
+    """A folder with the rules as they are shipped and a plan."""
+    rules = shutil.copytree(ROOT / "lua-free-rules", folder / "rules")
+    (rules / "plans.toml").write_text(PLAN)
+    return rules
+
+
+def issue_key(conf, limited=False):
+    """Issues a key of the account; of one that is limited, with budgets and a plan."""
+    if not limited:
+        return cli(conf, "key", "issue", "bench")
+    cli(conf, "account", "set", "bench", "--plan", "bench", *BUDGETS)
+    return cli(conf, "key", "issue", "bench", "--plan", "bench", *KEY_BUDGET)
+
+
+def settings(name, sim_port, store, ca=None, faults="fast", limited=False):
     """The configuration of a gateway with one worker: its folder, its two ports, and the file. With the
-    file of an authority, it speaks to the vendors over TLS."""
+    file of an authority, it speaks to the vendors over TLS. If it is limited, there is a plan."""
     http, admin = free_port(), free_port()
     folder = FOLDER / name
     (folder / "files").mkdir(parents=True)
     conf = folder / "tollgate.toml"
+    rules = rules_with_plan(folder) if limited else ROOT / "lua-free-rules"
     base = f"{'https' if ca else 'http'}://127.0.0.1:{sim_port}"
     tls = f', tls = {{ ca = "{ca}" }}' if ca else ""
     conf.write_text(
@@ -190,7 +212,7 @@ outbox = "{folder}/outbox"
 [files]
 url = "file:{folder}/files"
 [rules]
-dir = "{ROOT}/lua-free-rules"
+dir = "{rules}"
 # All calls are of one account.
 [limits]
 requests_per_account_max = 0
@@ -219,12 +241,12 @@ def wait_ready(name, process, admin, seconds=20):
     until(f"{name} is ready", ready, seconds)
 
 
-def tollgate(name, sim_port, store, redis_process=None, ca=None, faults="fast"):
-    _, http, admin, conf = settings(name, sim_port, store, ca, faults)
+def tollgate(name, sim_port, store, redis_process=None, ca=None, faults="fast", limited=False):
+    _, http, admin, conf = settings(name, sim_port, store, ca, faults, limited)
     command = [BIN / "tollgate", "--conf", conf, "serve"]
     cli(conf, "init")
     process = start(name, command)
     wait_ready(name, process, admin)
     cli(conf, "account", "create", "bench", "--credit", "9000000")
-    key = cli(conf, "key", "issue", "bench")
+    key = issue_key(conf, limited)
     return Variant(name, http, process, conf, key, redis_process, command=command)
