@@ -97,7 +97,7 @@ def check(books, found, credited=None, vendor_calls=None):
         if drift_of(balance):
             found.violation("account does not add up", f"{name}: {balance}")
         for field, value in balance.items():
-            if field not in ("name", "budgets") and value < 0:
+            if field.endswith("_nano") and value < 0:
                 found.violation("negative", f"{name}: {field} {value}")
         if balance["held_nano"]:
             found.violation("still held", f"{name}: {balance['held_nano']}")

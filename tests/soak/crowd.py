@@ -3,6 +3,9 @@
 Of calls whose price is known beforehand exactly as many reach the vendor as are paid for. Of chats
 nobody knows the price: what is charged never exceeds the credit, and nothing stays held.
 
+Half of these accounts have a plan with fewer requests a minute than a crowd has: then at most so many
+calls reach the vendor. One has few places, all of which are free again after the crowd.
+
 The long form has half of its rounds with allotments forced on, and half with them off. Where they are
 on, the calls come over a moment, so that most of them find that their account is busy.
 
@@ -19,9 +22,10 @@ from books import Books, Part, check, wait_for_no_holds
 from burst import CALLS, burst, statuses
 from fleet import Fleet
 from limited import limited
+from rates import CROWD_PLACES, CROWD_PLANS, CROWD_REQUESTS, check_places
 from report import Report, percentile
 
-# Refused for want of credit: there is none, or other calls hold it.
+# Refused for want of credit, or for a rate limit: there is none, or other calls have it.
 SHORT = (402, 429)
 LEASE_MS = 30_000
 # The first node's vendors take their time, so that all holds stand at once; the second's do not.
@@ -58,7 +62,7 @@ def crowded(options, report, way, rounds):
     known = KNOWN if options.long else KNOWN[:1]
     chats = CHATS if options.long else CHATS[1:3]
     faults = {"vendor_b": SLOW, "vendor_d": SLOW}
-    with Fleet("redis", 1, faults, conf, "crowd", way=way) as fleet:
+    with Fleet("redis", 1, faults, conf, "crowd", way=way, plans=CROWD_PLANS) as fleet:
         vendors = {vendor: fleet.sim.base_url(vendor) for vendor in fleet.vendors}
         fleet.node(vendors=vendors).start()
         ((_, sample),) = fleet.accounts({"sample": 10**11}).items()
@@ -69,25 +73,56 @@ def crowded(options, report, way, rounds):
             crowd.known(rounds, roll) if crowd.kind.name in known else crowd.unknown(max(rounds // 2, 1), roll, sample)
             for crowd in crowds
         ]
-        keys = fleet.accounts({name: one.credit for plan in plans for name, one in plan.items()})
+        rounds_of = {name: one for plan in plans for name, one in plan.items()}
+        rated = {name: "requests" for name, one in rounds_of.items() if one.is_rated}
+        keys = fleet.accounts({name: one.credit for name, one in rounds_of.items()}, plans=rated)
         for crowd, plan in zip(crowds, plans, strict=True):
             for name, one in plan.items():
                 crowd.round(name, keys[name], one)
             crowd.told()
+        in_places(fleet, Part(report, f"places{end}"))
         everything, books = Part(report, f"all accounts{end}"), Books(fleet)
         check(books, everything, vendor_calls=fleet.sim.count())
         judge(fleet, everything, books.count(), LEAST_IN_MEMORY)
         fleet.keep = bool(report.violations)
 
 
+def in_places(fleet, found):
+    """A crowd in an account with few places: at least so many calls are served, and all places are free
+    afterwards."""
+    kind = calls.KINDS["speech"]
+    keys = fleet.accounts({"places": 10**12}, plans={"places": "places"})
+    replies, _ = burst(fleet.gateways, calls.request(kind, 3, keys["places"]))
+    served = sum(reply.status == 200 for reply in replies)
+    others = [reply for reply in replies if reply.status not in (200, 429)]
+    found.check(served >= CROWD_PLACES, "places were left empty", statuses(replies))
+    found.check(not others, "the others were not all refused for want of a place", statuses(replies))
+    waited = wait_for_no_holds(fleet, 20)
+    found.check(waited < 20, "something is still held", waited)
+    # The first node's vendors take their time.
+    check_places(fleet.gateways[0].http, kind, keys, CROWD_PLACES, found)
+    wait_for_no_holds(fleet, 20)
+    found.figure(f"served of {CALLS} in {CROWD_PLACES} places", served)
+
+
 @dataclass
 class Round:
-    """The size of its calls, the credit for them, and of calls of a known price how many that pays for."""
+    """The size of its calls, the credit for them, of calls of a known price how many that pays for, and
+    whether its requests are limited."""
 
     size: int
     credit: int
     affordable: int | None = None
     price: int | None = None
+    is_rated: bool = False
+
+    def bounds(self, seconds):
+        """How many calls of a known price are paid, at least and at most, in a crowd that took so long.
+        Near the limit one gateway may have what is refused at the other."""
+        if not self.is_rated:
+            return self.affordable, self.affordable
+        most = CROWD_REQUESTS + int(CROWD_REQUESTS * (seconds + 1) / 60) + 1
+        return min(self.affordable, CROWD_REQUESTS * 3 // 4), min(self.affordable, most)
 
 
 class Crowd:
@@ -106,7 +141,7 @@ class Crowd:
             affordable = roll.choice([few, roll.randint(50, 600)]) if number else roll.randint(self.wide(50), 600)
             price = self.kind.cost(size, b"")
             credit = affordable * price + roll.randrange(price)
-            plan[f"{self.name}-{number}"] = Round(size, credit, affordable, price)
+            plan[f"{self.name}-{number}"] = Round(size, credit, affordable, price, number % 2 == 1)
         return plan
 
     def unknown(self, rounds, roll, sample):
@@ -116,7 +151,8 @@ class Crowd:
             size, about = roll.randint(1, 30), roll.choice([0, 1, 2, 10, 50, 200]) if number else self.wide(10)
             reply, _ = calls.one(self.fleet.gateways[1].http, self.kind, size, sample)
             cost = self.kind.cost(size, reply.body())
-            plan[f"{self.name}-{number}"] = Round(size, about * cost + roll.randrange(cost))
+            credit = about * cost + roll.randrange(cost)
+            plan[f"{self.name}-{number}"] = Round(size, credit, is_rated=number % 2 == 1)
         return plan
 
     def wide(self, usual):
@@ -127,24 +163,26 @@ class Crowd:
         if plan.price is None:
             self.unknown_round(name, key, plan.size, plan.credit)
         else:
-            self.known_round(name, key, plan.size, plan.affordable, plan.price)
+            self.known_round(name, key, plan)
 
-    def known_round(self, name, key, size, affordable, price):
+    def known_round(self, name, key, plan):
         before = self.fleet.sim.count()
-        replies = self.burst(size, key)
+        replies = self.burst(plan.size, key)
         charges, balance = self.books(name)
         reached = self.fleet.sim.count() - before
         paid = {reply.id for reply in replies if reply.status == 200 and reply.whole}
         refused = [reply for reply in replies if reply.status in SHORT and reply.whole]
-        here, check = f"{name}: credit for {affordable}", self.found.check
-        check(len(paid) == affordable, "answered calls are not those affordable", f"{here}, {len(paid)}")
-        check(reached == affordable, "calls at the vendor are not those affordable", f"{here}, {reached}")
-        check(len(charges) == affordable, "charges are not those affordable", f"{here}, {len(charges)}")
+        here, check = f"{name}: credit for {plan.affordable}", self.found.check
+        least, most = plan.bounds(self.seconds[-1])
+        here += f", {least} to {most}" if plan.is_rated else ""
+        check(least <= len(paid) <= most, "answered calls are not those affordable", f"{here}, {len(paid)}")
+        check(reached == len(paid), "calls at the vendor are not those affordable", f"{here}, {reached}")
+        check(len(charges) == len(paid), "charges are not those affordable", f"{here}, {len(charges)}")
         check(paid == set(charges), "charges are not the answered calls", here)
-        wrong = [amount for amount in charges.values() if amount != price]
-        check(not wrong, "charged another price", f"{here}, {wrong[:3]} instead of {price}")
+        wrong = [amount for amount in charges.values() if amount != plan.price]
+        check(not wrong, "charged another price", f"{here}, {wrong[:3]} instead of {plan.price}")
         told = f"{here}, {len(refused)}: {statuses(replies)}"
-        check(len(refused) == CALLS - affordable, "the others were not all refused for want of credit", told)
+        check(len(refused) == CALLS - len(paid), "the others were not all refused for want of credit", told)
         self.count(len(paid), len(refused), charges, balance)
 
     def unknown_round(self, name, key, size, credit):
@@ -181,7 +219,7 @@ class Crowd:
         for name, value in (
             ("rounds of 1,000", self.rounds),
             ("paid", self.paid),
-            ("refused for want of credit", self.refused),
+            ("refused for want of credit or for a limit", self.refused),
             ("anything else", self.others),
             ("credit", self.credit),
             ("charged", self.charged),

@@ -9,6 +9,7 @@ from pathlib import Path
 from allotments import AS_IS, HoldCount, settings
 from children import Gateway, Redis, Sim, many_files
 from processes import REPO, VERSION_SEGMENT
+from rates import rules_with
 
 # Commands at a time.
 AT_ONCE = 24
@@ -17,9 +18,21 @@ AT_ONCE = 24
 class Fleet:
     """Simulator, store and gateways in a folder of their own. Use it in a `with`."""
 
-    def __init__(self, store, nodes=1, faults=None, conf=None, name="soak", redis=None, servers=Redis, way=AS_IS):
+    def __init__(
+        self,
+        store,
+        nodes=1,
+        faults=None,
+        conf=None,
+        name="soak",
+        redis=None,
+        servers=Redis,
+        way=AS_IS,
+        plans=None,
+    ):
         many_files()
         self.folder = Path(tempfile.mkdtemp(prefix=f"tollgate-{name}-"))
+        self.rules = rules_with(plans, self.folder) if plans else f"{REPO}/lua-free-rules"
         self.keep = False
         self.gateways = []
         self.holds = HoldCount(self.gateways, way)
@@ -51,7 +64,7 @@ class Fleet:
         sections = {
             "store": {"url": store_url or self.store_url, "outbox": f"{self.folder}/outbox{number}"},
             "files": {"url": f"file:{self.folder}/files"},
-            "rules": {"dir": f"{REPO}/lua-free-rules"},
+            "rules": {"dir": str(self.rules)},
         }
         sections = joined(joined(sections, self.conf), more)
         vendors = vendors or self.vendors
@@ -72,23 +85,26 @@ class Fleet:
             command, capture_output=True, text=True, timeout=seconds, cwd=self.folder, env=gateway.environment
         )
 
-    def account(self, name, credit, node=0, budgets=None):
-        """A new account with this credit and these budgets (its own, its key's); its key."""
-        budgets = budgets or {}
-        self.cli("account", "create", name, "--credit", credit, node=node)
-        if own := budgets.get("account"):
-            self.cli("account", "set", name, *budget_options(own), node=node)
-        return self.cli("key", "issue", name, *budget_options(budgets.get("key", {})), node=node)
-
-    def accounts(self, credits, node=0, budgets=None):
-        """The keys of new accounts, by their names, each with so much credit in nano-USD and some
-        with budgets. All at once: a payment is taken only when it will survive, for which a shared
-        store may need a second or two.
+    def account(self, name, credit, node=0, budgets=None, plan=None):
+        """A new account with this credit, these budgets (its own, its key's) and this plan; its
+        key.
         """
         budgets = budgets or {}
+        self.cli("account", "create", name, "--credit", credit, node=node)
+        own = budget_options(budgets.get("account", {})) + (["--plan", plan] if plan else [])
+        if own:
+            self.cli("account", "set", name, *own, node=node)
+        return self.cli("key", "issue", name, *budget_options(budgets.get("key", {})), node=node)
+
+    def accounts(self, credits, node=0, budgets=None, plans=None):
+        """The keys of new accounts, by their names, each with so much credit in nano-USD and some
+        with budgets or plans. All at once: a payment is taken only when it will survive, for which
+        a shared store may need a second or two.
+        """
+        budgets, plans = budgets or {}, plans or {}
 
         def make(name):
-            return self.account(name, usd(credits[name]), node, budgets.get(name))
+            return self.account(name, usd(credits[name]), node, budgets.get(name), plans.get(name))
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
             return dict(zip(credits, pool.map(make, credits), strict=True))

@@ -5,6 +5,9 @@ payments come in by the command line, and about every second a gateway or Redis 
 started again. Some of Redis' deaths lose up to a second of its log, as a power failure does. In the
 end the books must agree with each other, with the vendors, and with every answer a client got.
 
+Every other account has a plan, whose limits refuse a call now and then. In the end all of their places
+have to be free again.
+
 The long form has allotments forced on with its first seed, off with the second, and as they come with
 the third.
 """
@@ -22,6 +25,7 @@ from budgets import ACCOUNT, KEY, check_budgets, prove_budgets
 from children import Redis
 from fleet import Fleet
 from load import DRY, ENDED, Load, Plan
+from rates import NAMES, PLACES, PLANS, check_counts, check_places, check_refusals, prove_counts
 from report import Report
 
 LEASE_MS = 2_000
@@ -245,7 +249,8 @@ class Run:
     def all(self):
         conf = {"timeouts": {"lease_ms": LEASE_MS}, "log": {"level": "warn"}}
         nodes = 2 if self.store == "redis" else 1
-        with Fleet(self.store, nodes, FAULTS, conf, f"money-{self.store}-{self.seed}", way=self.way) as fleet:
+        name = f"money-{self.store}-{self.seed}"
+        with Fleet(self.store, nodes, FAULTS, conf, name, way=self.way, plans=PLANS) as fleet:
             rich, poor, thin, keyed, limited = self.accounts(fleet)
             plan = Plan(
                 ports=[gateway.http for gateway in fleet.gateways],
@@ -272,7 +277,13 @@ class Run:
         limited = [name for name in self.credited if name.startswith("limited")]
         self.budgets = {BUSIEST: BUDGETS[0]}
         self.budgets |= dict(zip(limited, itertools.cycle(BUDGETS)))
-        keys = fleet.accounts(self.credited, budgets=self.budgets)
+        # Thin accounts have enough that stops them.
+        rated = [name for name in self.credited if name[-1] in "13579" and not name.startswith("thin")]
+        self.plans = dict(zip(rated, itertools.cycle(NAMES)))
+        if self.way == ON:
+            # Most calls of busy accounts are to be held in memory.
+            self.plans["rich1"] = "much"
+        keys = self.keys = fleet.accounts(self.credited, budgets=self.budgets, plans=self.plans)
         shares = dict.fromkeys(keys, 1) | {f"rich{number}": share for number, share in enumerate(busy)}
         return [[(n, keys[n], shares[n]) for n in keys if n.startswith(prefix)] for prefix in GROUPS]
 
@@ -304,6 +315,8 @@ class Run:
         self.found.check(clear < bound, "holds open after two leases", clear)
         # Replays may still go on, though nothing is held any more.
         time.sleep(1)
+        self.rated_s = (unix_ms() - self.since) / 1_000
+        self.probe_places(fleet)
         self.found.figure("seconds of kills", took)
         self.found.figure("kills", killer.told())
         self.found.figure("payments (tries)", f"{payments.done} ({payments.tries})")
@@ -317,6 +330,7 @@ class Run:
         check(books, self.found, self.credited, fleet.sim.count())
         tally = compare(books, load.told(), self.found)
         self.judge_budgets(books, load, killer)
+        self.judge_rates(books, load, killer)
         judge(fleet, self.found, books.count(), LEAST_IN_MEMORY)
         ended, dry = (
             sum(tally[name] for name in tally if name.startswith("refused ") and int(name.split(" ")[1][:3]) in statuses)
@@ -338,6 +352,24 @@ class Run:
             ("calls with idempotency keys", {k: tally[k] for k in tally if "key" in k and "kind" not in k}),
         ):
             self.found.figure(name, value)
+
+    def probe_places(self, fleet):
+        """Calls of those that have few places, as many at a time as there are."""
+        few = [name for name, plan in self.plans.items() if plan == "places"]
+        keys = {name: self.keys[name] for name in few}
+        port = fleet.gateways[0].http
+        check_places(port, calls.KINDS["slow stream"], keys, PLACES, self.found)
+        waited = wait_for_no_holds(fleet, 20)
+        self.found.check(waited < 20, "the last calls are still held", waited)
+
+    def judge_rates(self, books, load, killer):
+        """What was served of each limit. A power failure takes a bit of what was counted away."""
+        if not killer.power:
+            check_counts(books.charges, self.plans, self.rated_s, self.found)
+        prove_counts(books.charges, self.plans, self.rated_s, self.found)
+        counts = check_refusals(load.told(), self.plans, self.way != ON, self.found)
+        told = {str(plan): count for plan, count in counts.items()}
+        self.found.figure("refused for a rate limit, by the plan", told)
 
     def judge_budgets(self, books, load, killer):
         """What is spent of each budget, against the journal and the limits. A charge may pass a
