@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import subprocess
 import tomllib
@@ -45,7 +46,7 @@ HEADER_NAMES = {"vendor_a": {"vendor_a-version": "anthropic-version", "vendor_a-
 NAMES = {"vendor_a": {"lma-sonnet-4-5": "claude-sonnet-4-5"}}
 NAME_TABLES = ("header_names", "names", "aliases")
 # What a test wishes of a gateway that is no section of its configuration.
-BESIDE = ("environment", "live", "names")
+BESIDE = ("environment", "live", "names", "plans")
 HTTP_CLIENTS = {
     openai.OpenAI: openai.DefaultHttpxClient,
     openai.AsyncOpenAI: openai.DefaultAsyncHttpxClient,
@@ -107,14 +108,16 @@ VENDORS = {"sim": Sim, "aimock": Aimock}
 class Gateway:
     """A running tollgate. `routes` maps a vendor to its addresses, in order of preference; `wire` is what
     listens between it and vendor_a, if anything does; `more` has sections of its configuration, and beside
-    them the `environment` and the `names` that vendors have for models. With `live` the vendors have the
-    names that conf/live.toml has for them."""
+    them the `environment`, the `names` that vendors have for models, and the `plans` of accounts. With `live`
+    the vendors have the names that conf/live.toml has for them."""
 
     def __init__(self, vendor, routes, store_url, folder, wire=None, more=None):
         self.vendor, self.conf, self.wire = vendor, folder / "tollgate.toml", wire
         self.routes, self.store_url = routes, store_url
         # The nodes of a fleet have their files in common.
         self.more = {"files": {"url": f"file:{folder}/files"}} | (more or {})
+        if plans := self.more.get("plans"):
+            self.more["rules"] = {"dir": str(rules_with(plans, folder))}
         http, admin = free_port(), free_port()
         self.conf.write_text(configuration(http, admin, store_url, routes, vendor, self.more))
         self.root = f"http://127.0.0.1:{http}"
@@ -161,6 +164,13 @@ class Gateway:
     def native(self, key, kind=anthropic.Anthropic, **options):
         """vendor_a's own client, which adds the /v1 itself."""
         return sdk(self.root, key, kind, **options)
+
+
+def rules_with(plans, folder):
+    """A folder with the rules as they are and these plans."""
+    copy = shutil.copytree(REPO / "lua-free-rules", folder / "rules")
+    (copy / "plans.toml").write_text(f"{plans}\n")
+    return copy
 
 
 def configuration(http, admin, store_url, routes, vendor, more):
