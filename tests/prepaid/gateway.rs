@@ -516,10 +516,10 @@ fn a_message_whose_answer_was_lost_is_sent_again_as_it_was() {
 
 #[test]
 fn so_many_calls_and_no_more_are_open_or_untold() {
-    let mut pair = Pair::with(10_000, 0);
-    pair.free = 1_000;
+    let mut pair = Pair::with(100_000, 0);
+    pair.free = 2_000;
     pair.update();
-    let held = (0..300).filter(|n| pair.holds(&format!("call{n}"), 1)).count();
+    let held = (0..CALLS_MAX + 44).filter(|n| pair.holds(&format!("call{n}"), 1)).count();
     assert_eq!(held, CALLS_MAX);
     let _ = pair.local.end("call0", nano(1), "x", None).expect("an end");
     assert!(!pair.holds("another", 1), "its end is not told yet");

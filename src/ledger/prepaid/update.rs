@@ -10,7 +10,7 @@ use crate::money::Money;
 
 /// One message has at most this many ends. A gateway has at most this many open holds out of one
 /// allotment, so that an allotment has at most this many checkpoints, too.
-pub const CALLS_MAX: usize = 256;
+pub const CALLS_MAX: usize = 1_024;
 /// One allotment has slices of at most this many keys.
 pub const KEYS_MAX: usize = 32;
 /// One allotment has at most this many slices: five windows of the account and of each key, and as

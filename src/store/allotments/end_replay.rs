@@ -291,10 +291,11 @@ mod tests {
     #[test]
     fn ends_are_told_in_runs_without_a_gap() {
         let end = |call: u64| CallEnd::uncharged(&call.to_string());
-        let numbers = (3..=300).chain([302, 303]);
+        let (first_run, last) = (CALLS_MAX as u64, CALLS_MAX as u64 + 44);
+        let numbers = (3..=last).chain([last + 2, last + 3]);
         let runs = consecutive(numbers.map(|seq| (seq, end(seq))).collect());
         let shape: Vec<_> = runs.iter().map(|(first, run)| (*first, run.len())).collect();
-        assert_eq!(shape, [(3, 256), (259, 42), (302, 2)]);
+        assert_eq!(shape, [(3, CALLS_MAX), (3 + first_run, 42), (last + 2, 2)]);
         assert!(runs.iter().all(|(first, run)| run[0].call == first.to_string()));
         assert_eq!(consecutive(BTreeMap::new()), []);
     }

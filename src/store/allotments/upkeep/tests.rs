@@ -320,15 +320,15 @@ impl World {
 async fn ends_that_the_store_lost_during_their_replay_were_given_up() {
     for updates in [0, 1] {
         let world = World::new(Retention::FOR_SERVER);
-        let dead = world.dead_gateway(1..=600).await;
-        world.store.tell(&dead.id, 1..=250).await;
+        let dead = world.dead_gateway(1..=2_400).await;
+        world.store.tell(&dead.id, 1..=1_000).await;
         world.store.take_snapshot();
-        world.store.tell(&dead.id, 251..=300).await;
+        world.store.tell(&dead.id, 1_001..=1_200).await;
         world.store.lock().next_fallback = Some(Fallback::AfterUpdates(updates));
         let told = world.upkeep.adopt_orphans().await;
         assert!(told.is_err(), "the store was lost after {updates} updates");
         assert_eq!(world.upkeep.adopt_orphans().await, Ok(()));
-        assert_eq!(world.store.charged(&ada()), calls(1..=600), "{updates}");
+        assert_eq!(world.store.charged(&ada()), calls(1..=2_400), "{updates}");
     }
 }
 

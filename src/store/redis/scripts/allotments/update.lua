@@ -20,7 +20,7 @@
 --   amount.
 
 -- One message has at most this many ends, and an allotment at most this many checkpoints.
-local CALLS_MAX = 256
+local CALLS_MAX = 1024
 -- Nothing is lent of an amount below this many quotes, and at most one part in so many of the rest.
 local QUOTES_MIN, PARTS = 64, 4
 -- No allotment is shared by more gateways than this.
