@@ -17,6 +17,21 @@ const LIMIT_PARTS: i128 = 1 << 60;
 /// The kinds of limits that headers tell of. Places are free again at any time.
 const TOLD_KINDS: [RateKind; 2] = [RateKind::Requests, RateKind::Tokens];
 
+/// The names of the headers that all endpoints have, for each of [`TOLD_KINDS`]: the limit, what
+/// remains, and when it is whole again.
+const TOLD_NAMES: [[HeaderName; 3]; 2] = [
+    [
+        HeaderName::from_static("x-ratelimit-limit-requests"),
+        HeaderName::from_static("x-ratelimit-remaining-requests"),
+        HeaderName::from_static("x-ratelimit-reset-requests"),
+    ],
+    [
+        HeaderName::from_static("x-ratelimit-limit-tokens"),
+        HeaderName::from_static("x-ratelimit-remaining-tokens"),
+        HeaderName::from_static("x-ratelimit-reset-tokens"),
+    ],
+];
+
 /// The limits of the messages format. One limit counts the tokens of input and of output, so both
 /// have its figures.
 const MESSAGES_LIMITS: [(&str, RateKind); 4] = [
@@ -36,15 +51,13 @@ impl RateHeaders {
     #[must_use]
     pub(crate) fn of_call(rates: &CallRates) -> RateHeaders {
         let mut headers = RateHeaders::default();
-        for kind in TOLD_KINDS {
+        for (kind, [limit, remaining, reset]) in TOLD_KINDS.into_iter().zip(TOLD_NAMES) {
             let Some(figures) = RateFigures::of_tightest(rates, kind) else { continue };
-            let mut add = |figure: &str, value: String| {
-                headers.add(format!("x-ratelimit-{figure}-{}", kind.name()), value);
-            };
-            add("limit", figures.limit.to_string());
-            add("remaining", figures.remaining.to_string());
-            if let Some(ms) = figures.reset_ms {
-                add("reset", format_duration(ms));
+            headers.0.push((limit, figures.limit.into()));
+            headers.0.push((remaining, figures.remaining.into()));
+            let time = figures.reset_ms.map(format_duration);
+            if let Some(time) = time.and_then(|time| HeaderValue::try_from(time).ok()) {
+                headers.0.push((reset, time));
             }
         }
         headers

@@ -121,9 +121,11 @@ impl AllotmentBook {
         let (wanted, age) = (state.load.wanted_free(now), now.saturating_sub(state.updated_at));
         // An update cannot help a key for which there is no place.
         let key_wanted = key.and_then(|key| state.load.wanted_for_key(key, now));
-        let rates_wanted = rates.iter().filter(|ask| ask.is_lendable());
+        // A shortage of a rate limit alone is told with the next refresh.
+        let is_refresh = age >= TIGHT_REFRESH_MS;
+        let told = rates.iter().filter(|ask| is_refresh && ask.is_lendable());
         let rates_wanted: Vec<(RateId, i64)> =
-            rates_wanted.map(|ask| (ask.id, state.load.wanted_of_rate(ask.id, now))).collect();
+            told.map(|ask| (ask.id, state.load.wanted_of_rate(ask.id, now))).collect();
         let local = state.current.as_mut()?;
         let held = match local.hold(call, key, amount, rates, now) {
             Ok(LocalAnswer::Held(readings)) => Some(readings),
@@ -141,7 +143,7 @@ impl AllotmentBook {
         // Of a budget there may be too little for lending, as of the money.
         let may_be_refused = local.is_tight() || !(is_short || is_new_key);
         let is_short = is_short || held.is_none() || rates_wanted.iter().any(is_rate_low);
-        let is_update_due = is_short && (!may_be_refused || age >= TIGHT_REFRESH_MS);
+        let is_update_due = is_short && (!may_be_refused || is_refresh);
         if is_update_due && state.load.is_busy(now) {
             self.mark_due(&busy, &mut state);
         }

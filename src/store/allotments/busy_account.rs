@@ -114,15 +114,18 @@ impl LoadMeter {
     }
 
     fn record_rate(&mut self, ask: &RateAsk, now_ms: i64) {
-        if self.rates.len() >= LIMITS_MAX && !self.rates.contains_key(&ask.id) {
+        if let Some((limit, recent)) = self.rates.get_mut(&ask.id) {
+            *limit = ask.limit;
+            return recent.record(ask.amount, now_ms);
+        }
+        if self.rates.len() >= LIMITS_MAX {
             self.rates.retain(|_, (_, recent)| !recent.is_idle(now_ms));
         }
         // The calls of further limits are placed in the store.
-        if self.rates.len() < LIMITS_MAX || self.rates.contains_key(&ask.id) {
-            let (limit, recent) =
-                self.rates.entry(ask.id).or_insert((ask.limit, RecentHolds::default()));
-            *limit = ask.limit;
+        if self.rates.len() < LIMITS_MAX {
+            let mut recent = RecentHolds::default();
             recent.record(ask.amount, now_ms);
+            self.rates.insert(ask.id, (ask.limit, recent));
         }
     }
 

@@ -64,12 +64,17 @@ impl LocalRates {
     /// Takes what a call asks for, all of it or nothing. Returns what each limit has left, as far
     /// as is known here. A call names a limit once. What is above a shadow limit is not counted.
     pub(super) fn take(&mut self, asks: &[RateAsk]) -> Option<Vec<RateReading>> {
-        if !asks.iter().all(|ask| self.has_free(ask) || self.is_above_shadow(ask)) {
+        let fits = |ask: &RateAsk| {
+            let is_above_shadow = |rate: &LocalRate| ask.is_shadow && rate.room < ask.amount;
+            let fits = |rate: &LocalRate| rate.free() >= ask.amount || is_above_shadow(rate);
+            self.0.get(&ask.id).is_some_and(fits)
+        };
+        if !asks.iter().all(fits) {
             return None;
         }
         let take = |ask: &RateAsk| {
-            let is_exceeded = !self.has_free(ask);
             let rate = self.0.get_mut(&ask.id)?;
+            let is_exceeded = rate.free() < ask.amount;
             if !is_exceeded {
                 rate.change(ask.id.kind, ask.amount);
             }
@@ -77,16 +82,6 @@ impl LocalRates {
             Some(RateReading { is_exceeded, ..RateReading::within(remaining) })
         };
         asks.iter().map(take).collect()
-    }
-
-    fn has_free(&self, ask: &RateAsk) -> bool {
-        self.free(ask.id) >= ask.amount && self.0.contains_key(&ask.id)
-    }
-
-    /// Whether a call is above a limit that refuses nothing, as the store knew it last.
-    fn is_above_shadow(&self, ask: &RateAsk) -> bool {
-        let is_short = |rate: &LocalRate| rate.room < ask.amount;
-        ask.is_shadow && self.0.get(&ask.id).is_some_and(is_short)
     }
 
     /// What is free of a limit.
@@ -111,9 +106,12 @@ impl LocalRates {
     /// Changes what is used of a limit. If nothing of it was left to tell, it is told anew; with
     /// too many others, what was not used lapses.
     fn change(&mut self, ask: &RateAsk, amount: i64) {
-        if amount != 0 && (self.0.len() < RATES_MAX || self.0.contains_key(&ask.id)) {
-            let rate = self.0.entry(ask.id).or_insert_with(|| LocalRate::new(ask.limit));
+        if let Some(rate) = self.0.get_mut(&ask.id) {
             rate.change(ask.id.kind, amount);
+        } else if amount != 0 && self.0.len() < RATES_MAX {
+            let mut rate = LocalRate::new(ask.limit);
+            rate.change(ask.id.kind, amount);
+            self.0.insert(ask.id, rate);
         }
     }
 
