@@ -20,8 +20,8 @@ Other gateways take part where `benches/peers/install` (make bench-peers) has pu
 billing, as it is printed. They are slow enough to make the run longer by two thirds.
 
 The variants with "-tls" speak to the vendor as production does, over TLS and HTTP/2, and those with
-"-tls-http1" over TLS and HTTP/1.1; tollgate's are compared with the bare proxy that does the same. The
-latter take part only if VARIANTS names them.
+"-tls-http1" over TLS and HTTP/1.1; tollgate's are compared with the bare proxy that does the same. Those
+with "-limited" have a plan and three budgets. The latter two take part only if VARIANTS names them.
 
 Environment: ROUNDS (5), DURATION (4 seconds), PEER_DURATION (twice that), STARTS (5), VARIANTS and
 SCENARIOS (comma separated, all that are there), BENCH_LOG=info (a log line per request in nginx
