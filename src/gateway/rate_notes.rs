@@ -12,7 +12,6 @@ use super::rate_headers::RateHeaders;
 use super::state::Gateway;
 use crate::catalogue::Model;
 use crate::clock::{monotonic_ms, unix_ms};
-use crate::gateway::request::free_rates::free_asks;
 use crate::gateway::request::rates::CallerPlans;
 use crate::ledger::{AccountName, BudgetOwner, KeyRecord, RateId};
 use crate::metrics::METRICS;
@@ -76,7 +75,7 @@ pub(crate) fn count_free_request(
     let catalogue = gateway.catalogue.load();
     let plans = CallerPlans::find(&catalogue.plans, key)?;
     let model = model.and_then(|name| catalogue.find(name));
-    let asks = free_asks(plans.iter(), key.id, model.map(|model| model.id.as_str()));
+    let asks = plans.free_asks(key.id, model.map(|model| model.id.as_str()));
     if asks.is_empty() {
         return Ok(());
     }

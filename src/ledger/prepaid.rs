@@ -18,7 +18,7 @@ pub mod local;
 pub mod lot;
 pub mod operations;
 pub mod rate;
-mod rate_slices;
+pub(crate) mod rate_slices;
 pub mod records;
 pub mod refusal;
 pub mod settings;

@@ -84,7 +84,7 @@ fn job(account: &AccountName, id: &str) -> Job {
     }
 }
 
-fn order(account: &AccountName, id: &str) -> NewJob {
+pub(super) fn order(account: &AccountName, id: &str) -> NewJob {
     NewJob {
         job: job(account, id),
         body: Bytes::from(format!("body of {id}")),

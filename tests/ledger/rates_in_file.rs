@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rstest::rstest;
 use rusqlite::Connection;
-use tollgate::jobs::{Job, JobStage, NewJob, PlaceResult};
+use tollgate::jobs::{Job, NewJob, PlaceResult};
 use tollgate::ledger::prepaid::answer::LedgerAnswer;
 use tollgate::ledger::prepaid::rate::RateDemand;
 use tollgate::ledger::prepaid::records::AllotmentId;
@@ -16,10 +16,11 @@ use tollgate::ledger::{
     AccountName, BudgetOwner, KeyId, Ledger, Operation, Outcome, RateAsk, RateId, RateKind,
     RateLimit, RateReading,
 };
+use tollgate::money::Money;
 use tollgate::money::price::Quote;
-use tollgate::money::{Money, VideoResolution};
 use tollgate::store::sqlite::SqliteStore;
 
+use super::queue;
 use super::script::{LONG_MS, SHORT_MS, now, settle};
 use super::subject::{name, open, opened};
 
@@ -372,33 +373,9 @@ async fn a_hold_could_never_end_whose_limits_could_not_be_read() {
 }
 
 fn order(account: &AccountName, id: &str, rates: &[RateAsk]) -> NewJob {
-    let job = Job {
-        id: id.to_owned(),
-        account: account.clone(),
-        key_prefix: "tg_a".to_owned(),
-        key_id: Some(KEY),
-        model: "film".to_owned(),
-        requested_model: None,
-        vendor: "vendor_d".to_owned(),
-        seconds: 4,
-        resolution: VideoResolution::P720,
-        size: "1280x720".to_owned(),
-        created_ms: 1_800_000_000_123,
-        held: nano(HELD),
-        price_version: "1".to_owned(),
-        external_body: None,
-        progress: 0,
-        stage: JobStage::Queued { refused: 0 },
-    };
-    NewJob {
-        job,
-        body: Bytes::from_static(b"body"),
-        key: None,
-        quote: Quote::exactly(nano(HELD)),
-        rates: rates.to_vec(),
-        lease_ms: LONG_MS,
-        open_max: 9,
-    }
+    let order = queue::order(account, id);
+    let job = Job { key_id: Some(KEY), held: nano(HELD), ..order.job };
+    NewJob { job, quote: Quote::exactly(nano(HELD)), rates: rates.to_vec(), ..order }
 }
 
 #[tokio::test]

@@ -4,9 +4,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
 use redis::FromRedisValue;
-use tollgate::jobs::{Job, JobQueue, JobStage, NewJob, PlaceResult};
+use tollgate::jobs::{Job, JobQueue, NewJob, PlaceResult};
 use tollgate::ledger::key::ApiKey;
 use tollgate::ledger::prepaid::answer::{AllotmentStatus, LedgerAnswer};
 use tollgate::ledger::prepaid::records::{AllotmentId, CallEnd};
@@ -16,10 +15,11 @@ use tollgate::ledger::{
     AccountName, BudgetOwner, HoldRequest, KeyId, KeyRecord, KeyScope, Ledger, Operation, Outcome,
     WindowId, WindowKind,
 };
+use tollgate::money::Money;
 use tollgate::money::price::Quote;
-use tollgate::money::{Money, VideoResolution};
 use tollgate::store::redis::RedisStore;
 
+use super::queue;
 use super::redis_server::RedisServer;
 use super::script::{LONG_MS, now, settle, settle_even_if_lost};
 use super::subject::{at, name};
@@ -352,33 +352,9 @@ async fn the_first_budget_raises_the_version_of_the_data() {
 }
 
 fn order(account: &AccountName, id: &str, amount: i64) -> NewJob {
-    let job = Job {
-        id: id.to_owned(),
-        account: account.clone(),
-        key_prefix: "sk-tg-01010101".to_owned(),
-        key_id: Some(KEY),
-        model: "film".to_owned(),
-        requested_model: None,
-        vendor: "vendor_d".to_owned(),
-        seconds: 4,
-        resolution: VideoResolution::P720,
-        size: "1280x720".to_owned(),
-        created_ms: 1_800_000_000_123,
-        held: nano(amount),
-        price_version: "1".to_owned(),
-        external_body: None,
-        progress: 0,
-        stage: JobStage::Queued { refused: 0 },
-    };
-    NewJob {
-        job,
-        body: Bytes::from_static(b"a body"),
-        key: None,
-        quote: Quote::exactly(nano(amount)),
-        rates: Vec::new(),
-        lease_ms: LONG_MS,
-        open_max: 1_000,
-    }
+    let order = queue::order(account, id);
+    let job = Job { key_id: Some(KEY), held: nano(amount), ..order.job };
+    NewJob { job, quote: Quote::exactly(nano(amount)), ..order }
 }
 
 #[tokio::test]

@@ -4,9 +4,8 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use bytes::Bytes;
 use redis::FromRedisValue;
-use tollgate::jobs::{Job, JobQueue, JobStage, NewJob, PlaceResult};
+use tollgate::jobs::{Job, JobQueue, NewJob, PlaceResult};
 use tollgate::ledger::prepaid::answer::LedgerAnswer;
 use tollgate::ledger::prepaid::rate::{RateDemand, RateStatus};
 use tollgate::ledger::prepaid::records::AllotmentId;
@@ -16,10 +15,11 @@ use tollgate::ledger::{
     AccountName, BudgetOwner, KeyId, Ledger, Operation, Outcome, RateAsk, RateId, RateKind,
     RateLimit, RateReading,
 };
+use tollgate::money::Money;
 use tollgate::money::price::Quote;
-use tollgate::money::{Money, VideoResolution};
 use tollgate::store::redis::RedisStore;
 
+use super::queue;
 use super::redis_server::RedisServer;
 use super::script::{LONG_MS, now, settle};
 use super::subject::{at, name};
@@ -305,33 +305,9 @@ async fn places_of_an_allotment_that_another_version_ended_come_back_with_its_ne
 }
 
 fn order(account: &AccountName, id: &str, rates: &[RateAsk]) -> NewJob {
-    let job = Job {
-        id: id.to_owned(),
-        account: account.clone(),
-        key_prefix: "sk-tg-01010101".to_owned(),
-        key_id: None,
-        model: "film".to_owned(),
-        requested_model: None,
-        vendor: "vendor_d".to_owned(),
-        seconds: 4,
-        resolution: VideoResolution::P720,
-        size: "1280x720".to_owned(),
-        created_ms: 1_800_000_000_123,
-        held: nano(5),
-        price_version: "1".to_owned(),
-        external_body: None,
-        progress: 0,
-        stage: JobStage::Queued { refused: 0 },
-    };
-    NewJob {
-        job,
-        body: Bytes::from_static(b"a body"),
-        key: None,
-        quote: Quote::exactly(nano(5)),
-        rates: rates.to_vec(),
-        lease_ms: LONG_MS,
-        open_max: 1_000,
-    }
+    let order = queue::order(account, id);
+    let job = Job { key_id: None, held: nano(5), ..order.job };
+    NewJob { job, quote: Quote::exactly(nano(5)), rates: rates.to_vec(), ..order }
 }
 
 #[tokio::test]

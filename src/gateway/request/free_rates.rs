@@ -1,20 +1,15 @@
 //! Rate limits of requests that cost nothing. They need no store, so each gateway counts its own in
 //! its memory.
 
-use std::iter;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use moka::sync::Cache;
 
-use crate::catalogue::Plan;
-use crate::catalogue::plan::{ModelLimits, PlanLimits};
 use crate::gateway::call_rates::{CallRates, RateRefusal};
 use crate::ledger::prepaid::rate::RateBucket;
-use crate::ledger::{
-    AccountName, BudgetOwner, KeyId, RateAsk, RateId, RateKind, RateLimit, RateReading,
-    matches_pattern,
-};
+use crate::ledger::prepaid::rate_slices::{self, RefusedRates, TakenRates};
+use crate::ledger::{AccountName, RateAsk, RateId};
 
 /// At most this many buckets are kept.
 const BUCKETS_MAX: u64 = 100_000;
@@ -33,39 +28,9 @@ impl Default for FreeRates {
     }
 }
 
-/// Returns what a request that costs nothing takes of the plans of its caller, each of which comes
-/// with whether it is that of the key. It counts as a request, and has no tokens and no place.
-/// `model` is the id of the one that it names, if it names any.
-#[must_use]
-pub(crate) fn free_asks<'a>(
-    plans: impl Iterator<Item = (bool, &'a Plan)>,
-    key: KeyId,
-    model: Option<&str>,
-) -> Vec<RateAsk> {
-    let mut asks = Vec::new();
-    for (is_key, plan) in plans {
-        let owner = if is_key { BudgetOwner::Key(key) } else { BudgetOwner::Account };
-        let all = iter::once((0, plan.limits));
-        let narrower = (1..).zip(&plan.narrower).filter(|(_, row)| covers(row, model));
-        let narrower = narrower.map(|(row, narrower)| (row, narrower.limits));
-        let ask = |(row, limits): (u16, PlanLimits)| {
-            let units = limits.requests_per_minute?;
-            let limit = RateLimit { per_minute: units, burst: units };
-            let id = RateId { owner, kind: RateKind::Requests, row };
-            Some(RateAsk { id, limit, amount: 1, is_shadow: plan.is_shadow })
-        };
-        asks.extend(all.chain(narrower).filter_map(ask));
-    }
-    asks
-}
-
-fn covers(limits: &ModelLimits, model: Option<&str>) -> bool {
-    model.is_some_and(|id| limits.models.iter().any(|pattern| matches_pattern(pattern, id)))
-}
-
 impl FreeRates {
     /// Takes all that a request of an account asks for, or nothing. `now_ms` is the time by a clock
-    /// that never goes back. The limits are in the order of [`free_asks`].
+    /// that never goes back. The limits are in the order of the asks.
     ///
     /// # Errors
     /// The refusal of the limit that lets the request pass last.
@@ -83,89 +48,50 @@ impl FreeRates {
             .iter()
             .map(|bucket| bucket.lock().unwrap_or_else(PoisonError::into_inner))
             .collect();
-        for (bucket, ask) in locked.iter_mut().zip(&asks) {
-            **bucket = RateBucket::drained(**bucket, ask.limit, now_ms);
-        }
-        let mut refusal: Option<(RateId, Option<i64>)> = None;
-        let mut after = Vec::with_capacity(asks.len());
-        for (bucket, ask) in locked.iter().zip(&asks) {
-            let taken = RateBucket::take(**bucket, *ask);
-            if let Err(wait) = taken
-                && !ask.is_shadow
-                && refusal.is_none_or(|(_, before)| is_longer(wait, before))
-            {
-                refusal = Some((ask.id, wait));
+        let find = |id: RateId| {
+            let found = asks.iter().zip(&locked).find(|(ask, _)| ask.id == id);
+            found.map_or_else(RateBucket::default, |(_, bucket)| **bucket)
+        };
+        match rate_slices::take_rates(&asks, now_ms, find) {
+            Ok(TakenRates { buckets, readings, .. }) => {
+                for (ask, bucket) in asks.iter().zip(&mut locked) {
+                    if let Some(after) = buckets.get(&ask.id) {
+                        **bucket = *after;
+                    }
+                }
+                Ok(CallRates { asks, readings })
             }
-            after.push(taken.ok());
-        }
-        let mut readings = Vec::with_capacity(asks.len());
-        for ((bucket, ask), after) in locked.iter_mut().zip(&asks).zip(after) {
-            if let (Some(after), None) = (after, refusal) {
-                **bucket = after;
+            Err(RefusedRates { id, retry_after_ms, readings }) => {
+                Err(RateRefusal { id, retry_after_ms, rates: CallRates { asks, readings } })
             }
-            let reading = RateReading::within(bucket.remaining(ask.limit));
-            let is_exceeded = refusal.is_none() && after.is_none();
-            readings.push(RateReading { is_exceeded, ..reading });
-        }
-        let rates = CallRates { asks, readings };
-        match refusal {
-            Some((id, retry_after_ms)) => Err(RateRefusal { id, retry_after_ms, rates }),
-            None => Ok(rates),
         }
     }
-}
-
-/// Whether a wait is longer than another one; it is the longest if its end is not known.
-fn is_longer(wait: Option<i64>, other: Option<i64>) -> bool {
-    wait.unwrap_or(i64::MAX) > other.unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::PlanName;
-
-    fn plan(requests_per_minute: Option<i64>) -> Plan {
-        Plan {
-            name: PlanName::parse("free").expect("a name"),
-            limits: PlanLimits { requests_per_minute, ..PlanLimits::default() },
-            narrower: Vec::new(),
-            models: Vec::new(),
-            is_shadow: false,
-        }
-    }
+    use crate::ledger::{BudgetOwner, KeyId, RateKind, RateLimit, RateReading};
 
     fn name(text: &str) -> AccountName {
         AccountName::parse(text).expect("a name")
     }
 
-    /// What a request of a plan of the account takes.
-    fn asks(plan: &Plan) -> Vec<RateAsk> {
-        free_asks([(false, plan)].into_iter(), KeyId(7), None)
+    fn ask(owner: BudgetOwner, units: i64) -> RateAsk {
+        let id = RateId { owner, kind: RateKind::Requests, row: 0 };
+        let limit = RateLimit { per_minute: units, burst: units };
+        RateAsk { id, limit, amount: 1, is_shadow: false }
     }
 
-    #[test]
-    fn only_requests_count_of_the_account_and_of_the_key_and_of_the_models_that_are_named() {
-        let limits = PlanLimits { tokens_per_minute: Some(9), calls: Some(9), ..plan(None).limits };
-        let account = Plan { limits, ..plan(None) };
-        let some = PlanLimits { requests_per_minute: Some(2), ..PlanLimits::default() };
-        let narrower = vec![ModelLimits { models: vec!["lma-*".to_owned()], limits: some }];
-        let key = Plan { narrower, ..plan(Some(5)) };
-        let found = |model| {
-            let plans = [(false, &account), (true, &key)];
-            let asks = free_asks(plans.into_iter(), KeyId(7), model);
-            asks.iter().map(|ask| (ask.id.to_string(), ask.limit.burst)).collect::<Vec<_>>()
-        };
-        let of_all = ("key:7/requests/0".to_owned(), 5);
-        assert_eq!(found(None), std::slice::from_ref(&of_all));
-        assert_eq!(found(Some("lmb-5")), std::slice::from_ref(&of_all));
-        assert_eq!(found(Some("lma-5")), [of_all, ("key:7/requests/1".to_owned(), 2)]);
+    /// What a request of an account takes that may make so many a minute.
+    fn asks(units: i64) -> Vec<RateAsk> {
+        vec![ask(BudgetOwner::Account, units)]
     }
 
     #[test]
     fn as_many_pass_as_a_minute_allows_and_each_account_has_its_own() {
-        let (rates, plan) = (FreeRates::default(), plan(Some(2)));
-        let take = |account: &str, now| rates.take(&name(account), asks(&plan), now);
+        let rates = FreeRates::default();
+        let take = |account: &str, now| rates.take(&name(account), asks(2), now);
         let left = |taken: &CallRates| taken.readings.iter().map(|r| r.remaining).sum::<i64>();
         assert_eq!(take("one", 1).map(|taken| left(&taken)), Ok(1));
         assert_eq!(take("one", 1).map(|taken| left(&taken)), Ok(0));
@@ -178,25 +104,25 @@ mod tests {
 
     #[test]
     fn a_request_that_one_limit_refuses_is_counted_by_none() {
-        let (rates, wide, narrow) = (FreeRates::default(), plan(Some(3)), plan(Some(1)));
-        let account = name("one");
-        let both = || free_asks([(false, &wide), (true, &narrow)].into_iter(), KeyId(7), None);
+        let (rates, account) = (FreeRates::default(), name("one"));
+        let narrow = ask(BudgetOwner::Key(KeyId(7)), 1);
+        let both = || [asks(3), vec![narrow]].concat();
         assert!(rates.take(&account, both(), 1).is_ok());
         for _ in 0..9 {
             let refusal = rates.take(&account, both(), 1).expect_err("the key has one");
             assert_eq!(refusal.id.to_string(), "key:7/requests/0");
             assert_eq!(refusal.rates.readings[0].remaining, 2);
         }
-        assert!(rates.take(&account, asks(&wide), 1).is_ok());
+        assert!(rates.take(&account, asks(3), 1).is_ok());
     }
 
     #[test]
     fn a_limit_of_nothing_refuses_for_ever_and_a_shadow_only_tells() {
-        let (rates, account, nothing) = (FreeRates::default(), name("one"), plan(Some(0)));
-        let refusal = rates.take(&account, asks(&nothing), 1).expect_err("nothing passes");
+        let (rates, account) = (FreeRates::default(), name("one"));
+        let refusal = rates.take(&account, asks(0), 1).expect_err("nothing passes");
         assert_eq!(refusal.retry_after_ms, None);
-        let shadow = Plan { is_shadow: true, ..nothing };
-        let told = rates.take(&account, asks(&shadow), 1).expect("it refuses nothing");
+        let shadow = RateAsk { is_shadow: true, ..ask(BudgetOwner::Account, 0) };
+        let told = rates.take(&account, vec![shadow], 1).expect("it refuses nothing");
         assert_eq!(told.readings, [RateReading { remaining: 0, is_exceeded: true }]);
     }
 }

@@ -8,7 +8,7 @@ use crate::gateway::api_error::{ApiError, ScopeError};
 use crate::gateway::request::scope_check;
 use crate::ledger::prepaid::rate::RATE_UNITS_MAX;
 use crate::ledger::{
-    BudgetOwner, KeyRecord, KeyScope, PlanName, RateAsk, RateId, RateKind, RateLimit,
+    BudgetOwner, KeyId, KeyRecord, KeyScope, PlanName, RateAsk, RateId, RateKind, RateLimit,
     matches_pattern,
 };
 
@@ -84,16 +84,28 @@ impl CallerPlans {
         model: &Model,
         estimate_tokens: impl FnOnce() -> u64,
     ) -> Vec<RateAsk> {
-        let mut asks = Vec::new();
         if self.account.is_none() && self.key.is_none() {
-            return asks;
+            return Vec::new();
         }
-        let tokens = estimate_tokens();
+        self.all_asks(key.id, Some(&model.id), estimate_tokens())
+    }
+
+    /// Returns what a request takes that costs nothing: it counts as a request, and has no tokens
+    /// and no place. `model` is the id of the one that it names, if it names any.
+    #[must_use]
+    pub(crate) fn free_asks(&self, key: KeyId, model: Option<&str>) -> Vec<RateAsk> {
+        let mut asks = self.all_asks(key, model, 0);
+        asks.retain(|ask| ask.id.kind == RateKind::Requests);
+        asks
+    }
+
+    fn all_asks(&self, key: KeyId, model: Option<&str>, tokens: u64) -> Vec<RateAsk> {
+        let mut asks = Vec::new();
         for (is_key, plan) in self.iter() {
-            let owner = if is_key { BudgetOwner::Key(key.id) } else { BudgetOwner::Account };
+            let owner = if is_key { BudgetOwner::Key(key) } else { BudgetOwner::Account };
             add_asks(&mut asks, plan, (owner, 0), plan.limits, tokens);
             for (row, narrower) in (1..).zip(&plan.narrower) {
-                if narrower.models.iter().any(|pattern| matches_pattern(pattern, &model.id)) {
+                if model.is_some_and(|id| matches_any(&narrower.models, id)) {
                     add_asks(&mut asks, plan, (owner, row), narrower.limits, tokens);
                 }
             }
@@ -102,7 +114,7 @@ impl CallerPlans {
     }
 
     /// The plans, each with whether it is that of the key.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (bool, &Plan)> {
+    fn iter(&self) -> impl Iterator<Item = (bool, &Plan)> {
         let account = self.account.iter().map(|plan| (false, &**plan));
         account.chain(self.key.iter().map(|plan| (true, &**plan)))
     }
@@ -133,9 +145,11 @@ impl ModelAccess<'_> {
 
 /// A plan in shadow mode refuses nothing.
 fn allows_model(plan: &Plan, id: &str) -> bool {
-    plan.is_shadow
-        || plan.models.is_empty()
-        || plan.models.iter().any(|pattern| matches_pattern(pattern, id))
+    plan.is_shadow || plan.models.is_empty() || matches_any(&plan.models, id)
+}
+
+fn matches_any(patterns: &[String], id: &str) -> bool {
+    patterns.iter().any(|pattern| matches_pattern(pattern, id))
 }
 
 fn add_asks(
@@ -236,6 +250,25 @@ mod tests {
         ];
         assert_eq!(asked(&all, &key(None, None), "lmb-5.5"), Ok(texts(expected)));
         assert_eq!(asked(&all, &key(None, None), "lmb-4o"), Ok(texts([expected[0]])));
+    }
+
+    #[test]
+    fn of_what_costs_nothing_only_requests_count_also_of_the_models_that_are_named() {
+        let limits = PlanLimits { tokens_per_minute: Some(9), ..plan("a").limits };
+        let account = Plan { limits, ..plan("a") };
+        let requests =
+            |units| PlanLimits { requests_per_minute: Some(units), ..PlanLimits::default() };
+        let narrower = vec![ModelLimits { models: vec!["lma-*".to_owned()], limits: requests(2) }];
+        let key = Plan { narrower, limits: requests(5), ..plan("b") };
+        let plans = CallerPlans { account: Some(account.into()), key: Some(key.into()) };
+        let found = |model| {
+            let asks = plans.free_asks(KeyId(7), model);
+            asks.iter().map(|ask| (ask.id.to_string(), ask.limit.burst)).collect::<Vec<_>>()
+        };
+        let of_all = ("key:7/requests/0".to_owned(), 5);
+        assert_eq!(found(None), std::slice::from_ref(&of_all));
+        assert_eq!(found(Some("lmb-5")), std::slice::from_ref(&of_all));
+        assert_eq!(found(Some("lma-5")), [of_all, ("key:7/requests/1".to_owned(), 2)]);
     }
 
     #[test]

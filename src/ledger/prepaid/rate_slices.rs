@@ -20,19 +20,31 @@ pub(crate) struct TakenRates {
     pub(crate) readings: Vec<RateReading>,
 }
 
-/// Computes the buckets after a call has taken what it asks for. Nothing is written yet, as the
-/// call may be refused for another reason.
+/// Why a call takes nothing.
+#[derive(Debug)]
+pub(crate) struct RefusedRates {
+    /// The limit that refuses it; of several, the one that lets it pass last.
+    pub(crate) id: RateId,
+    /// When to try again, in ms from now; `None` if that is not known.
+    pub(crate) retry_after_ms: Option<i64>,
+    /// What each limit that was asked for has left.
+    pub(crate) readings: Vec<RateReading>,
+}
+
+/// Computes the buckets after a call has taken what it asks for, at `now` in ms. `find` returns a
+/// bucket. Nothing is written yet, as the call may be refused for another reason.
 ///
 /// # Errors
-/// The refusal of the limit that lets the call pass last.
-pub(crate) fn take_all(
-    draft: &AccountDraft<'_>,
+/// A limit refuses the call.
+pub(crate) fn take_rates(
     asks: &[RateAsk],
-) -> Result<TakenRates, LedgerAnswer> {
+    now: i64,
+    find: impl Fn(RateId) -> RateBucket,
+) -> Result<TakenRates, RefusedRates> {
     let mut taken = TakenRates::default();
     let mut refusal: Option<(RateId, Option<i64>)> = None;
     for ask in asks {
-        let drained = draft.bucket(ask.id).drained(ask.limit, draft.now);
+        let drained = find(ask.id).drained(ask.limit, now);
         match drained.take(*ask) {
             Ok(after) => {
                 taken.buckets.insert(ask.id, after);
@@ -53,11 +65,24 @@ pub(crate) fn take_all(
     }
     let Some((id, retry_after_ms)) = refusal else { return Ok(taken) };
     let reading = |ask: &RateAsk| {
-        let drained = draft.bucket(ask.id).drained(ask.limit, draft.now);
-        RateReading::within(drained.remaining(ask.limit))
+        RateReading::within(find(ask.id).drained(ask.limit, now).remaining(ask.limit))
     };
-    let rates = asks.iter().map(reading).collect();
-    Err(LedgerAnswer::RateLimited { id, retry_after_ms, rates })
+    let readings = asks.iter().map(reading).collect();
+    Err(RefusedRates { id, retry_after_ms, readings })
+}
+
+/// Does [`take_rates`] for a direct hold.
+///
+/// # Errors
+/// The refusal of a limit.
+pub(crate) fn take_all(
+    draft: &AccountDraft<'_>,
+    asks: &[RateAsk],
+) -> Result<TakenRates, LedgerAnswer> {
+    take_rates(asks, draft.now, |id| draft.bucket(id)).map_err(|refused| {
+        let RefusedRates { id, retry_after_ms, readings } = refused;
+        LedgerAnswer::RateLimited { id, retry_after_ms, rates: readings }
+    })
 }
 
 /// Corrects what a call took by the tokens that it used in the end; without a report, what it took
