@@ -3,6 +3,7 @@
 
 # Test runs and demos edit little between builds, and release builds would otherwise start over.
 export CARGO_INCREMENTAL ?= 1
+TARGET = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test quick lint audit bench bench-check bench-peers bench-scale fuzz soak mutants
@@ -41,9 +42,11 @@ lint: setup ## formatting, clippy, rustdoc, fuzz targets compile, licences and s
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
 	@# After cargo doc, which builds the dependencies with the features that this needs: those of the
 	@# gateway alone, without its tests'. The lock file is the gateway's, so that versions agree, too.
+	@# The profile is the gateway's, too: with another one each dependency would be checked anew.
 	cp Cargo.lock tests/fuzz/Cargo.lock
+	sed -n '/^\[profile\.dev/,/^\[profile\.release/{/^\[profile\.release/!p}' Cargo.toml > $(TARGET)/dev.toml
 	cargo check --bins --no-default-features --manifest-path tests/fuzz/Cargo.toml \
-	  --target-dir $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+	  --config $(TARGET)/dev.toml --target-dir $(TARGET)
 	tests/deny.sh lint
 
 audit: setup ## what is known to be wrong with our crates; exit 2 of make, 3 of the script: no database
