@@ -29,7 +29,7 @@ pub use account_name::AccountName;
 pub use account_settings::{AccountSettings, PlanName};
 pub use budget::BudgetUse;
 pub use journal::JournalEntry;
-pub(crate) use journal::JournalLine;
+pub(crate) use journal::{JournalLine, PricedUsage, ServedCall};
 pub(crate) use json_text::{push_number, push_string};
 pub use key::{KeyHash, KeyRecord};
 pub use key_scope::{KeyScope, ScopeFault, matches_pattern, parse_network};

@@ -27,13 +27,13 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Makes the charge of a usage.
+    /// Makes the charge of the usage that a journal line has.
     #[must_use]
-    pub(crate) fn new(amount: Money, line: String, usage: Usage) -> Charge {
+    pub(crate) fn new(amount: Money, line: &JournalLine<'_>) -> Charge {
         // Whatever a vendor reports, a limit is not in debt for years.
         let limited = |units: u64| i64::try_from(units).unwrap_or(RATE_UNITS_MAX);
-        let tokens = usage.units.limited_units().map(|n| limited(n).min(RATE_UNITS_MAX));
-        Charge { amount, line, tokens }
+        let tokens = line.usage.limited_units().map(|n| limited(n).min(RATE_UNITS_MAX));
+        Charge { amount, line: line.to_json(), tokens }
     }
 }
 
@@ -96,10 +96,11 @@ pub(crate) async fn end_hold(
 }
 
 /// Counts a charge and its tokens in the metrics.
-pub(crate) fn count_charge(line: &JournalLine<'_>, usage: Usage, charge: Money) {
+pub(crate) fn count_charge(line: &JournalLine<'_>, amount: Money) {
     let labels = [&*line.endpoint, &*line.model, &*line.vendor];
-    METRICS.charged_nanousd.with_label_values(&labels).inc_by(counter_value(charge.nano()));
+    METRICS.charged_nanousd.with_label_values(&labels).inc_by(counter_value(amount.nano()));
+    let used = Usage { units: line.usage, basis: line.basis }.tokens();
     let tokens = |kind, n| METRICS.tokens.with_label_values(&[&*line.model, kind]).inc_by(n);
-    tokens("prompt", usage.tokens().input);
-    tokens("completion", usage.tokens().output);
+    tokens("prompt", used.input);
+    tokens("completion", used.output);
 }

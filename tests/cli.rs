@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::world::{ACCOUNT, Store, World, chat_of};
+use crate::world::{ACCOUNT, Store, World, chat_of, quick};
 
 /// What is told of the scope of a key.
 const SCOPE: [&str; 8] =
@@ -113,11 +113,16 @@ async fn keys_are_shown_once_and_listed_by_their_beginnings(
 async fn charges_have_the_fields_that_are_promised(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
 ) {
-    let world = World::start(store).run().await;
+    let builder = World::start(store).vendor("vendor_d", &["video-ms=40"]);
+    let world = builder.conf(&quick(&[])).run().await;
     assert_eq!(world.command(&["--json", "charges", ACCOUNT]).await.done(), "");
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
-    world.settled(1).await;
-    let line = world.command(&["--json", "charges", ACCOUNT]).await.json().remove(0);
+    let id = world.place(json!({})).await;
+    assert_eq!(world.over(&id).await.outcome(), "completed");
+    world.settled(2).await;
+    let lines = world.command(&["--json", "charges", ACCOUNT]).await.json();
+    let find = |name: &str| lines.iter().find(|l| l["endpoint"] == name).expect("a line");
+    let (line, of_video) = (find("chat"), find("videos"));
     let promised = [
         "request_id",
         "at",
@@ -132,8 +137,13 @@ async fn charges_have_the_fields_that_are_promised(
         "amount_nano",
         "price_version",
     ];
-    let found = fields(&line);
+    let found = fields(line);
     assert!(promised.iter().all(|field| found.contains(field)), "{line}");
+    assert_eq!(fields(of_video), found, "a video's line says as much");
+    assert_eq!(of_video["request_id"], id);
+    for of_both in ["key_prefix", "key_id", "price_version"] {
+        assert_eq!(of_video[of_both], line[of_both], "{of_both}");
+    }
     assert!(line["amount_nano"].is_i64(), "money is a whole number: {line}");
     let plain = world.command(&["charges", ACCOUNT]).await.done();
     assert!(plain.contains("lmb-5.5") && plain.contains(" USD"), "{plain}");

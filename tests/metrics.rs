@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::world::{Store, VENDOR_KEY, World, chat_of};
+use crate::world::{Store, VENDOR_KEY, VIDEO, World, chat_of};
 
 /// Calls of every kind: good and refused, streamed, fallen back, broken, and left early.
 async fn traffic(world: &World) {
@@ -130,6 +130,27 @@ async fn a_request_is_one_line_of_json() {
     let codes: Vec<_> = served.iter().filter_map(|line| line["code"].as_str()).collect();
     for code in ["upstream_error", "model_not_found", "invalid_json", "invalid_api_key"] {
         assert!(codes.contains(&code), "{codes:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_call_for_a_video_is_logged_with_the_fields_of_a_chat() {
+    let world = World::start(Store::Sqlite).conf("[log]\nformat = \"json\"").run().await;
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    world.place(json!({})).await;
+    let mut lines = Vec::new();
+    for model in ["lmb-5.5", VIDEO.model] {
+        let model = format!(r#""model":{model:?}"#);
+        let line = world.logged(&[r#""event":"request_served""#, &model]).await;
+        lines.push(serde_json::from_str::<Value>(&line).expect("a line of JSON"));
+    }
+    let fields = |line: &Value| {
+        let object = line.as_object().expect("an object");
+        object.keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(fields(&lines[0]), fields(&lines[1]));
+    for of_both in ["account", "key", "status", "code", "depth"] {
+        assert_eq!(lines[0][of_both], lines[1][of_both], "{of_both}");
     }
 }
 

@@ -363,6 +363,12 @@ impl RequestContext {
         }
     }
 
+    /// Records for the access log that an answer with this status has begun.
+    pub(crate) fn record_status(&mut self, status: u16) {
+        self.access_log.status = status;
+        self.access_log.time_to_first_byte = Some(self.arrived.elapsed());
+    }
+
     /// Takes out the admitted call and the attempt whose route answered, and sets the stage to
     /// `Closed`. `None` if no route is being tried.
     pub(crate) fn take_attempt(&mut self) -> Option<(AdmittedCall, RouteAttempt)> {

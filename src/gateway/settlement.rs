@@ -4,7 +4,6 @@
 //! read the whole response finds the charge posted. The wait for the disk continues in the
 //! background.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use super::context::{AccessLogRecord, RelayedCall, RequestContext, RequestStage};
@@ -16,7 +15,7 @@ use crate::clock::unix_ms;
 use crate::dialect::relay::{RelayError, RelayProgress, RetainedData};
 use crate::gateway::request::{reasoning_cache, vendor_ids};
 use crate::gateway::settlement::funding::Funding;
-use crate::ledger::{AccountName, JournalLine, KeyRecord, Operation, Unavailable};
+use crate::ledger::{AccountName, JournalLine, Operation, PricedUsage, ServedCall, Unavailable};
 use crate::metrics::METRICS;
 use crate::money::{Money, Usage, UsageBasis};
 use crate::settlement::{self, Charge, RETRY_WAIT_MAX, RETRY_WAIT_MIN};
@@ -49,7 +48,7 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
         void_hold(gateway, relaying.funding);
         return;
     };
-    let Some(charge) = compute_charge(&relaying, usage) else {
+    let Some(amount) = compute_charge(&relaying, usage) else {
         log::error!(
             event = "usage_unpriced", request_id = ctx.id;
             "usage pricing failed; nothing charged"
@@ -57,24 +56,22 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
         void_hold(gateway, relaying.funding);
         return;
     };
-    let line = {
-        let Funding::Held { key, .. } = &relaying.funding else { return };
-        let ids = (Cow::Borrowed(ctx.id.as_str()), idempotency::retry_digest(ctx));
-        let line = journal_line(ids, &relaying, key, usage);
-        settlement::count_charge(&line, usage, charge);
-        line.to_json()
+    let charge = {
+        let retry_digest = idempotency::retry_digest(ctx);
+        let Some(line) = journal_line(&relaying, retry_digest, usage) else { return };
+        settlement::count_charge(&line, amount);
+        Charge::new(amount, &line)
     };
     record_output(&relaying, usage);
     let RelayedCall { funding, route, mut relay, .. } = relaying;
     let Funding::Held { hold, lease, .. } = funding else { return };
-    record_charge(&mut ctx.access_log, usage, charge);
+    record_charge(&mut ctx.access_log, usage, amount);
     let account = hold.account().clone();
     let ledger = gateway.ledger.clone();
     let settling = gateway.settlements.begin();
     let store = gateway.store_name;
     poll_then_spawn(async move {
         let _settling = settling;
-        let charge = Charge::new(charge, line, usage);
         // Without a deadline, the settlement is retried until it succeeds.
         let _ = settlement::end_hold(&ledger, hold, Some(&charge), None, store).await;
     });
@@ -130,34 +127,35 @@ fn log_rejected_usage(ctx: &RequestContext, relaying: &RelayedCall) {
     );
 }
 
-/// Builds the journal line for the usage of a response, with the id of the request and the digest
-/// by which a retry finds the line.
-pub(super) fn journal_line<'a>(
-    (request_id, retry_digest): (Cow<'a, str>, Option<String>),
-    relaying: &'a RelayedCall,
-    key: &'a KeyRecord,
+/// Builds the journal line for the usage of a response, with the digest by which a retry finds the
+/// line; `None` for a free call, which has no line.
+pub(super) fn journal_line(
+    relaying: &RelayedCall,
+    retry_digest: Option<String>,
     usage: Usage,
-) -> JournalLine<'a> {
+) -> Option<JournalLine<'_>> {
+    let Funding::Held { hold, key, .. } = &relaying.funding else { return None };
     let pricing = &relaying.pricing;
-    JournalLine {
-        request_id,
-        at: unix_ms(),
-        key_prefix: key.prefix.as_str().into(),
+    let call = ServedCall {
+        request_id: hold.id(),
+        key_prefix: &key.prefix,
         key_id: Some(key.id),
-        endpoint: pricing.endpoint.name().into(),
-        model: pricing.model.id.as_str().into(),
-        requested_model: pricing.requested_model.as_deref().map(Cow::Borrowed),
-        vendor: pricing.model.vendor.name.as_str().into(),
-        route: relaying.route.name.as_str().into(),
+        endpoint: pricing.endpoint.name(),
+        model: &pricing.model.id,
+        requested_model: pricing.requested_model.as_deref(),
+        vendor: &pricing.model.vendor.name,
+        route: &relaying.route.name,
         depth: relaying.fallback_depth,
-        usage: usage.units,
-        basis: usage.basis,
-        rejected_usage: relaying.relay.rejected_usage(),
-        price_version: Cow::from(&*pricing.price_version),
-        vendor_request_id: relaying.vendor_request_id.as_deref().map(Cow::Borrowed),
-        retry_digest: retry_digest.map(Cow::Owned),
-        over_budget_nano: None,
-    }
+        vendor_request_id: relaying.vendor_request_id.as_deref(),
+        retry_digest,
+    };
+    let used = PricedUsage {
+        at: unix_ms(),
+        usage,
+        rejected: relaying.relay.rejected_usage(),
+        price_version: &pricing.price_version,
+    };
+    Some(JournalLine::new(call, used))
 }
 
 /// Voids the hold of a refused call, if it has one.

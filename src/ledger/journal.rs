@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::json_text::{push_number, push_string};
 use super::prepaid::window::KeyId;
-use crate::money::{BilledUnits, Money, TokenUsage, UsageBasis};
+use crate::money::{BilledUnits, Money, TokenUsage, Usage, UsageBasis};
 
 /// A charge as it is in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,8 +70,74 @@ pub(crate) struct JournalLine<'a> {
     pub over_budget_nano: Option<i64>,
 }
 
+/// What a journal line says of a call or a video job: who asked for what, and who served it.
+#[derive(Debug)]
+pub(crate) struct ServedCall<'a> {
+    /// The id of the hold, which is that of the request or of the job.
+    pub request_id: &'a str,
+    /// The beginning of the API key.
+    pub key_prefix: &'a str,
+    /// The id of the API key; `None` in a job of an older version.
+    pub key_id: Option<KeyId>,
+    /// The endpoint's short name.
+    pub endpoint: &'a str,
+    /// The model's id.
+    pub model: &'a str,
+    /// The name by which the client asked for the model, if that is not the model's id.
+    pub requested_model: Option<&'a str>,
+    /// The vendor's token.
+    pub vendor: &'a str,
+    /// The name of the route that served the call.
+    pub route: &'a str,
+    /// How many routes failed before the one that served.
+    pub depth: u32,
+    /// The vendor's id of the request, if it sent one.
+    pub vendor_request_id: Option<&'a str>,
+    /// The digest by which a retry finds the line; `None` if no client tries again by itself.
+    pub retry_digest: Option<String>,
+}
+
+/// What a journal line says of what was used, and of the prices of the charge.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PricedUsage<'a> {
+    /// When the call was settled, in unix ms.
+    pub at: i64,
+    /// The billed units, and where they come from.
+    pub usage: Usage,
+    /// The usage that the vendor reported, if it was rejected.
+    pub rejected: Option<BilledUnits>,
+    /// The version of the prices that were applied.
+    pub price_version: &'a str,
+}
+
 /// The memory that most lines need, in bytes.
 const LINE_BYTES: usize = 640;
+
+impl<'a> JournalLine<'a> {
+    /// Makes the line of a call or a video job. All lines that are written are made here.
+    #[must_use]
+    pub(crate) fn new(call: ServedCall<'a>, used: PricedUsage<'a>) -> JournalLine<'a> {
+        JournalLine {
+            request_id: call.request_id.into(),
+            at: used.at,
+            key_prefix: call.key_prefix.into(),
+            key_id: call.key_id,
+            endpoint: call.endpoint.into(),
+            model: call.model.into(),
+            requested_model: call.requested_model.map(Cow::Borrowed),
+            vendor: call.vendor.into(),
+            route: call.route.into(),
+            depth: call.depth,
+            usage: used.usage.units,
+            basis: used.usage.basis,
+            rejected_usage: used.rejected,
+            price_version: used.price_version.into(),
+            vendor_request_id: call.vendor_request_id.map(Cow::Borrowed),
+            retry_digest: call.retry_digest.map(Cow::Owned),
+            over_budget_nano: None,
+        }
+    }
+}
 
 impl JournalLine<'_> {
     /// Writes the line as JSON, as `serde_json` would. Every call has a line, so the names of its

@@ -71,9 +71,8 @@ pub(super) fn try_send_error(mut stream: Stream, refusal: &ApiError) {
 /// Formats the error as a complete HTTP/1.1 response, and records it for the access log.
 fn error_response(refusal: &ApiError, ctx: &mut RequestContext) -> String {
     let reply = refusal.to_response(ctx.error_format, &ctx.id);
-    ctx.access_log.status = reply.status;
+    ctx.record_status(reply.status);
     ctx.access_log.error_code = Some(reply.code);
-    ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_REQUEST);
     let mut response = format!("HTTP/1.1 {status}\r\nconnection: close\r\n");
     let mut field = |name: &str, value: &str| {

@@ -44,8 +44,7 @@ pub(super) async fn send_stored_reply(
     };
     let Some(first) = first else { return Ok(false) };
     ctx.leave_pool();
-    ctx.access_log.status = stored.head.status();
-    ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
+    ctx.record_status(stored.head.status());
     let head = build_head(ctx, stored, body.bytes_left).map_err(|_| ServerError::Internal)?;
     if write_reply(gateway.timeouts.client_write, session, head, body, first).await.is_none() {
         writer::abort_response(session, ctx).await;

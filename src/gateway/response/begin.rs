@@ -30,8 +30,7 @@ pub(crate) fn begin_relay(
     let CallPermits { upload, body, answer } = permits;
     let input_count = count_input(&priced, body);
     outcome::record_success(ctx, false);
-    ctx.access_log.status = 200;
-    ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
+    ctx.record_status(200);
     let vendor_request_id = vendor_request_id(head);
     let ours = build_head(session, ctx, &priced, head);
     let bounds = usage_bounds::bounds_for_call(&priced.call, &priced.pricing);

@@ -80,8 +80,7 @@ pub(crate) async fn send_file(
         Ok(left == 0)
     };
     let sent: pingora::Result<bool> = sending.await;
-    ctx.access_log.status = status;
-    ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
+    ctx.record_status(status);
     if !matches!(sent, Ok(true)) {
         writer::abort_response(session, ctx).await;
         ctx.access_log.client_disconnected = sent.is_err();

@@ -39,8 +39,7 @@ pub(crate) async fn send_response(
     reply: LocalResponse,
 ) {
     ctx.leave_pool();
-    ctx.access_log.status = reply.status;
-    ctx.access_log.time_to_first_byte = Some(ctx.arrived.elapsed());
+    ctx.record_status(reply.status);
     if reply.status >= 400 {
         ctx.access_log.error_code = Some(reply.code.clone());
     }

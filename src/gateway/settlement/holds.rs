@@ -286,7 +286,7 @@ fn find_room(why: &HoldRefused) -> Option<Money> {
 }
 
 /// Returns why a call is refused whose hold was refused. `asks` is what it takes of rate limits.
-async fn describe_refusal(
+pub(crate) async fn describe_refusal(
     gateway: &Gateway,
     account: &AccountName,
     why: HoldRefused,
@@ -307,7 +307,7 @@ async fn describe_refusal(
 
 /// Returns why a call is refused whose hold the available money does not cover: if money that is
 /// held for other calls would make up for it, the client should try again soon.
-pub(crate) async fn describe_shortage(
+async fn describe_shortage(
     gateway: &Gateway,
     account: &AccountName,
     least: Money,

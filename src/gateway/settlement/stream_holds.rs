@@ -1,7 +1,6 @@
 //! Extends the hold of a stream as its cost grows, so that the cost so far stays within the hold,
 //! and writes checkpoints to the ledger.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::dialect::relay::RelayError;
@@ -95,7 +94,7 @@ pub(crate) fn halfway_to_held(cost: Money, held: Money) -> Money {
 /// that amount is charged.
 pub(crate) fn write_checkpoint(gateway: &Gateway, ctx: &mut RequestContext) {
     let to_store = idempotency::attempt_to_store(gateway, ctx);
-    let ids = (Cow::Owned(ctx.id.clone()), idempotency::retry_digest(ctx));
+    let retry_digest = idempotency::retry_digest(ctx);
     let Some(relaying) = ctx.relaying() else { return };
     let Some(usage) = relaying.billable_usage() else { return };
     let usage = relaying.stream_budget.cap_usage(usage);
@@ -103,8 +102,9 @@ pub(crate) fn write_checkpoint(gateway: &Gateway, ctx: &mut RequestContext) {
     if charge <= relaying.stream_budget.checkpointed_cost {
         return;
     }
-    let Funding::Held { hold, key, .. } = &relaying.funding else { return };
-    let line = settlement::journal_line(ids, relaying, key, usage).to_json();
+    let Funding::Held { hold, .. } = &relaying.funding else { return };
+    let line = settlement::journal_line(relaying, retry_digest, usage);
+    let Some(line) = line.map(|line| line.to_json()) else { return };
     let (ledger, account, id) =
         (gateway.ledger.clone(), hold.account().clone(), hold.id().to_owned());
     relaying.stream_budget.checkpointed_cost = charge;

@@ -16,8 +16,8 @@ use crate::dialect::call::RequestKind;
 use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::dialect::videos::VideoRequest;
 use crate::dialect::{Endpoint, videos};
-use crate::gateway::api_error::{AdmissionError, ApiError, ApiKeyError, ServerError, VideoError};
-use crate::gateway::call_rates::{CallRates, RateRefusal};
+use crate::gateway::api_error::{ApiError, ServerError, VideoError};
+use crate::gateway::call_rates::CallRates;
 use crate::gateway::context::RequestContext;
 use crate::gateway::idempotency::source::read_key_digest;
 use crate::gateway::local_response::LocalResponse;
@@ -29,7 +29,7 @@ use crate::gateway::settlement::quote::{QuoteContext, quote_call};
 use crate::gateway::settlement::token_estimate::estimate_call_tokens;
 use crate::gateway::state::Gateway;
 use crate::jobs::{Job, JobQueue, JobStage, NewJob, PlaceResult};
-use crate::ledger::{AccountName, RateAsk, Unavailable};
+use crate::ledger::{AccountName, HoldRefused, RateAsk, Unavailable};
 use crate::money::Money;
 use crate::money::price::Quote;
 
@@ -147,28 +147,25 @@ async fn describe_refusal(
     refused: PlaceResult,
     asks: Vec<RateAsk>,
 ) -> ApiError {
-    match refused {
-        PlaceResult::Insufficient(available) => {
-            holds::describe_shortage(gateway, account, least, available).await
-        }
+    let why = match refused {
+        PlaceResult::Insufficient(available) => HoldRefused::Insufficient { least, available },
         PlaceResult::BudgetExceeded { window, left } => {
-            AdmissionError::BudgetExceeded { window, least, left }.into()
+            HoldRefused::BudgetExceeded { window, least, left }
         }
-        PlaceResult::RateLimited { id, retry_after_ms, rates: readings } => {
-            let rates = CallRates { asks, readings };
-            let refusal = RateRefusal { id, retry_after_ms, rates };
-            AdmissionError::RateLimited(Box::new(refusal)).into()
+        PlaceResult::BudgetInUse(left) => HoldRefused::BudgetInUse { least, left },
+        PlaceResult::RateLimited { id, retry_after_ms, rates } => {
+            HoldRefused::RateLimited { id, retry_after_ms, rates }
         }
-        PlaceResult::BudgetInUse(left) => AdmissionError::BudgetInUse { least, left }.into(),
+        PlaceResult::NoAccount => HoldRefused::NoAccount,
         PlaceResult::TooManyOpen => {
-            VideoError::TooManyOpen(gateway.videos.schedule.open_max).into()
+            return VideoError::TooManyOpen(gateway.videos.schedule.open_max).into();
         }
-        PlaceResult::NoAccount => ApiKeyError::Unknown.into(),
         // These are no refusals.
         PlaceResult::New(_) | PlaceResult::AlreadyPlaced(_) | PlaceResult::Deleted => {
-            ServerError::Internal.into()
+            return ServerError::Internal.into();
         }
-    }
+    };
+    holds::describe_refusal(gateway, account, why, asks).await
 }
 
 /// Applies the rules' rewrites for the model to the body for the vendor.

@@ -1,6 +1,5 @@
 //! The end of a job: its outcome is written to the ledger, once.
 
-use std::borrow::Cow;
 use std::time::Instant;
 
 use anyhow::Context as _;
@@ -8,8 +7,8 @@ use anyhow::Context as _;
 use super::parts::{JobWorker, NextStep};
 use super::retry::RETRY_TIME_MAX;
 use crate::dialect::Endpoint;
-use crate::jobs::{JobClaim, JobOutcome, JobStage};
-use crate::ledger::{Hold, JournalLine, Outcome};
+use crate::jobs::{Job, JobClaim, JobOutcome, JobStage};
+use crate::ledger::{Hold, JournalLine, Outcome, PricedUsage, ServedCall};
 use crate::money::{Money, Usage};
 use crate::settlement::{self, Charge};
 
@@ -20,29 +19,15 @@ impl JobWorker {
         claim: &mut JobClaim,
         outcome: &JobOutcome,
     ) -> anyhow::Result<NextStep> {
-        let job = &claim.job;
-        let (account, id, key) = (job.account.clone(), job.id.clone(), job.key_id);
-        let hold = Hold::resume(account, id, key, job.held, job.created_ms);
-        let due = match outcome {
-            JobOutcome::Failed { .. } => None,
-            JobOutcome::Completed { charge, usage, basis, .. } => {
-                let usage = Usage { units: *usage, basis: *basis };
-                Some((*charge, usage, journal_line(claim).context("no line")?))
-            }
-        };
-        let charge =
-            due.as_ref().map(|(amount, usage, line)| Charge::new(*amount, line.to_json(), *usage));
-        let (ledger, deadline) = (self.ledger.clone(), Some(Instant::now() + RETRY_TIME_MAX));
-        let store = self.store_name;
-        let ending = settlement::end_hold(&ledger, hold, charge.as_ref(), deadline, store);
-        let ended = self.while_renewing(claim, ending).await??;
-        // Only a new posting is counted. One that was made before was counted at that time.
-        if let (Outcome::Posted { .. }, Some((amount, usage, line))) = (ended, &due) {
-            settlement::count_charge(line, *usage, *amount);
-        }
+        self.end_hold(claim, outcome).await?;
         claim.job.mark_ended();
         let job = &claim.job;
-        let line = due.as_ref().map(|(_, _, line)| line);
+        let (code, route, depth, charge) = match outcome {
+            JobOutcome::Failed { code, .. } => (code.name(), "", 0, Money::ZERO),
+            JobOutcome::Completed { route, depth, charge, .. } => {
+                ("", route.as_str(), *depth, *charge)
+            }
+        };
         log::info!(
             target: "request",
             event = "video_ended",
@@ -51,45 +36,65 @@ impl JobWorker {
             key = job.key_prefix,
             account = job.account.as_str(),
             model = job.model,
-            route = line.map_or("", |line| &*line.route),
-            depth = line.map_or(0, |line| line.depth),
+            route,
+            depth,
             status = job.status().name(),
-            code = match outcome {
-                JobOutcome::Failed { code, .. } => code.name(),
-                JobOutcome::Completed { .. } => "",
-            },
-            charge_nano = due.as_ref().map_or(Money::ZERO, |(amount, _, _)| *amount).nano();
+            code,
+            charge_nano = charge.nano();
             "video ended"
         );
         let keep = if claim.deleted { 0 } else { self.schedule.keep_ms };
         self.save(claim, Some(keep)).await
     }
+
+    /// Settles the hold of a completed job, or voids that of a failed one, and counts the charge.
+    async fn end_hold(&self, claim: &JobClaim, outcome: &JobOutcome) -> anyhow::Result<()> {
+        let job = &claim.job;
+        let (account, id, key) = (job.account.clone(), job.id.clone(), job.key_id);
+        let hold = Hold::resume(account, id, key, job.held, job.created_ms);
+        let due = match outcome {
+            JobOutcome::Failed { .. } => None,
+            JobOutcome::Completed { charge, .. } => {
+                let line = journal_line(job).context("no line")?;
+                Some((Charge::new(*charge, &line), line))
+            }
+        };
+        let charge = due.as_ref().map(|(charge, _)| charge);
+        let deadline = Some(Instant::now() + RETRY_TIME_MAX);
+        let ending = settlement::end_hold(&self.ledger, hold, charge, deadline, self.store_name);
+        let ended = self.while_renewing(claim, ending).await??;
+        // Only a new posting is counted. One that was made before was counted at that time.
+        if let (Outcome::Posted { .. }, Some((charge, line))) = (ended, &due) {
+            settlement::count_charge(line, charge.amount);
+        }
+        Ok(())
+    }
 }
 
 /// Returns the journal line of a completed job; `None` if the job is not completed.
-fn journal_line(claim: &JobClaim) -> Option<JournalLine<'static>> {
-    let job = &claim.job;
+fn journal_line(job: &Job) -> Option<JournalLine<'_>> {
     let JobStage::Settling { outcome, at_ms } = &job.stage else { return None };
     let JobOutcome::Completed { route, depth, vendor_id, usage, basis, .. } = outcome else {
         return None;
     };
-    Some(JournalLine {
-        request_id: job.id.clone().into(),
-        at: *at_ms,
-        key_prefix: job.key_prefix.clone().into(),
+    let call = ServedCall {
+        request_id: &job.id,
+        key_prefix: &job.key_prefix,
         key_id: job.key_id,
-        endpoint: Endpoint::Videos.name().into(),
-        model: job.model.clone().into(),
-        requested_model: job.requested_model.clone().map(Cow::Owned),
-        vendor: job.vendor.clone().into(),
-        route: route.clone().into(),
+        endpoint: Endpoint::Videos.name(),
+        model: &job.model,
+        requested_model: job.requested_model.as_deref(),
+        vendor: &job.vendor,
+        route,
         depth: *depth,
-        usage: *usage,
-        basis: *basis,
-        rejected_usage: None,
-        price_version: job.price_version.clone().into(),
-        vendor_request_id: Some(vendor_id.clone().into()),
+        vendor_request_id: Some(vendor_id.as_str()),
         retry_digest: None,
-        over_budget_nano: None,
-    })
+    };
+    let used = PricedUsage {
+        at: *at_ms,
+        usage: Usage { units: *usage, basis: *basis },
+        rejected: None,
+        price_version: &job.price_version,
+    };
+    Some(JournalLine::new(call, used))
 }
