@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::world::{Answer, CHAT, Store, World, chat_of, with};
+use crate::world::{Answer, CHAT, MESSAGES, Store, World, chat_of, messages_of, with};
 
 const PAGE: &str = "https://app.example";
 const CONF: &str =
@@ -23,6 +23,12 @@ async fn preflight(world: &World, path: &str, origin: &str) -> Answer {
 async fn called_by(world: &World, origin: &str) -> Answer {
     let body = chat_of("lmb-5.5").to_string();
     Answer::read(world.request(CHAT.path).header("origin", origin).body(body)).await
+}
+
+/// The names of the headers of an answer that a page may read.
+fn exposed(answer: &Answer) -> Vec<&str> {
+    let names = answer.header("access-control-expose-headers").unwrap_or_default();
+    names.split(", ").collect()
 }
 
 #[tokio::test]
@@ -62,9 +68,8 @@ async fn a_page_may_read_answers_streams_and_errors_alike() {
     let answer = called_by(&world, PAGE).await;
     assert_eq!((answer.status, answer.header(ALLOW_ORIGIN)), (200, Some(PAGE)));
     assert_eq!(answer.header("vary"), Some("origin"));
-    let exposed = answer.header("access-control-expose-headers").unwrap_or_default();
-    for name in ["x-request-id", "retry-after", "x-gateway-fallback-depth", "x-should-retry"] {
-        assert!(exposed.contains(name), "{exposed}");
+    for name in ["x-request-id", "x-gateway-fallback-depth"] {
+        assert!(exposed(&answer).contains(&name), "{answer:?}");
     }
     let call = with(chat_of("lmb-5.5"), &json!({ "stream": true })).to_string();
     let request = world.request(CHAT.path).header("origin", "http://localhost:5173").body(call);
@@ -74,8 +79,47 @@ async fn a_page_may_read_answers_streams_and_errors_alike() {
         let request = world.request(path).header("origin", PAGE).body("{}");
         let refused = Answer::read(request).await;
         assert_eq!((refused.status, refused.header(ALLOW_ORIGIN)), (status, Some(PAGE)));
+        assert!(exposed(&refused).contains(&"x-should-retry"), "{refused:?}");
     }
     world.settled(2).await;
+}
+
+#[tokio::test]
+async fn a_page_may_read_rate_limits_under_the_names_that_the_operator_gives() {
+    let names = "[vendor.vendor_a.header_names]\n\"vendor_a-ratelimit-*\" = \"brand-limit-*\"";
+    let plans = "[plan.default]\nrequests_per_minute = 1\ntokens_per_minute = 100_000";
+    let builder = World::start(Store::Sqlite).plans(plans).conf(CONF).conf(names);
+    let world = builder.run().await;
+    for (status, more) in [(200, "x-gateway-fallback-depth"), (429, "retry-after-ms")] {
+        let body = messages_of(MESSAGES.model).to_string();
+        let request = world.request(MESSAGES.path).header("origin", PAGE).body(body);
+        let answer = Answer::read(request).await;
+        assert_eq!(answer.status, status, "{answer:?}");
+        let readable = exposed(&answer);
+        for name in ["request-id", "brand-limit-requests-remaining", "brand-limit-tokens-reset"] {
+            assert!(readable.contains(&name), "{name}: {answer:?}");
+        }
+        for name in ["x-ratelimit-remaining-tokens", more] {
+            assert!(readable.contains(&name), "{name}: {answer:?}");
+        }
+    }
+    world.settled(1).await;
+}
+
+#[tokio::test]
+async fn a_page_may_read_that_a_reply_was_sent_before() {
+    let world = World::start(Store::Sqlite).conf(CONF).run().await;
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let request = world.request(CHAT.path).header("origin", PAGE);
+        let request = request.header("idempotency-key", "once");
+        answers.push(Answer::read(request.body(chat_of("lmb-5.5").to_string())).await);
+    }
+    let names = ["idempotent-replayed", "x-original-request-id"];
+    let readable = |answer: &Answer| names.map(|name| exposed(answer).contains(&name));
+    assert_eq!(readable(&answers[0]), [false, false]);
+    assert_eq!(readable(&answers[1]), [true, true], "{:?}", answers[1]);
+    world.settled(1).await;
 }
 
 #[tokio::test]

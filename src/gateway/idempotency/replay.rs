@@ -158,9 +158,9 @@ fn build_head(
     }
     head.insert_header("content-length", bytes)?;
     head::add_request_id(&mut head, ctx)?;
-    ctx.cors.add_headers(&mut head)?;
     head.insert_header("idempotent-replayed", "true")?;
     head.insert_header("x-original-request-id", original_request_id(&stored.owner))?;
+    ctx.cors.add_headers(&mut head)?;
     Ok(head)
 }
 

@@ -5,7 +5,7 @@ use http::header::{
     ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_REQUEST_HEADERS,
     ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use pingora::http::{RequestHeader, ResponseHeader};
 
 use crate::gateway::local_response::LocalResponse;
@@ -16,14 +16,6 @@ const ANY: &str = "*";
 const NULL: &str = "null";
 /// The request headers that a page may always send. It may send all others that it asks for.
 const REQUEST_HEADERS: &str = "authorization, x-api-key, content-type, idempotency-key";
-/// The response headers that a page may read.
-const EXPOSED_HEADERS: &str = "x-request-id, request-id, retry-after, retry-after-ms, \
-    x-should-retry, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, \
-    x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, \
-    x-ratelimit-reset-tokens, \
-    x-gateway-fallback-depth, x-gateway-model, x-gateway-dropped-params, \
-    x-gateway-thinking, x-service-charged-nano, x-service-characters, idempotent-replayed, \
-    x-original-request-id, openai-poll-after-ms, allow, location, content-range";
 /// A browser may keep the answer to a preflight for this many seconds. No browser keeps it longer.
 const MAX_AGE_S: u32 = 7_200;
 
@@ -105,17 +97,19 @@ pub(crate) enum CorsGrant {
 }
 
 impl CorsGrant {
-    /// Adds the headers of an answer.
+    /// Completes the head of an answer. A page may read all headers that the head has before: they
+    /// are for its user, and some have names that only the configuration knows.
     pub(crate) fn add_headers(&self, head: &mut ResponseHeader) -> pingora::Result<()> {
         if *self == CorsGrant::Off {
             return Ok(());
         }
-        head.insert_header(VARY, "origin")?;
         if let CorsGrant::Allowed(origin) = self {
+            let names: Vec<_> = head.headers.keys().map(HeaderName::as_str).collect();
+            let exposed = names.join(", ");
             head.insert_header(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
-            head.insert_header(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS)?;
+            head.insert_header(ACCESS_CONTROL_EXPOSE_HEADERS, exposed)?;
         }
-        Ok(())
+        head.insert_header(VARY, "origin")
     }
 
     /// Returns the answer to a preflight, the request with which a browser asks whether a page may

@@ -93,7 +93,6 @@ pub(crate) fn build_head(
         head.insert_header(TRANSFER_ENCODING, CHUNKED)?;
     }
     add_request_id(&mut head, ctx)?;
-    ctx.cors.add_headers(&mut head)?;
     ctx.rate_headers.write_into(&mut head)?;
     head.insert_header(FALLBACK_DEPTH, ctx.access_log.fallback_depth)?;
     add_model_id(&mut head, ctx)?;
@@ -108,6 +107,7 @@ pub(crate) fn build_head(
             head.insert_header("x-gateway-thinking", thinking.header_value())?;
         }
     }
+    ctx.cors.add_headers(&mut head)?;
     Ok(head)
 }
 

@@ -106,7 +106,6 @@ pub(crate) async fn write_response(
         head.insert_header("content-length", body.len())?;
     }
     head::add_request_id(&mut head, ctx)?;
-    ctx.cors.add_headers(&mut head)?;
     ctx.rate_headers.write_into(&mut head)?;
     for (name, value) in reply.headers {
         head.insert_header(name, value)?;
@@ -115,6 +114,7 @@ pub(crate) async fn write_response(
         head.insert_header("x-gateway-fallback-depth", ctx.access_log.fallback_depth)?;
     }
     head::add_model_id(&mut head, ctx)?;
+    ctx.cors.add_headers(&mut head)?;
     let down = &mut session.downstream_session;
     down.write_response_header(Box::new(head)).await?;
     down.write_response_body(body, true).await
