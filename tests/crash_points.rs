@@ -1,5 +1,6 @@
-//! Gateways that kill themselves at each point where a call, an update of an allotment or an
-//! adoption can be cut in two: what was answered is charged once, and nothing stays held.
+//! Gateways that kill themselves at each point where a call, an update of an allotment, an adoption
+//! or a copy of the log into its file can be cut in two: what was answered is charged once, and
+//! nothing stays held.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,13 +9,19 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream;
 use rstest::rstest;
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
-use crate::world::{Answer, CHAT, Charge, Offer, Process, SPEECH, Store, World, with};
+use crate::world::{Answer, Builder, CHAT, Charge, Offer, Process, SPEECH, Store, World, with};
 
 const AT_ONCE: usize = 16;
 /// The calls of a burst: each point that a call can reach is reached by one of them.
 const BURST: usize = 1_000;
+/// The calls of a burst that lasts until a log is long, and has been copied.
+const LONG_BURST: usize = 20_000;
 /// How many calls are made at the gateway that is left.
 const CALLS_AFTER: usize = 16;
 /// How many of the first calls are all small.
@@ -32,6 +39,11 @@ const KILLED: i32 = 9;
 /// The variable that arms a point.
 const FAILPOINT: &str = "TOLLGATE_FAILPOINT";
 const DIRECT: (&str, &str) = ("TOLLGATE__STORE__ALLOTMENTS", "false");
+/// Calls are served for this long before the log grows.
+const BEFORE_GROWTH: Duration = Duration::from_millis(300);
+/// So much makes the log so long that it is copied, and so much that it also begins anew.
+const LONG_BYTES: i64 = 6 << 20;
+const RESTART_BYTES: i64 = 20 << 20;
 
 /// Every other call is a stream.
 fn chat(number: usize) -> (Offer, Value) {
@@ -98,7 +110,10 @@ fn prove_each(charges: &[Charge]) {
 /// successor serves.
 async fn prove_recovery(mut world: World, mut known: BTreeSet<String>) {
     world.kill_and_start_again().await;
-    prove_each(&world.at_rest_with(&known).await);
+    let charges = world.at_rest_with(&known).await;
+    // Besides, calls may be charged whose answers broke off.
+    assert!(charges.len() <= known.len() + AT_ONCE, "{} calls are too many", charges.len());
+    prove_each(&charges);
     let answers = burst(&world, CALLS_AFTER, chat).await;
     known.extend(served(&answers));
     let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
@@ -107,12 +122,15 @@ async fn prove_recovery(mut world: World, mut known: BTreeSet<String>) {
 }
 
 /// A world whose gateway is armed with a point. Where `is_direct`, every hold is in the store.
-async fn armed_world(store: Store, point: &'static str, is_direct: bool) -> World {
-    // Of this credit, nothing is lent while a speech is among the calls.
-    let builder = World::start(store).vendor("vendor_b", &[VENDOR]).conf(CONF).credit("1");
+fn armed(store: Store, point: &'static str, is_direct: bool) -> Builder {
+    let builder = World::start(store).vendor("vendor_b", &[VENDOR]).conf(CONF);
     let builder = builder.env(FAILPOINT, point);
-    let builder = if is_direct { builder.env(DIRECT.0, DIRECT.1) } else { builder };
-    builder.run().await
+    if is_direct { builder.env(DIRECT.0, DIRECT.1) } else { builder }
+}
+
+/// The same. Of its credit, nothing is lent while a speech is among the calls.
+async fn armed_world(store: Store, point: &'static str, is_direct: bool) -> World {
+    armed(store, point, is_direct).credit("1").run().await
 }
 
 /// Lets a gateway die at a point during a burst, and proves what is left.
@@ -136,6 +154,7 @@ async fn die_at(
 #[case::first_segment_created("ends_segment_created:1")]
 #[case::spare_segment_created("ends_segment_created:2")]
 #[case::end_written("end_written:60")]
+#[case::outbox_synced("outbox_synced:8")]
 #[case::reply_sent("reply_sent:60")]
 #[case::update_made("update_made:5")]
 #[case::allotment_lent("allotment_lent:1")]
@@ -173,6 +192,100 @@ async fn direct_holds_outlive_their_gateway(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
 ) {
     die_at(store, point, true, chat).await;
+}
+
+/// The first syncs are of folders. Settlements for an embedded store are not synced here, but with
+/// the charge in its file.
+#[tokio::test]
+async fn a_server_is_told_what_only_a_synced_outbox_had() {
+    die_at(Store::Redis, "outbox_synced:8", true, chat).await;
+}
+
+/// Opens the file of a store beside its gateway. It copies nothing of the log, now or when it is
+/// closed.
+fn open_beside(world: &World) -> Connection {
+    let beside = Connection::open(world.path("tollgate.db")).expect("the file");
+    beside.busy_timeout(Duration::from_secs(30)).expect("a setting");
+    let leaves_log = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+    beside.set_db_config(leaves_log, true).expect("a setting");
+    beside.pragma_update(None, "wal_autocheckpoint", 0).expect("a setting");
+    beside
+}
+
+/// Makes the log longer by so many bytes, as another process would that keeps replies.
+async fn grow_log(world: &World, bytes: i64) {
+    let beside = open_beside(world);
+    let writing = move || {
+        let table = "CREATE TABLE IF NOT EXISTS filling (bytes BLOB)";
+        beside.execute_batch(table).expect("a table");
+        beside.execute("INSERT INTO filling VALUES (zeroblob(?1))", [bytes]).expect("a row");
+    };
+    spawn_blocking(writing).await.expect("a thread");
+}
+
+/// How many pages the log of a store has, and how many of them are in the file.
+fn pages_of_log(world: &World) -> (i64, i64) {
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(1)?, row.get(2)?));
+    open_beside(world).query_row("PRAGMA wal_checkpoint(NOOP)", [], read).expect("pages")
+}
+
+/// How many times the log of a store has begun anew, as its head says.
+fn beginnings_of_log(world: &World) -> u32 {
+    let log = std::fs::read(world.path("tollgate.db-wal")).expect("a log");
+    let number = log.get(12..16).and_then(|bytes| bytes.try_into().ok());
+    number.map(u32::from_be_bytes).expect("a head")
+}
+
+/// The log is copied into the file; all of it is, while nobody writes; and then its beginning is
+/// written over.
+#[rstest]
+#[case::log_copied("log_copied:1", LONG_BYTES)]
+#[case::rest_of_log_copied("rest_of_log_copied:1", RESTART_BYTES)]
+#[case::log_begun_anew("log_begun_anew:1", RESTART_BYTES)]
+#[tokio::test]
+async fn a_gateway_that_dies_after_a_copy_of_its_log_has_lost_nothing(
+    #[case] point: &'static str,
+    #[case] bytes: i64,
+    #[values(false, true)] is_direct: bool,
+) {
+    let mut world = armed(Store::Sqlite, point, is_direct).credit("10").run().await;
+    let growing = async {
+        sleep(BEFORE_GROWTH).await;
+        grow_log(&world, bytes).await;
+    };
+    let (answers, ()) = tokio::join!(burst(&world, LONG_BURST, chat), growing);
+    dies_at(&mut world.gateway, point).await;
+    let must_begin_anew = point.starts_with("log_begun_anew");
+    assert!(!must_begin_anew || beginnings_of_log(&world) > 0, "nothing was written over");
+    prove_recovery(world, served(&answers)).await;
+}
+
+/// A copy goes no further than the oldest reader, so the file has a part of the log and lacks the
+/// rest, as in the middle of a copy.
+#[rstest]
+#[tokio::test]
+async fn a_gateway_that_dies_when_half_of_its_log_is_copied_has_lost_nothing(
+    #[values(false, true)] is_direct: bool,
+) {
+    // The first copy may come before the reader.
+    let point = "log_copied:2";
+    let mut world = armed(Store::Sqlite, point, is_direct).credit("10").run().await;
+    let growing = async {
+        sleep(BEFORE_GROWTH).await;
+        grow_log(&world, LONG_BYTES).await;
+        let reader = open_beside(&world);
+        reader.execute_batch("BEGIN; SELECT count(*) FROM filling").expect("a reader");
+        sleep(BEFORE_GROWTH).await;
+        grow_log(&world, LONG_BYTES).await;
+        reader
+    };
+    let (answers, reader) = tokio::join!(burst(&world, LONG_BURST, chat), growing);
+    dies_at(&mut world.gateway, point).await;
+    let (pages, copied) = pages_of_log(&world);
+    assert!(0 < copied && copied < pages, "{copied} of {pages} pages");
+    // Nothing is left of what the dead gateway had in memory, and all is read from the files.
+    drop(reader);
+    prove_recovery(world, served(&answers)).await;
 }
 
 /// What is free is called back, and the gateway dies before it has given it.

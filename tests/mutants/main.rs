@@ -18,6 +18,7 @@ mod prepaid {
     mod script;
     mod sums;
     mod tables;
+    mod voids;
     mod without_lots;
     mod world;
 }

@@ -364,6 +364,14 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_without_a_burst_or_a_pace_does_not_say_when_to_try_again() {
+        assert_eq!(take(RateBucket::default(), ask(RateKind::Tokens, 60, 0, 1), 0), Err(None));
+        let no_pace = ask(RateKind::Requests, 0, 1, 1);
+        let full = take(RateBucket::default(), no_pace, 0).expect("room");
+        assert_eq!(take(full, no_pace, 999_999_999), Err(None));
+    }
+
+    #[test]
     fn what_is_given_back_is_room_again_but_never_more_than_the_burst() {
         let limit = RateLimit { per_minute: 60, burst: 100 };
         let bucket = RateBucket::default().add(50);
@@ -382,8 +390,13 @@ mod tests {
         assert_eq!(text, "account/tokens/0=5:60:100,key:7/calls/3=5:60:100");
         assert_eq!(parse_rate_asks(&text), Ok(vec![one, other]));
         assert_eq!(parse_rate_asks(""), Ok(Vec::new()));
-        for bad in ["account/tokens/0", "account/tokens/0=1:2", "account/words/0=1:2:3", "a=1:2:3"]
-        {
+        for bad in [
+            "account/tokens/0",
+            "account/tokens/0=1:2",
+            "account/tokens/0/1=1:2:3",
+            "account/words/0=1:2:3",
+            "a=1:2:3",
+        ] {
             assert_eq!(parse_rate_asks(bad), Err(RateTextError), "{bad}");
         }
         assert!(RateAsk { amount: 1, ..one }.is_lendable() && !one.is_lendable());

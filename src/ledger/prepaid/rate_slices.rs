@@ -169,3 +169,46 @@ pub(crate) fn lapse(draft: &mut AccountDraft<'_>, allotment: &mut Allotment) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::rate::RateLimit;
+    use super::super::window::BudgetOwner;
+    use super::*;
+
+    fn ask(kind: RateKind, row: u16, amount: i64, burst: i64) -> RateAsk {
+        let id = RateId { owner: BudgetOwner::Account, kind, row };
+        let limit = RateLimit { per_minute: burst.min(60), burst };
+        RateAsk { id, limit, amount, is_shadow: false }
+    }
+
+    #[test]
+    fn of_limits_that_refuse_for_equally_long_the_first_is_named() {
+        for (burst, retry_after_ms) in [(60, Some(60_000)), (0, None)] {
+            let asks = [0, 1].map(|row| ask(RateKind::Tokens, row, 60, burst));
+            let full = RateBucket::default().add(60);
+            let refused = take_rates(&asks, 0, |_| full).expect_err("both are full");
+            assert_eq!((refused.id, refused.retry_after_ms), (asks[0].id, retry_after_ms));
+        }
+    }
+
+    #[test]
+    fn who_is_refused_reads_what_each_limit_has_left_without_the_call() {
+        let asks = [ask(RateKind::Tokens, 0, 60, 60), ask(RateKind::Requests, 0, 1, 90)];
+        let used = RateBucket::default().add(20);
+        let refused = take_rates(&asks, 0, |_| used).expect_err("60 do not fit into 40");
+        assert_eq!(refused.readings, [40, 70].map(RateReading::within));
+    }
+
+    #[test]
+    fn a_limit_that_only_tells_counts_nothing_of_a_call_that_is_above_it() {
+        let shadow = RateAsk { is_shadow: true, ..ask(RateKind::Tokens, 0, 60, 60) };
+        let request = ask(RateKind::Requests, 0, 1, 90);
+        let used = RateBucket::default().add(20);
+        let taken = take_rates(&[shadow, request], 0, |_| used).expect("a shadow refuses nothing");
+        assert_eq!(taken.asks, [request]);
+        assert_eq!(taken.buckets, [(request.id, used.add(1))].into());
+        let above = RateReading { remaining: 40, is_exceeded: true };
+        assert_eq!(taken.readings, [above, RateReading::within(69)]);
+    }
+}

@@ -276,6 +276,23 @@ mod tests {
     }
 
     #[test]
+    fn an_account_was_busy_with_one_call_soon_after_the_machine_had_started() {
+        let mut meter = LoadMeter::default();
+        meter.record(None, nano(1), &[], 50);
+        assert!(!meter.is_busy(60));
+    }
+
+    #[test]
+    fn what_was_held_two_windows_ago_is_forgotten() {
+        for (at, quote) in [(1_099, nano(100)), (1_100, nano(7))] {
+            let mut meter = LoadMeter::default();
+            meter.record(None, nano(100), &[], 1_000);
+            meter.record(None, nano(7), &[], at);
+            assert_eq!(meter.load(at).quote, quote, "{at}");
+        }
+    }
+
+    #[test]
     fn what_was_held_lately_should_be_free_and_room_for_eight_calls_at_least() {
         let mut meter = LoadMeter::default();
         for at in [1_000, 1_010, 1_049] {
@@ -339,5 +356,8 @@ mod tests {
             meter.record(None, nano(1), &[ask(row, 1)], 1_300);
         }
         assert_eq!(meter.load(1_300).rates.len(), LIMITS_MAX, "the others go to the store");
+        meter.record(None, nano(1), &[ask(300, 1)], 1_500);
+        let rates = meter.load(1_500).rates;
+        assert_eq!(rates.into_keys().collect::<Vec<_>>(), [ask(300, 1).id], "idle ones make room");
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::failpoints::failpoint;
 use crate::metrics::METRICS;
 
 /// Files are gathered for this long before one fsync: no caller waits for it, and an fsync costs as
@@ -74,7 +75,9 @@ impl FsyncThread {
             thread::sleep(BATCH_DELAY);
             let files = std::mem::take(&mut self.lock_queue().files);
             for file in files {
-                if let Err(why) = file.sync_data() {
+                let synced = file.sync_data();
+                failpoint!("outbox_synced", if synced.is_ok());
+                if let Err(why) = synced {
                     log::error!(
                         event = "outbox_sync_failed", error:% = why;
                         "outbox fsync failed"

@@ -11,6 +11,7 @@ use rusqlite::Connection;
 
 use super::file_identity::OpenFiles;
 use super::writer::{CommittedBatch, WriteScheduler};
+use crate::failpoints::failpoint;
 
 /// Commits are gathered for this long before one sync of the disk.
 const SYNC_BATCH_WAIT: Duration = Duration::from_millis(5);
@@ -103,6 +104,7 @@ impl DiskSync {
             return Ok(());
         }
         self.wal_checkpoint("PASSIVE")?;
+        failpoint!("log_copied");
         match self.scheduler.upgrade() {
             Some(scheduler) if pages > WAL_RESTART_PAGES => {
                 scheduler.restart_wal(|| self.wal_checkpoint("PASSIVE").map(drop))

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::queue::WriteQueue;
 use super::write_txn::{RowCache, WriteTxn};
+use crate::failpoints::failpoint;
 use crate::ledger::Unavailable;
 
 /// At most this many jobs are committed in one transaction.
@@ -172,7 +173,9 @@ impl WriteScheduler {
     ) -> rusqlite::Result<()> {
         let mut writer = self.lock();
         copy()?;
+        failpoint!("rest_of_log_copied");
         let written = writer.begin_txn(true).and_then(|()| writer.write_noop());
+        failpoint!("log_begun_anew", if written.is_ok());
         if written.is_err() {
             writer.roll_back();
         }

@@ -21,6 +21,7 @@ use crate::money::Money;
 use crate::store::outbox::{AllotmentKey, EndLog, Retention};
 
 mod long_lent;
+mod rounds;
 
 const STORE_ID: &str = "s";
 const LEASE: Duration = Duration::from_secs(60);
