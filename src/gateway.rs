@@ -1,14 +1,10 @@
-//! The gateway: the phases of pingora, each of which is one call to a module below.
+//! The gateway: the phases that pingora calls, each of which is one call to a module below.
 //!
 //! A request takes one path: `serve` routes it, `request` reads and admits it, `settlement` places
 //! its hold, `upstream` tries the vendor's routes, `response` relays the answer, and `settlement`
-//! turns the hold into a charge. `upstream::attempts` calls the phases in pingora's order.
-
-use std::time::Duration;
+//! turns the hold into a charge.
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
@@ -68,47 +64,16 @@ impl ProxyHttp for Gateway {
         true
     }
 
+    /// pingora never asks for a peer: `request_filter` answers every request.
     async fn upstream_peer(
         &self,
         _session: &mut Session,
-        ctx: &mut RequestContext,
+        _ctx: &mut RequestContext,
     ) -> Result<Box<HttpPeer>> {
-        let peer = upstream::select_route(&self.timeouts, ctx);
-        peer.map(Box::new).ok_or_else(|| Error::new(ErrorType::Custom("no route")))
+        Err(Error::new(ErrorType::Custom("no route")))
     }
 
-    async fn upstream_request_filter(
-        &self,
-        session: &mut Session,
-        head: &mut RequestHeader,
-        ctx: &mut RequestContext,
-    ) -> Result<()> {
-        upstream::fill_request_head(self, session, head, ctx)
-    }
-
-    /// Turns the vendor's response head into the client's. Of the vendor's headers only the content
-    /// type is passed on.
-    async fn response_filter(
-        &self,
-        session: &mut Session,
-        head: &mut ResponseHeader,
-        ctx: &mut RequestContext,
-    ) -> Result<()> {
-        response::begin::begin_relay(session, ctx, head)
-    }
-
-    fn response_body_filter(
-        &self,
-        _session: &mut Session,
-        body: &mut Option<Bytes>,
-        end: bool,
-        ctx: &mut RequestContext,
-    ) -> Result<Option<Duration>> {
-        response::push_body(ctx, body, end)?;
-        Ok(None)
-    }
-
-    async fn logging(&self, _session: &mut Session, why: Option<&Error>, ctx: &mut RequestContext) {
-        serve::finish_request(self, why, ctx).await;
+    async fn logging(&self, _session: &mut Session, _: Option<&Error>, ctx: &mut RequestContext) {
+        serve::finish_request(self, ctx).await;
     }
 }

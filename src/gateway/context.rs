@@ -1,10 +1,13 @@
-//! The context of one request, which pingora passes to every phase: its stage, its permits, and the
-//! values for its access log line.
+//! The context of one request, which pingora passes to every phase: its permits, and the values for
+//! its access log line. And the states of a call, each of which owns the hold: an admitted call
+//! becomes a relayed one.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use pingora::upstreams::peer::HttpPeer;
 
 use super::api_error::{AttemptFailure, ErrorFormat};
 use super::idempotency::call::IdempotentCall;
@@ -55,8 +58,6 @@ pub(crate) struct RequestContext {
     pub tenant: Option<Arc<Tenant>>,
     /// The values that are logged and counted at the end of the request.
     pub access_log: AccessLogRecord,
-    /// The stage that the request has reached.
-    pub stage: RequestStage,
     /// The claimed idempotency key; `None` if the request has none.
     pub idempotent_call: Option<Box<IdempotentCall>>,
     /// How often the set of suspended accounts had changed when the key was looked up.
@@ -69,26 +70,6 @@ pub(crate) struct RequestContext {
     pub is_aborted: bool,
 }
 
-/// The stages of a request, in order.
-pub(crate) enum RequestStage {
-    /// The request head was read.
-    Arrived,
-    /// Money is held for the call, and routes are being tried.
-    Admitted(Box<AdmittedCall>),
-    /// A vendor's response is being relayed.
-    Relaying(Box<RelayedCall>),
-    /// The hold is settled or voided, or the request never had one.
-    Closed,
-}
-
-impl RequestStage {
-    /// Whether the request still has an open hold.
-    #[must_use]
-    pub(crate) fn has_open_hold(&self) -> bool {
-        matches!(self, RequestStage::Admitted(_) | RequestStage::Relaying(_))
-    }
-}
-
 /// A call that has a hold and for which routes are being tried.
 pub(crate) struct AdmittedCall {
     /// The call and what pays for it.
@@ -97,8 +78,6 @@ pub(crate) struct AdmittedCall {
     pub permits: CallPermits,
     /// The routes that were not tried yet, and the result of those that were.
     pub routes: RouteQueue,
-    /// The route that is being tried; `None` between two attempts.
-    pub attempt: Option<RouteAttempt>,
 }
 
 /// A call and what pays for it. It is the same for every route.
@@ -145,6 +124,8 @@ pub(crate) struct RouteAttempt {
     pub route: Arc<VendorRoute>,
     /// The call's slot in the concurrency limit of the route.
     pub slot: RouteSlot,
+    /// The address of the route, with the time limits and the TLS of its connections.
+    pub peer: Box<HttpPeer>,
     /// The request body for this route.
     pub body: RequestPayload,
 }
@@ -152,10 +133,8 @@ pub(crate) struct RouteAttempt {
 impl AdmittedCall {
     /// Drops a large request body once the vendor has received it, and gives back its memory
     /// permit. No other route can be tried afterwards.
-    pub(crate) fn drop_body(&mut self) {
-        if let Some(attempt) = &mut self.attempt {
-            attempt.body = RequestPayload::default();
-        }
+    pub(crate) fn drop_body(&mut self, attempt: &mut RouteAttempt) {
+        attempt.body = RequestPayload::default();
         if let RequestKind::Image { file } = &mut self.priced.call.kind {
             *file = None;
         }
@@ -262,6 +241,8 @@ pub(crate) struct RelayedCall {
     pub answer_permit: AnswerPermit,
     /// The vendor's id of the request; `None` if the vendor sent none.
     pub vendor_request_id: Option<String>,
+    /// Whether the response is a stream.
+    pub is_stream: bool,
     /// Turns the vendor's response into the client's, piece by piece.
     pub relay: Relay,
     /// The input in tokens, to be counted if the vendor reports none.
@@ -346,7 +327,6 @@ impl RequestContext {
             request_permit: None,
             tenant: None,
             access_log: AccessLogRecord { endpoint: "other", ..AccessLogRecord::default() },
-            stage: RequestStage::Arrived,
             idempotent_call: None,
             suspensions_seen: 0,
             rates: CallRates::default(),
@@ -367,32 +347,6 @@ impl RequestContext {
     pub(crate) fn record_status(&mut self, status: u16) {
         self.access_log.status = status;
         self.access_log.time_to_first_byte = Some(self.arrived.elapsed());
-    }
-
-    /// Takes out the admitted call and the attempt whose route answered, and sets the stage to
-    /// `Closed`. `None` if no route is being tried.
-    pub(crate) fn take_attempt(&mut self) -> Option<(AdmittedCall, RouteAttempt)> {
-        let attempt = self.admitted()?.attempt.take()?;
-        match std::mem::replace(&mut self.stage, RequestStage::Closed) {
-            RequestStage::Admitted(admitted) => Some((*admitted, attempt)),
-            _ => None,
-        }
-    }
-
-    /// Returns the call whose response is being relayed; `None` in any other stage.
-    pub(crate) fn relaying(&mut self) -> Option<&mut RelayedCall> {
-        match &mut self.stage {
-            RequestStage::Relaying(relaying) => Some(relaying),
-            _ => None,
-        }
-    }
-
-    /// Returns the admitted call while routes are being tried; `None` in any other stage.
-    pub(crate) fn admitted(&mut self) -> Option<&mut AdmittedCall> {
-        match &mut self.stage {
-            RequestStage::Admitted(admitted) => Some(admitted),
-            _ => None,
-        }
     }
 }
 

@@ -3,18 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use pingora::http::ResponseHeader;
-use pingora::proxy::{ProxyHttp, Session};
+use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, ErrorType};
 
-use super::api_error::{ApiError, ServerError, UpstreamError};
-use super::context::RequestContext;
+use super::api_error::{ApiError, UpstreamError};
+use super::context::{RelayedCall, RequestContext};
 use super::state::Gateway;
 use super::upstream::answer::{UpstreamRead, UpstreamResponse, release_connection};
-use super::{idempotency, settlement, upstream};
+use super::{idempotency, settlement};
 use crate::dialect::relay::{BUFFERED_BYTES_MAX, Relay, RelayError, RelayProgress};
 use crate::gateway::budgets::answers::{AnswerBudgetExceeded, UNCOUNTED_BYTES_MAX};
 use crate::gateway::settlement::stream_holds;
@@ -35,75 +33,73 @@ use stream_watch::StreamWatch;
 const CHUNKS_PER_TURN: usize = 16;
 
 /// Relays a successful response to the client, and settles the call.
+///
+/// # Errors
+/// The error that the client is to get: the response broke before any part of it was sent.
 pub(super) async fn relay_response(
     gateway: &Gateway,
     session: &mut Session,
     ctx: &mut RequestContext,
+    mut relaying: Box<RelayedCall>,
     mut vendor: Box<UpstreamResponse>,
     peer: &HttpPeer,
-    mut head: Box<ResponseHeader>,
+    head: Box<ResponseHeader>,
 ) -> Result<(), ApiError> {
-    let call = ctx.admitted().map(|admitted| &admitted.priced.call);
-    let stream = call.is_some_and(|call| call.stream);
-    if !call.is_some_and(|call| upstream::is_readable(&head, call)) {
-        outcome::record_lost_answer(ctx, failure::UNREADABLE);
-        vendor.connection.shutdown().await;
-        return Err(UpstreamError::RelayFailed(RelayError::Malformed).into());
-    }
-    gateway.response_filter(session, &mut head, ctx).await.map_err(|_| ServerError::Internal)?;
+    let is_stream = relaying.is_stream;
+    idempotency::record_head(ctx, &head);
     let length = vendor.connection.response_header().and_then(content_length);
     let is_http10 = session.req_header().version == http::Version::HTTP_10;
-    let permit = ctx.relaying().map(|r| std::mem::take(&mut r.answer_permit));
     let mut client = Downstream {
         head: Some(head),
         disconnected: None,
-        is_stream: stream,
-        http10_buffer: (is_http10 && !stream).then(OutputChunks::default),
+        is_stream,
+        http10_buffer: (is_http10 && !is_stream).then(OutputChunks::default),
         write_timeout: gateway.timeouts.client_write,
         total_timeout: gateway.timeouts.total,
         write_time: Duration::ZERO,
-        permit: permit.unwrap_or_default(),
+        permit: std::mem::take(&mut relaying.answer_permit),
         budget: &gateway.answer_budget,
     };
     let deadline = ctx.arrived + gateway.timeouts.total;
-    let mut watch = StreamWatch::begin(gateway, ctx, stream);
-    let mut refused = reserve_whole_body(gateway, ctx, &mut client, length).await.err();
+    let mut watch = StreamWatch::begin(gateway, ctx, is_stream);
+    let mut refused =
+        reserve_whole_body(gateway, ctx, &mut relaying, &mut client, length).await.err();
     loop {
         let read = match refused.take() {
             Some(why) => UpstreamRead::Failed(why),
-            None => watch.await_read(gateway, ctx, vendor.read_chunk()).await,
+            None => watch.await_read(gateway, ctx, &mut relaying, vendor.read_chunk()).await,
         };
         let (read, is_late) = limit_time(gateway, &client, deadline, read, vendor.read_bytes);
-        let begins = client.is_stream && client.head.is_some();
-        let out =
-            collect_output(gateway, session, ctx, &mut vendor, read, begins, &mut watch).await?;
-        let out = reserve_memory(gateway, session, ctx, &mut client, out).await?;
+        let begins = is_stream && client.head.is_some();
+        let call = &mut *relaying;
+        let out = collect_output(gateway, ctx, call, &mut vendor, read, begins, &mut watch).await;
+        let out = reserve_memory(gateway, ctx, &mut relaying, &mut client, out).await;
         idempotency::record_body(ctx, &out.0);
-        let progress = ctx.relaying().map(|r| r.relay.progress().clone());
-        match progress {
-            Some(RelayProgress::Open) => {
+        match relaying.relay.progress().clone() {
+            RelayProgress::Open => {
                 let is_held = out.len() == 0;
                 client.send_output(session, out, false, vendor.read_bytes).await;
                 // As long as nothing is passed on, the memory that was reserved at admission stays
                 // reserved.
                 if !is_held || client.disconnected.is_some() {
-                    client.permit.shrink_to(buffered_bytes(ctx) + client.buffered_bytes());
+                    let buffered = relaying.relay.buffered_bytes() + client.buffered_bytes();
+                    client.permit.shrink_to(buffered);
                 }
             }
-            Some(RelayProgress::Complete) => {
-                outcome::record_success(ctx, true);
-                settle_boxed(gateway, ctx, &client).await;
+            RelayProgress::Complete => {
+                outcome::record_success(ctx, &relaying.route, true);
+                settle_boxed(gateway, ctx, relaying, &client).await;
                 write_final(gateway, session, ctx, &mut client, out, true, &vendor).await;
                 Box::pin(release_connection(gateway, vendor, peer)).await;
                 break;
             }
-            Some(RelayProgress::Failed(why)) => {
+            RelayProgress::Failed(why) => {
                 vendor.connection.shutdown().await;
-                record_break(ctx, &why, stream, is_late);
-                end_broken(gateway, session, ctx, &mut client, why, out, &vendor).await?;
+                record_break(ctx, &relaying, &why, is_late);
+                let broken = (why, out);
+                end_broken(gateway, session, ctx, relaying, &mut client, broken, &vendor).await?;
                 break;
             }
-            None => return Err(ServerError::Internal.into()),
         }
     }
     finish_downstream(session, ctx, &client).await;
@@ -131,24 +127,6 @@ fn limit_time(
     }
 }
 
-/// Pushes a chunk of the vendor's body through the relay, and replaces it with the relay's output.
-///
-/// # Errors
-/// No response is being relayed.
-pub(super) fn push_body(
-    ctx: &mut RequestContext,
-    body: &mut Option<Bytes>,
-    is_last: bool,
-) -> pingora::Result<()> {
-    let relaying = ctx.relaying().ok_or_else(|| Error::new(ErrorType::InternalError))?;
-    *body = body.take().and_then(|bytes| relaying.relay.push(bytes));
-    if is_last {
-        let rest = relaying.relay.finish();
-        *body = body.take().or(rest);
-    }
-    Ok(())
-}
-
 /// Records whether the client disconnected and how long it took; if it did, aborts the response.
 async fn finish_downstream(
     session: &mut Session,
@@ -163,12 +141,13 @@ async fn finish_downstream(
 }
 
 /// Records a broken response as a failure of its route, if the route is to blame.
-fn record_break(ctx: &mut RequestContext, why: &RelayError, stream: bool, is_late: bool) {
-    match failure::reason_for_answer(why, stream) {
+fn record_break(ctx: &RequestContext, relaying: &RelayedCall, why: &RelayError, is_late: bool) {
+    let route = &relaying.route;
+    match failure::reason_for_answer(why, relaying.is_stream) {
         // A late response is no fault of the route: the call decides how long it takes.
-        Some(reason) if !is_late => outcome::record_lost_answer(ctx, reason),
+        Some(reason) if !is_late => outcome::record_lost_answer(ctx, route, reason),
         _ if !why.is_gateway_side() || *why == RelayError::NoBufferSpace => {
-            outcome::record_lost_attempt(ctx);
+            outcome::record_lost_attempt(route);
         }
         _ => {}
     }
@@ -181,25 +160,25 @@ async fn end_broken(
     gateway: &Gateway,
     session: &mut Session,
     ctx: &mut RequestContext,
+    relaying: Box<RelayedCall>,
     client: &mut Downstream<'_>,
-    why: RelayError,
-    out: OutputChunks,
+    (why, out): (RelayError, OutputChunks),
     vendor: &UpstreamResponse,
 ) -> Result<(), ApiError> {
-    let billable_usage = ctx.relaying().and_then(|relaying| relaying.billable_usage());
-    if client.head.is_some() && billable_usage.is_none() {
+    if client.head.is_some() && relaying.billable_usage().is_none() {
+        settlement::void_hold(gateway, relaying.funding);
         return Err(UpstreamError::RelayFailed(why).into());
     }
     if client.head.is_some() && why == RelayError::SlowReader {
-        settle_boxed(gateway, ctx, client).await;
+        settle_boxed(gateway, ctx, relaying, client).await;
         idempotency::discard_recording(ctx);
         idempotency::store_before_last_byte(gateway, ctx).await;
         idempotency::finish_claim(gateway, ctx, false).await;
         return Err(UpstreamError::RelayFailed(why).into());
     }
     ctx.access_log.error_code = Some(why.to_string());
-    let reports_error_inline = ctx.relaying().is_some_and(|r| r.relay.reports_errors_inline());
-    settle_boxed(gateway, ctx, client).await;
+    let reports_error_inline = relaying.relay.reports_errors_inline();
+    settle_boxed(gateway, ctx, relaying, client).await;
     write_final(gateway, session, ctx, client, out, reports_error_inline, vendor).await;
     if !reports_error_inline && client.disconnected.is_none() {
         writer::abort_response(session, ctx).await;
@@ -209,64 +188,69 @@ async fn end_broken(
 
 /// Settles or voids the hold. Boxed: otherwise the future of every streamed response would include
 /// its state.
-async fn settle_boxed(gateway: &Gateway, ctx: &mut RequestContext, client: &Downstream<'_>) {
-    Box::pin(settlement::settle_call(gateway, ctx, client.disconnected.is_some())).await;
+async fn settle_boxed(
+    gateway: &Gateway,
+    ctx: &mut RequestContext,
+    relaying: Box<RelayedCall>,
+    client: &Downstream<'_>,
+) {
+    let is_gone = client.disconnected.is_some();
+    Box::pin(settlement::settle_call(gateway, ctx, relaying, is_gone)).await;
 }
 
 /// Filters the chunk that was read, and all further chunks that are ready, so that they go to the
 /// client in one write. The first chunks of a stream (`begins`) do not wait for others.
 async fn collect_output(
     gateway: &Gateway,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    ctx: &RequestContext,
+    relaying: &mut RelayedCall,
     vendor: &mut UpstreamResponse,
     read: UpstreamRead,
     begins: bool,
     watch: &mut StreamWatch<'_>,
-) -> Result<OutputChunks, ApiError> {
-    let mut out = run_body_filter(gateway, session, ctx, read)?;
-    let (before, mut chunks) = (buffered_bytes(ctx), 1_usize);
+) -> OutputChunks {
+    let mut out = push_read(relaying, read);
+    let (before, mut chunks) = (relaying.relay.buffered_bytes(), 1_usize);
     // Bytes that the relay holds back count too, so that they do not grow by more at once.
-    while out.len() + buffered_bytes(ctx).saturating_sub(before) < WRITE_CHUNK_BYTES
-        && is_open(ctx)
+    while out.len() + relaying.relay.buffered_bytes().saturating_sub(before) < WRITE_CHUNK_BYTES
+        && is_open(relaying)
         && !(begins && out.len() > 0)
     {
         let Some(read) = vendor.try_read_chunk().await else { break };
-        out.append(run_body_filter(gateway, session, ctx, read)?);
+        out.append(push_read(relaying, read));
         chunks += 1;
         if chunks.is_multiple_of(CHUNKS_PER_TURN) {
             tokio::task::yield_now().await;
         }
     }
-    if !is_open(ctx) {
-        return Ok(out);
+    if !is_open(relaying) {
+        return out;
     }
-    if let Some(why) = stream_holds::ensure_covered(gateway, ctx).await {
+    if let Some(why) = stream_holds::ensure_covered(gateway, relaying).await {
         // Output that the hold does not cover is not passed on.
-        return run_body_filter(gateway, session, ctx, UpstreamRead::Failed(why));
+        return push_read(relaying, UpstreamRead::Failed(why));
     }
-    if watch.ends_by_suspension(ctx) {
+    if watch.ends_by_suspension(ctx, relaying) {
         // What has come is charged, so it is passed on before the error event.
-        let ended = UpstreamRead::Failed(RelayError::AccountSuspended);
-        out.append(run_body_filter(gateway, session, ctx, ended)?);
+        out.append(push_read(relaying, UpstreamRead::Failed(RelayError::AccountSuspended)));
     }
-    Ok(out)
+    out
 }
 
 /// Reserves memory for the bytes that are buffered. Returns the output to pass on, or the error
 /// event that ends the response if there is no memory in time.
 async fn reserve_memory(
     gateway: &Gateway,
-    session: &mut Session,
-    ctx: &mut RequestContext,
+    ctx: &RequestContext,
+    relaying: &mut RelayedCall,
     client: &mut Downstream<'_>,
     out: OutputChunks,
-) -> Result<OutputChunks, ApiError> {
+) -> OutputChunks {
     let given = if client.disconnected.is_some() { 0 } else { out.len() };
-    let bytes = buffered_bytes(ctx) + client.buffered_bytes() + given;
+    let bytes = relaying.relay.buffered_bytes() + client.buffered_bytes() + given;
     // A response that is complete was buffered as a whole before, with its memory reserved.
-    if bytes <= UNCOUNTED_BYTES_MAX || !is_open(ctx) {
-        return Ok(out);
+    if bytes <= UNCOUNTED_BYTES_MAX || !is_open(relaying) {
+        return out;
     }
     let tenant = ctx.tenant.clone();
     let reserved =
@@ -275,26 +259,25 @@ async fn reserve_memory(
         // A client that disconnected is charged, so this counts as abandoned.
         let why =
             if client.disconnected.is_some() { RelayError::Abandoned } else { no_room.into() };
-        return run_body_filter(gateway, session, ctx, UpstreamRead::Failed(why));
+        return push_read(relaying, UpstreamRead::Failed(why));
     }
-    Ok(out)
+    out
 }
 
 /// Reserves memory for a response that is buffered as a whole, if its length is known, before any
 /// of it is read. Responses that each hold a part of what they need could deadlock.
 async fn reserve_whole_body(
     gateway: &Gateway,
-    ctx: &mut RequestContext,
+    ctx: &RequestContext,
+    relaying: &mut RelayedCall,
     client: &mut Downstream<'_>,
     length: Option<usize>,
 ) -> Result<(), RelayError> {
-    let is_held = ctx.relaying().is_some_and(|r| matches!(r.relay, Relay::Buffered(_)));
+    let is_held = matches!(relaying.relay, Relay::Buffered(_));
     let Some(bytes) = length.filter(|bytes| is_held && *bytes > UNCOUNTED_BYTES_MAX) else {
         return Ok(());
     };
-    if let Some(relaying) = ctx.relaying() {
-        relaying.relay.set_expected_length(bytes);
-    }
+    relaying.relay.set_expected_length(bytes);
     let tenant = ctx.tenant.clone();
     let reserving = client.permit.reserve(&gateway.answer_budget, tenant.as_ref(), bytes);
     Box::pin(reserving).await.map_err(RelayError::from)
@@ -315,11 +298,6 @@ impl From<AnswerBudgetExceeded> for RelayError {
     fn from(no_room: AnswerBudgetExceeded) -> RelayError {
         if no_room.is_account_limit { RelayError::SlowReader } else { RelayError::NoBufferSpace }
     }
-}
-
-/// Returns how many bytes of the response the relay holds back.
-fn buffered_bytes(ctx: &mut RequestContext) -> usize {
-    ctx.relaying().map_or(0, |relaying| relaying.relay.buffered_bytes())
 }
 
 /// Writes the last bytes of a settled response. Before that, the recorded reply is stored or
@@ -346,34 +324,22 @@ async fn write_final(
     idempotency::finish_claim(gateway, ctx, client.disconnected.is_some()).await;
 }
 
-fn is_open(ctx: &mut RequestContext) -> bool {
-    ctx.relaying().is_some_and(|r| *r.relay.progress() == RelayProgress::Open)
+fn is_open(relaying: &RelayedCall) -> bool {
+    *relaying.relay.progress() == RelayProgress::Open
 }
 
-/// Passes a read through the body phase, and returns the output for the client.
-fn run_body_filter(
-    gateway: &Gateway,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    read: UpstreamRead,
-) -> Result<OutputChunks, ApiError> {
-    let (mut body, end) = match read {
-        UpstreamRead::Piece(piece) => (Some(piece), false),
-        UpstreamRead::End => (None, true),
+/// Passes a read through the relay, and returns the output for the client.
+fn push_read(relaying: &mut RelayedCall, read: UpstreamRead) -> OutputChunks {
+    let mut output = match read {
+        UpstreamRead::Piece(piece) => relaying.relay.push(piece),
+        UpstreamRead::End => relaying.relay.finish(),
         UpstreamRead::Failed(why) => {
-            let error_event = ctx.relaying().and_then(|r| r.relay.fail(why));
-            return Ok(OutputChunks(error_event.into_iter().collect()));
+            return OutputChunks(relaying.relay.fail(why).into_iter().collect());
         }
     };
-    let filtered = gateway.response_body_filter(session, &mut body, end, ctx);
-    filtered.map_err(|_| ServerError::Internal)?;
-    if !is_open(ctx) {
+    if !is_open(relaying) {
         // The end of a response may be an error that quotes the vendor, and so the vendor key.
-        let redact = |bytes: Bytes| match &ctx.access_log.route {
-            Some(route) => route.redact(bytes),
-            None => bytes,
-        };
-        body = body.map(redact);
+        output = output.map(|bytes| relaying.route.redact(bytes));
     }
-    Ok(OutputChunks(body.into_iter().collect()))
+    OutputChunks(output.into_iter().collect())
 }

@@ -49,7 +49,6 @@ pub(super) async fn handle_request(
     if let Err(refusal) = gateway.serve(session, ctx).await {
         ctx.leave_pool();
         rate_notes::note_refusal(gateway, ctx, &refusal);
-        settlement::void_open_hold(gateway, ctx);
         idempotency::record_refusal(gateway, ctx, &refusal);
         idempotency::finish_claim(gateway, ctx, false).await;
         let written = session.response_written();
@@ -107,10 +106,11 @@ impl Gateway {
                 }
                 // Boxed: otherwise the future of a relayed response would reserve space for this
                 // step until its end.
-                Box::pin(admission::admit_call(self, ctx, caller, body, endpoint)).await?;
+                let admitted =
+                    Box::pin(admission::admit_call(self, ctx, caller, body, endpoint)).await?;
                 rate_notes::note_rates(self, ctx);
                 idempotency::await_claim(self, ctx).await;
-                attempts::try_routes(self, session, ctx).await
+                attempts::try_routes(self, session, ctx, admitted).await
             }
             ApiOperation::Video(wanted) => {
                 // Boxed: few requests are for videos, and the future of every request would grow by
@@ -230,19 +230,8 @@ impl Gateway {
 
 type ServeResult = Result<(), ApiError>;
 
-/// Voids a hold and ends an idempotency claim that the request left open, and logs the request.
-pub(super) async fn finish_request(
-    gateway: &Gateway,
-    why: Option<&pingora::Error>,
-    ctx: &mut RequestContext,
-) {
-    if ctx.stage.has_open_hold() {
-        log::error!(
-            event = "hold_not_released", request_id = ctx.id, error:? = why;
-            "request ended with an open hold"
-        );
-        settlement::void_open_hold(gateway, ctx);
-    }
+/// Ends an idempotency claim that the request left open, and logs the request.
+pub(super) async fn finish_request(gateway: &Gateway, ctx: &mut RequestContext) {
     idempotency::finish_claim(gateway, ctx, true).await;
     settlement::log_request(ctx);
 }

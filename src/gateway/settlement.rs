@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::context::{AccessLogRecord, RelayedCall, RequestContext, RequestStage};
+use super::context::{AccessLogRecord, RelayedCall, RequestContext};
 use super::idempotency;
 use super::spawn::poll_then_spawn;
 use super::state::Gateway;
@@ -31,14 +31,12 @@ pub(crate) mod token_estimate;
 pub(crate) mod usage_bounds;
 
 /// Settles or voids the hold of a call whose response has ended, and records the charge.
-pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, client_gone: bool) {
-    let relaying = match std::mem::replace(&mut ctx.stage, RequestStage::Closed) {
-        RequestStage::Relaying(relaying) => *relaying,
-        other => {
-            ctx.stage = other;
-            return;
-        }
-    };
+pub(super) async fn settle_call(
+    gateway: &Gateway,
+    ctx: &mut RequestContext,
+    relaying: Box<RelayedCall>,
+    client_gone: bool,
+) {
     ctx.access_log.client_disconnected = client_gone;
     log_rejected_usage(ctx, &relaying);
     let exhausted_usage = relaying.stream_budget.exhausted_usage(&relaying.input_count);
@@ -63,7 +61,7 @@ pub(super) async fn settle_call(gateway: &Gateway, ctx: &mut RequestContext, cli
         Charge::new(amount, &line)
     };
     record_output(&relaying, usage);
-    let RelayedCall { funding, route, mut relay, .. } = relaying;
+    let RelayedCall { funding, route, mut relay, .. } = *relaying;
     let Funding::Held { hold, lease, .. } = funding else { return };
     record_charge(&mut ctx.access_log, usage, amount);
     let account = hold.account().clone();
@@ -158,16 +156,7 @@ pub(super) fn journal_line(
     Some(JournalLine::new(call, used))
 }
 
-/// Voids the hold of a refused call, if it has one.
-pub(super) fn void_open_hold(gateway: &Gateway, ctx: &mut RequestContext) {
-    let funding = match std::mem::replace(&mut ctx.stage, RequestStage::Closed) {
-        RequestStage::Admitted(admitted) => admitted.priced.funding,
-        RequestStage::Relaying(relaying) => relaying.funding,
-        RequestStage::Arrived | RequestStage::Closed => return,
-    };
-    void_hold(gateway, funding);
-}
-
+/// Voids the hold of a call that is not charged. A free call has none.
 pub(super) fn void_hold(gateway: &Gateway, funding: Funding) {
     let Funding::Held { hold, lease, .. } = funding else { return };
     // A void while there is a lease comes from somebody else than the owner of the hold.

@@ -12,10 +12,10 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::{ALPN, TcpKeepalive};
 use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
+use pingora::{ErrorType, OrErr};
 
 use super::context::{
-    AdmittedCall, BodyTransform, PricedCall, PricedModel, RequestContext, RequestStage,
-    RouteAttempt,
+    AdmittedCall, BodyTransform, PricedCall, PricedModel, RequestContext, RouteAttempt,
 };
 use super::limits::Timeouts;
 use super::state::Gateway;
@@ -74,13 +74,14 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(20);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES_MAX: usize = 3;
 
-/// Takes the next untried route that has a free slot and a resolved address, builds the request
-/// body for it, and makes it the current attempt. `None` if there is no such route.
-pub(super) fn select_route(timeouts: &Timeouts, ctx: &mut RequestContext) -> Option<HttpPeer> {
-    let RequestContext { id, stage, access_log, .. } = ctx;
-    let RequestStage::Admitted(admitted) = stage else { return None };
-    let AdmittedCall { priced, routes, attempt, .. } = &mut **admitted;
-    *attempt = None;
+/// Takes the next untried route that has a free slot and a resolved address, and makes an attempt
+/// of it, with the request body for it. `None` if there is no such route.
+pub(super) fn select_route(
+    timeouts: &Timeouts,
+    ctx: &mut RequestContext,
+    admitted: &mut AdmittedCall,
+) -> Option<RouteAttempt> {
+    let AdmittedCall { priced, routes, .. } = admitted;
     let (peer, route, slot) = loop {
         let route = routes.untried.pop_front()?;
         let Some(slot) = route.acquire_slot() else {
@@ -88,15 +89,14 @@ pub(super) fn select_route(timeouts: &Timeouts, ctx: &mut RequestContext) -> Opt
             continue;
         };
         match build_peer(timeouts, &route) {
-            Some(peer) => break (peer, route, slot),
+            Some(peer) => break (Box::new(peer), route, slot),
             None => outcome::record_unresolved(routes, &route),
         }
     };
-    let body = build_body(priced, &route, id)?;
-    access_log.fallback_depth = routes.fallback_depth(&route);
-    access_log.route = Some(route.clone());
-    *attempt = Some(RouteAttempt { route, slot, body });
-    Some(peer)
+    let body = build_body(priced, &route, &ctx.id)?;
+    ctx.access_log.fallback_depth = routes.fallback_depth(&route);
+    ctx.access_log.route = Some(route.clone());
+    Some(RouteAttempt { route, slot, peer, body })
 }
 
 /// Returns the peer of a route, with its timeouts, keepalive and TLS. `None` while the host name of
@@ -173,45 +173,39 @@ fn join_short(pieces: Vec<Bytes>) -> Vec<Bytes> {
     vec![joined.freeze()]
 }
 
-/// Returns the prepared head of a request for an attempt; [`fill_request_head`] adds what is the
-/// call's own.
-pub(super) fn prepared_request_head(
+/// Builds the head of the request of an attempt: the prepared head of the route, with the headers
+/// that are the call's own. Of the client's headers only those that the rules name are forwarded,
+/// and the client's API key never is.
+///
+/// # Errors
+/// The path or a header of the route, of the rules or of the client is invalid.
+pub(super) fn build_request_head(
+    gateway: &Gateway,
+    session: &Session,
+    request_id: &str,
     priced: &PricedCall,
-    route: &VendorRoute,
+    attempt: &RouteAttempt,
 ) -> pingora::Result<RequestHeader> {
     let endpoint = match priced.body_transform {
         BodyTransform::Translate { .. } => Endpoint::Messages,
         BodyTransform::Patch | BodyTransform::PassThrough => priced.pricing.endpoint,
     };
-    route.request_head(endpoint)
-}
-
-/// Writes the headers of the request that are the call's own. Of the client's headers only those
-/// that the rules name are forwarded, and the client's API key never is.
-pub(super) fn fill_request_head(
-    gateway: &Gateway,
-    session: &Session,
-    head: &mut RequestHeader,
-    ctx: &RequestContext,
-) -> pingora::Result<()> {
-    let RequestStage::Admitted(admitted) = &ctx.stage else { return Err(internal_error(())) };
-    let AdmittedCall { priced, attempt: Some(attempt), .. } = &**admitted else {
-        return Err(internal_error(()));
-    };
+    let mut head = attempt.route.request_head(endpoint)?;
     let vendor = &priced.pricing.model.vendor;
     match &priced.call.kind {
         RequestKind::Speech { .. } => head.insert_header(ACCEPT, ANY_TYPE)?,
         _ if priced.call.stream => head.insert_header(ACCEPT, EVENT_STREAM)?,
         RequestKind::Image { file: Some(_) } if vendor.image_edits == ImageEditFormat::Form => {
-            let form = format!("multipart/form-data; boundary={}", ctx.id);
+            let form = format!("multipart/form-data; boundary={request_id}");
             head.insert_header(CONTENT_TYPE, form)?;
         }
         _ => {}
     }
     head.insert_header(CONTENT_LENGTH, attempt.body.length())?;
-    authorize(head, vendor, &attempt.route)?;
+    authorize(&mut head, vendor, &attempt.route)?;
     let vendor_routes = gateway.routes.for_vendor(&vendor.name);
-    write_vendor_headers(session, head, priced, vendor, vendor_routes)
+    write_vendor_headers(session, &mut head, priced, vendor, vendor_routes)?;
+    Ok(head)
 }
 
 /// Builds the head of a request for a vendor's model list, which the vendor does not bill.
@@ -238,8 +232,9 @@ fn authorize(
         Some(scheme) => format!("{scheme} {}", route.key.reveal()),
         None => route.key.reveal().to_string(),
     };
-    let header = HeaderName::from_bytes(vendor.auth_header.as_bytes()).map_err(internal_error)?;
-    let mut key = HeaderValue::try_from(key).map_err(internal_error)?;
+    let header = HeaderName::from_bytes(vendor.auth_header.as_bytes());
+    let header = header.or_err(ErrorType::InvalidHTTPHeader, "invalid header of the key")?;
+    let mut key = HeaderValue::try_from(key).or_err(ErrorType::InvalidHTTPHeader, "invalid key")?;
     key.set_sensitive(true);
     head.insert_header(header, key)
 }
@@ -253,7 +248,7 @@ fn write_version_header(
     let Some((header, default_version)) = &vendor.version else { return Ok(()) };
     let real_name =
         vendor_routes.map_or(header.as_str(), |routes| routes.header_name(header)).to_owned();
-    head.insert_header(real_name, HeaderValue::from_str(default_version).map_err(internal_error)?)
+    head.insert_header(real_name, default_version.as_str())
 }
 
 /// Writes the vendor's version header, with the value of the rules, and then the client's forwarded
@@ -272,7 +267,7 @@ fn write_vendor_headers(
     for (name, value) in forwarded {
         let real_name =
             vendor_routes.map_or(name.as_str(), |routes| routes.header_name(&name)).to_owned();
-        head.insert_header(real_name, HeaderValue::from_bytes(&value).map_err(internal_error)?)?;
+        head.insert_header(real_name, value)?;
     }
     Ok(())
 }
@@ -335,11 +330,6 @@ fn collect_forwarded_headers(
     }
     collected.sort();
     collected
-}
-
-#[expect(clippy::unnecessary_box_returns, reason = "pingora's results carry boxed errors")]
-fn internal_error<E>(_: E) -> pingora::BError {
-    pingora::Error::new(pingora::ErrorType::InternalError)
 }
 
 /// Copies the headers of a vendor's response that the gateway reads. All others are dropped.

@@ -11,8 +11,7 @@ use crate::dialect::json::JsonPatch;
 use crate::dialect::translate::request::{Translation, TranslationContext};
 use crate::gateway::api_error::{AdmissionError, ApiError, UpstreamError};
 use crate::gateway::context::{
-    AdmittedCall, BodyTransform, CallPermits, PricedCall, PricedModel, RequestContext,
-    RequestStage, RouteQueue,
+    AdmittedCall, BodyTransform, CallPermits, PricedCall, PricedModel, RequestContext, RouteQueue,
 };
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
@@ -70,7 +69,7 @@ pub(crate) fn accept_call<'a>(
     Ok(AcceptedCall { call, model, requested_model, price_version, priced_at, routes, plans })
 }
 
-/// Admits a call. Afterwards its hold is placed, unless the call is free.
+/// Admits a call, and places its hold, which the admitted call owns. A free call has none.
 ///
 /// # Errors
 /// The call is invalid, not for sale, or not covered by the balance; or there is no memory for its
@@ -81,7 +80,7 @@ pub(crate) async fn admit_call(
     caller: AuthenticatedCaller,
     body: RequestBody,
     endpoint: Endpoint,
-) -> Result<(), ApiError> {
+) -> Result<Box<AdmittedCall>, ApiError> {
     let accepted = accept_call(gateway, ctx, &caller, body.parsed, endpoint)?;
     let AcceptedCall { mut call, model, requested_model, price_version, priced_at, .. } = accepted;
     let AcceptedCall { routes, plans, .. } = accepted;
@@ -138,7 +137,7 @@ pub(crate) async fn admit_call(
         full_hold,
         output_estimate,
     };
-    ctx.stage = RequestStage::Admitted(Box::new(AdmittedCall {
+    let mut admitted = Box::new(AdmittedCall {
         priced: PricedCall { call, body_transform, funding, pricing, output_limit },
         permits: CallPermits {
             upload: body.upload_permit,
@@ -146,12 +145,11 @@ pub(crate) async fn admit_call(
             answer: answer_permit,
         },
         routes: RouteQueue::new(untried, is_pinned),
-        attempt: None,
-    }));
+    });
     if let Some(translation) = translation.filter(|_| continued) {
-        reasoning_cache::restore_reasoning(gateway, ctx, translation).await;
+        reasoning_cache::restore_reasoning(gateway, &mut admitted.priced, translation).await;
     }
-    Ok(())
+    Ok(admitted)
 }
 
 /// Prepares the translation of a call into the vendor's format; `None` if the vendor's format is

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::dialect::call::ModelCall;
 use crate::dialect::translate::request::{RestoredThinking, Translation};
 use crate::dialect::translate::thinking::SavedThinking;
-use crate::gateway::context::{BodyTransform, PricedCall, ReasoningState, RequestContext};
+use crate::gateway::context::{BodyTransform, PricedCall, ReasoningState};
 use crate::gateway::settlement::quote::{CallQuote, QuoteContext, quote_call};
 use crate::gateway::state::Gateway;
 use crate::ledger::AccountName;
@@ -28,11 +28,10 @@ const TURNS_MAX: usize = 256;
 /// cover the saved reasoning in addition, the call continues without it.
 pub(crate) async fn restore_reasoning(
     gateway: &Gateway,
-    ctx: &mut RequestContext,
+    priced: &mut PricedCall,
     mut translation: Translation,
 ) {
     let ids = translation.tool_loop_ids();
-    let Some(priced) = ctx.admitted().map(|admitted| &mut admitted.priced) else { return };
     let found =
         if ids.len() > TURNS_MAX { None } else { load_reasoning(gateway, priced, &ids).await };
     let restored = found.and_then(|kept| translation.match_saved_thinking(&kept));
@@ -85,7 +84,7 @@ async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> 
         output_estimate: terms.output_estimate.tokens(),
         text_tokens_max: None,
     };
-    let quoted = quote_call(&terms.model, call, context).ok().flatten();
+    let quoted = quote_call(&terms.model, call, context).ok();
     // What limits the call must be held in full.
     let is_limited = priced.output_limit.is_some();
     let wanted = |quote: &CallQuote| if is_limited { quote.full } else { quote.preferred() };

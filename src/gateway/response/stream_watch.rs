@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::time::{Sleep, sleep};
 
 use crate::dialect::relay::RelayError;
-use crate::gateway::context::RequestContext;
+use crate::gateway::context::{RelayedCall, RequestContext};
 use crate::gateway::settlement::stream_holds::{self, CHECKPOINT_INTERVAL};
 use crate::gateway::state::Gateway;
 use crate::gateway::suspended_accounts::SuspensionWatch;
@@ -42,10 +42,11 @@ impl<'a> StreamWatch<'a> {
         &mut self,
         gateway: &Gateway,
         ctx: &mut RequestContext,
+        relaying: &mut RelayedCall,
         reading: impl Future<Output = UpstreamRead>,
     ) -> UpstreamRead {
         // A change from before the vendor began to answer wakes nobody.
-        if self.ends_by_suspension(ctx) {
+        if self.ends_by_suspension(ctx, relaying) {
             return UpstreamRead::Failed(RelayError::AccountSuspended);
         }
         let began = Instant::now();
@@ -56,13 +57,13 @@ impl<'a> StreamWatch<'a> {
             tokio::select! {
                 biased;
                 () = checkpoint_due.as_mut() => {
-                    stream_holds::write_checkpoint(gateway, ctx);
+                    stream_holds::write_checkpoint(gateway, ctx, relaying);
                     let next = tokio::time::Instant::now() + CHECKPOINT_INTERVAL;
                     checkpoint_due.as_mut().reset(next);
                 }
                 read = &mut reading => break read,
                 () = suspension.await_change() => {
-                    if self.ends_by_suspension(ctx) {
+                    if self.ends_by_suspension(ctx, relaying) {
                         break UpstreamRead::Failed(RelayError::AccountSuspended);
                     }
                 }
@@ -74,10 +75,13 @@ impl<'a> StreamWatch<'a> {
 
     /// Whether the stream must end because its account is suspended, as far as that has changed
     /// since the last look. Costs one load if nothing has changed.
-    pub(super) fn ends_by_suspension(&mut self, ctx: &mut RequestContext) -> bool {
+    pub(super) fn ends_by_suspension(
+        &mut self,
+        ctx: &RequestContext,
+        relaying: &RelayedCall,
+    ) -> bool {
         let Some(WatchedStream { suspension, .. }) = &mut self.0 else { return false };
         // If the vendor has reported the whole usage, the end is near and costs nothing more.
-        suspension.notices(ctx.access_log.account.as_ref())
-            && ctx.relaying().is_some_and(|relaying| !relaying.relay.has_final_report())
+        suspension.notices(ctx.access_log.account.as_ref()) && !relaying.relay.has_final_report()
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::catalogue::Model;
 use crate::clock::unix_ms;
 use crate::dialect::call::ModelCall;
-use crate::gateway::api_error::{AdmissionError, ApiError, ServerError};
+use crate::gateway::api_error::{AdmissionError, ApiError};
 use crate::gateway::budgets::tenants::{Resource, Tenant};
 use crate::gateway::call_rates::{CallRates, RateRefusal};
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::request::rates::CallerPlans;
 use crate::gateway::settlement::funding::Funding;
-use crate::gateway::settlement::quote::{CallQuote, QuoteContext, quote_call};
+use crate::gateway::settlement::quote::{CallQuote, QuoteContext, is_free, quote_call};
 use crate::gateway::settlement::stream_budget::divide;
 use crate::gateway::settlement::token_estimate::estimate_call_tokens;
 use crate::gateway::state::Gateway;
@@ -63,7 +63,7 @@ pub(crate) struct FundedCall {
     pub(crate) rates: CallRates,
 }
 
-/// Places the hold of a call. A call without a quote is free and needs no hold.
+/// Places the hold of a call. A free call needs no hold.
 ///
 /// The hold covers the call at its largest or, for a stream whose hold grows, the estimate. If the
 /// balance or a budget is too short for that, the input is counted, and the hold covers the
@@ -80,11 +80,12 @@ pub(crate) async fn fund_call(
     (model, call): (&Model, &ModelCall),
     context: QuoteContext,
 ) -> Result<FundedCall, ApiError> {
-    let Some(quote) = quote_call(model, call, context)? else {
+    if is_free(model, call) {
         let (funding, output_limit, full_hold) = (Funding::Free, None, Money::ZERO);
         let rates = CallRates::default();
         return Ok(FundedCall { funding, output_limit, full_hold, rates });
-    };
+    }
+    let quote = quote_call(model, call, context)?;
     let tokens = || estimate_call_tokens(model, call, context);
     let asks = plans.asks(&caller.key, model, tokens);
     let account = &caller.key.account;
@@ -196,11 +197,11 @@ async fn fund_from_short_balance(
     let ShortBalance { mut quote, available, asks } = short;
     if !is_covered {
         let without_text = QuoteContext { text_tokens_max: Some(0), ..context };
-        let smallest = quote_call(model, call, without_text)?.ok_or(ServerError::Internal)?;
+        let smallest = quote_call(model, call, without_text)?;
         if smallest.least <= available {
             context.text_tokens_max = count_text(gateway, &caller.tenant, model, call).await;
         }
-        quote = quote_call(model, call, context)?.ok_or(ServerError::Internal)?;
+        quote = quote_call(model, call, context)?;
     }
     let share = match calls_in_flight(&caller.tenant) {
         1 if quote.grows() => divide(available, STREAM_SHARE_ALONE),

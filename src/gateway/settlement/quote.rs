@@ -67,7 +67,13 @@ pub(crate) struct QuoteContext {
     pub(crate) text_tokens_max: Option<u64>,
 }
 
-/// Returns the amounts to hold for a call; `None` if the call is free.
+/// Whether a call costs nothing.
+#[must_use]
+pub(crate) fn is_free(model: &Model, call: &ModelCall) -> bool {
+    matches!((&model.price, &call.kind), (Price::Free, _) | (_, RequestKind::TokenCount { .. }))
+}
+
+/// Returns the amounts to hold for a call that is not free.
 ///
 /// # Errors
 /// The cost exceeds any balance, or the model has no price for the requested video resolution.
@@ -75,7 +81,7 @@ pub(crate) fn quote_call(
     model: &Model,
     call: &ModelCall,
     context: QuoteContext,
-) -> Result<Option<CallQuote>, ApiError> {
+) -> Result<CallQuote, ApiError> {
     let fixed = |amount| CallQuote {
         full: amount,
         estimate: amount,
@@ -83,7 +89,6 @@ pub(crate) fn quote_call(
         coverage: OutputCoverage::Fixed,
     };
     match (&model.price, &call.kind) {
-        (Price::Free, _) | (_, RequestKind::TokenCount { .. }) => return Ok(None),
         (Price::Tokens(price), RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
             let output = OutputRequest {
                 limit: t
@@ -136,7 +141,6 @@ pub(crate) fn quote_call(
         // A model is sold only on the endpoints that its kind of price is for.
         _ => Err(ServerError::Internal.into()),
     }
-    .map(Some)
 }
 
 /// Returns how many output tokens of one choice the vendor may bill beside the limit.
@@ -344,7 +348,7 @@ mod tests {
             text_tokens_max: Some(0),
         };
         let model = CATALOGUE.find(model).expect("a model");
-        quote_call(model, &call, context).expect("a quote").expect("a price")
+        quote_call(model, &call, context).expect("a quote")
     }
 
     /// The output tokens that are held at least, by estimate, and at most; and at once.

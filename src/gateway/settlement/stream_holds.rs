@@ -22,9 +22,8 @@ pub(crate) const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
 /// the response if the hold cannot cover it; `None` if the response may go on.
 pub(crate) async fn ensure_covered(
     gateway: &Gateway,
-    ctx: &mut RequestContext,
+    relaying: &mut RelayedCall,
 ) -> Option<RelayError> {
-    let relaying = ctx.relaying()?;
     let usage = relaying.billable_usage()?;
     let RelayedCall { stream_budget, relay, pricing, funding, .. } = relaying;
     if stream_budget.exceeds_requested(usage) {
@@ -92,10 +91,11 @@ pub(crate) fn halfway_to_held(cost: Money, held: Money) -> Money {
 
 /// Writes the cost of the response so far to the ledger, in the background. If this process dies,
 /// that amount is charged.
-pub(crate) fn write_checkpoint(gateway: &Gateway, ctx: &mut RequestContext) {
-    let to_store = idempotency::attempt_to_store(gateway, ctx);
-    let retry_digest = idempotency::retry_digest(ctx);
-    let Some(relaying) = ctx.relaying() else { return };
+pub(crate) fn write_checkpoint(
+    gateway: &Gateway,
+    ctx: &RequestContext,
+    relaying: &mut RelayedCall,
+) {
     let Some(usage) = relaying.billable_usage() else { return };
     let usage = relaying.stream_budget.cap_usage(usage);
     let Some(charge) = settlement::compute_charge(relaying, usage) else { return };
@@ -103,7 +103,8 @@ pub(crate) fn write_checkpoint(gateway: &Gateway, ctx: &mut RequestContext) {
         return;
     }
     let Funding::Held { hold, .. } = &relaying.funding else { return };
-    let line = settlement::journal_line(relaying, retry_digest, usage);
+    let to_store = idempotency::attempt_to_store(gateway, ctx);
+    let line = settlement::journal_line(relaying, idempotency::retry_digest(ctx), usage);
     let Some(line) = line.map(|line| line.to_json()) else { return };
     let (ledger, account, id) =
         (gateway.ledger.clone(), hold.account().clone(), hold.id().to_owned());

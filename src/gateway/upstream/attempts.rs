@@ -1,30 +1,35 @@
-//! The proxy loop: calls the phases in pingora's order, over connections of `upstream_pool`.
+//! The proxy loop: tries the routes of a call, over connections of `upstream_pool`. It owns the
+//! call, and a value for each attempt.
 //!
 //! pingora's own loop cannot replay a request body above 64 KiB, cannot fall back on a status and
-//! keep the vendor's error, and cannot read on after the client has disconnected. If pingora learns
-//! all three, delete this file and let `request_filter` return `Ok(false)`; the phases stay as they
-//! are.
+//! keep the vendor's error, and cannot read on after the client has disconnected.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::client::HttpSession as Upstream;
-use pingora::proxy::{ProxyHttp, Session};
+use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType};
 
 use super::answer::UpstreamResponse;
-use crate::dialect::call::RequestKind;
+use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::payload::RequestPayload;
+use crate::dialect::relay::RelayError;
 use crate::dialect::vendor_error::VendorError;
 use crate::gateway::api_error::{ApiError, AttemptFailure, ScopeError, ServerError, UpstreamError};
 use crate::gateway::budgets::overload::reject;
-use crate::gateway::context::{AdmittedCall, BodyTransform, RequestContext};
+use crate::gateway::context::{
+    AdmittedCall, BodyTransform, RequestContext, RouteAttempt, RouteQueue,
+};
 use crate::gateway::request::scope_check;
+use crate::gateway::response::begin::begin_relay;
+use crate::gateway::response::head::{build_head, vendor_request_id};
 use crate::gateway::state::Gateway;
+use crate::gateway::upstream::routes::VendorRoute;
 use crate::gateway::upstream::{failure, outcome};
-use crate::gateway::{response, upstream};
+use crate::gateway::{response, settlement, upstream};
 
 /// At most this many characters of a connection error are logged.
 const CONNECT_ERROR_CHARS_MAX: usize = 300;
@@ -44,7 +49,8 @@ const EARLY_RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// sent again. A later failure is not taken for such a closed connection.
 const STALE_RETRY_WINDOW: Duration = Duration::from_secs(2);
 
-/// Tries routes until one answers, and relays its response to the client.
+/// Tries routes until one answers, and relays its response to the client. Afterwards the hold of
+/// the call is settled or voided.
 ///
 /// # Errors
 /// The error that the client is to get, if no part of a response was sent yet.
@@ -52,57 +58,121 @@ pub(crate) async fn try_routes(
     gateway: &Gateway,
     session: &mut Session,
     ctx: &mut RequestContext,
+    mut admitted: Box<AdmittedCall>,
 ) -> Result<(), ApiError> {
+    let answer = match find_answer(gateway, session, ctx, &mut admitted).await {
+        Ok(answer) => answer,
+        Err(refusal) => {
+            settlement::void_hold(gateway, admitted.priced.funding);
+            return Err(refusal);
+        }
+    };
+    let RouteAnswer { attempt, vendor, head, vendor_request_id } = answer;
+    let (relaying, peer) = begin_relay(ctx, *admitted, attempt, vendor_request_id);
+    response::relay_response(gateway, session, ctx, relaying, vendor, &peer, head).await
+}
+
+/// The answer of a route, which can be relayed.
+struct RouteAnswer {
+    attempt: RouteAttempt,
+    vendor: Box<UpstreamResponse>,
+    /// The response head for the client.
+    head: Box<ResponseHeader>,
+    /// The vendor's id of the request; `None` if the vendor sent none.
+    vendor_request_id: Option<String>,
+}
+
+/// Tries routes until one answers.
+///
+/// # Errors
+/// No route answers, a vendor refuses the call, or the account was suspended. Nothing was sent to
+/// the client.
+async fn find_answer(
+    gateway: &Gateway,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    admitted: &mut AdmittedCall,
+) -> Result<RouteAnswer, ApiError> {
     loop {
         // No vendor begins anything for an account that is suspended, also not in another's place.
         if let Some(account) = &ctx.access_log.account {
             scope_check::check_suspension(&gateway.suspended, account, ctx.suspensions_seen)?;
         }
-        let late = ctx.arrived.elapsed() > gateway.timeouts.total;
-        let next = if late { None } else { gateway.upstream_peer(session, ctx).await.ok() };
-        let Some(peer) = next else {
-            return Err(exhausted_error(ctx));
+        if ctx.arrived.elapsed() > gateway.timeouts.total {
+            return Err(exhausted_error(&admitted.routes));
+        }
+        let Some(mut attempt) = upstream::select_route(&gateway.timeouts, ctx, admitted) else {
+            return Err(exhausted_error(&admitted.routes));
         };
         let began = Instant::now();
-        let attempt = attempt_unless_suspended(gateway, session, ctx, &peer).await;
+        let answered =
+            attempt_unless_suspended(gateway, session, ctx, admitted, &mut attempt).await;
         ctx.vendor_time += began.elapsed();
-        let mut vendor = match attempt {
+        let vendor = match answered {
             Ok(vendor) => vendor,
             Err(AttemptError::Retryable(reason, failure)) => {
-                outcome::record_route_failure(ctx, reason, &failure);
+                outcome::record_route_failure(ctx, admitted, &attempt.route, reason, &failure);
                 continue;
             }
             Err(AttemptError::ResponseTimeout) => {
-                outcome::record_lost_answer(ctx, failure::NO_RESPONSE);
+                outcome::record_lost_answer(ctx, &attempt.route, failure::NO_RESPONSE);
                 return Err(UpstreamError::Timeout.into());
             }
             Err(AttemptError::Suspended) => {
-                outcome::record_lost_attempt(ctx);
+                outcome::record_lost_attempt(&attempt.route);
                 return Err(ScopeError::Suspended.into());
             }
             Err(AttemptError::Internal) => return Err(ServerError::Internal.into()),
         };
-        let head = vendor.connection.response_header().and_then(upstream::relevant_headers);
-        let head = head.ok_or(ServerError::Internal)?;
-        let status = head.status.as_u16();
-        // A 206 (partial content) does not answer a request for the whole response.
-        if !head.status.is_success() || status == 206 {
-            // Boxed: otherwise the future of every streamed response would include its state.
-            match Box::pin(handle_error_status(gateway, ctx, vendor, &peer, &head)).await {
-                Some(refusal) => return Err(refusal),
-                None => continue,
-            }
+        // Boxed: otherwise the future of every streamed response would include its state.
+        let accepted =
+            Box::pin(accept_answer(gateway, session, ctx, admitted, attempt, vendor)).await?;
+        if let Some(answer) = accepted {
+            return Ok(answer);
         }
-        vendor.connection.set_read_timeout(Some(gateway.timeouts.stall));
-        if let Some(reason) = Box::pin(detect_no_work(ctx, &mut vendor, &head)).await {
-            vendor.connection.shutdown().await;
-            let failure =
-                AttemptFailure { status: Some(status), retry_after: None, may_be_billed: false };
-            outcome::record_route_failure(ctx, reason, &failure);
-            continue;
-        }
-        return response::relay_response(gateway, session, ctx, vendor, &peer, head).await;
     }
+}
+
+/// Looks whether a response is an answer that can be relayed. `None` if it is a failure of the
+/// route, after which the next route is tried.
+///
+/// # Errors
+/// The response refuses the call, or cannot be read although the vendor may have done the work.
+async fn accept_answer(
+    gateway: &Gateway,
+    session: &mut Session,
+    ctx: &RequestContext,
+    admitted: &mut AdmittedCall,
+    attempt: RouteAttempt,
+    mut vendor: Box<UpstreamResponse>,
+) -> Result<Option<RouteAnswer>, ApiError> {
+    let head = vendor.connection.response_header().and_then(upstream::relevant_headers);
+    let mut head = head.ok_or(ServerError::Internal)?;
+    let status = head.status.as_u16();
+    // A 206 (partial content) does not answer a request for the whole response.
+    if !head.status.is_success() || status == 206 {
+        // Boxed: few calls come here, and the state of every call would grow by this one.
+        let refusal =
+            Box::pin(handle_error_status(gateway, ctx, admitted, &attempt, vendor, &head)).await;
+        return refusal.map_or(Ok(None), Err);
+    }
+    vendor.connection.set_read_timeout(Some(gateway.timeouts.stall));
+    if let Some(reason) = detect_no_work(&admitted.priced.call, &mut vendor, &head).await {
+        vendor.connection.shutdown().await;
+        let failure =
+            AttemptFailure { status: Some(status), retry_after: None, may_be_billed: false };
+        outcome::record_route_failure(ctx, admitted, &attempt.route, reason, &failure);
+        return Ok(None);
+    }
+    if !upstream::is_readable(&head, &admitted.priced.call) {
+        outcome::record_lost_answer(ctx, &attempt.route, failure::UNREADABLE);
+        vendor.connection.shutdown().await;
+        return Err(UpstreamError::RelayFailed(RelayError::Malformed).into());
+    }
+    let vendor_request_id = vendor_request_id(&head);
+    let for_client = build_head(session, ctx, &admitted.priced, &head);
+    *head = for_client.map_err(|_| ServerError::Internal)?;
+    Ok(Some(RouteAnswer { attempt, vendor, head, vendor_request_id }))
 }
 
 /// Why an attempt got no response.
@@ -131,12 +201,12 @@ impl AttemptError {
 /// stream would be: a vendor may take minutes before it says a word.
 async fn attempt_unless_suspended(
     gateway: &Gateway,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    peer: &HttpPeer,
+    session: &Session,
+    ctx: &RequestContext,
+    admitted: &mut AdmittedCall,
+    attempt: &mut RouteAttempt,
 ) -> Result<Box<UpstreamResponse>, AttemptError> {
-    let is_stream = ctx.admitted().is_some_and(|admitted| admitted.priced.call.stream);
-    let watched = if is_stream { ctx.access_log.account.clone() } else { None };
+    let watched = if admitted.priced.call.stream { ctx.access_log.account.clone() } else { None };
     let seen = ctx.suspensions_seen;
     let suspension = async move {
         match watched {
@@ -149,37 +219,35 @@ async fn attempt_unless_suspended(
     };
     tokio::select! {
         biased;
-        attempt = attempt_route(gateway, session, ctx, peer) => attempt,
+        answered = attempt_route(gateway, session, ctx, admitted, attempt) => answered,
         () = suspension => Err(AttemptError::Suspended),
     }
 }
 
 async fn attempt_route(
     gateway: &Gateway,
-    session: &mut Session,
-    ctx: &mut RequestContext,
-    peer: &HttpPeer,
+    session: &Session,
+    ctx: &RequestContext,
+    admitted: &mut AdmittedCall,
+    attempt: &mut RouteAttempt,
 ) -> Result<Box<UpstreamResponse>, AttemptError> {
     // The vendor may just have closed a connection of the pool. Then the route is tried once more.
     let mut may_retry = true;
     loop {
-        let admitted = ctx.admitted().ok_or(AttemptError::Internal)?;
-        let route = &admitted.attempt.as_ref().ok_or(AttemptError::Internal)?.route;
-        let head = upstream::prepared_request_head(&admitted.priced, route);
-        let mut head = head.map_err(|_| AttemptError::Internal)?;
+        let priced = &admitted.priced;
+        let head = upstream::build_request_head(gateway, session, &ctx.id, priced, attempt);
+        let head = head.map_err(|_| AttemptError::Internal)?;
         let is_large = admitted.permits.upload.is_some();
-        let filled = gateway.upstream_request_filter(session, &mut head, ctx).await;
-        filled.map_err(|_| AttemptError::Internal)?;
         let began = Instant::now();
-        let (mut up, reused) = match gateway.upstream_pool.connect(peer).await {
+        let (mut up, reused) = match gateway.upstream_pool.connect(&attempt.peer).await {
             Ok(connected) => connected,
-            Err(_) if std::mem::take(&mut may_retry) && peer.is_tls() => continue,
-            Err(why) => return Err(record_connect_failure(ctx, &why)),
+            Err(_) if std::mem::take(&mut may_retry) && attempt.peer.is_tls() => continue,
+            Err(why) => return Err(record_connect_failure(ctx, &attempt.route, &why)),
         };
         up.set_read_timeout(Some(gateway.timeouts.answer));
         let most = if is_large { LARGE_BODY_WRITE_TIMEOUT } else { Duration::MAX };
         up.set_write_timeout(Some(gateway.timeouts.stall.min(most)));
-        match send_and_read_head(gateway, &mut up, head, ctx).await {
+        match send_and_read_head(gateway, &mut up, head, admitted, attempt).await {
             Ok(sent_whole) => return Ok(Box::new(UpstreamResponse::new(up, sent_whole))),
             Err(why) if *why.etype() == ErrorType::ReadTimedout => {
                 up.shutdown().await;
@@ -203,7 +271,7 @@ async fn attempt_route(
                     return Err(AttemptError::retryable(failure::RESET, true));
                 }
                 // It is unknown whether the vendor read the request.
-                outcome::record_resend(ctx);
+                outcome::record_resend(&mut admitted.routes, &attempt.route);
             }
         }
     }
@@ -211,17 +279,15 @@ async fn attempt_route(
 
 /// Logs that no connection could be made, and makes the next one use another address of the route,
 /// if there is one.
-fn record_connect_failure(ctx: &mut RequestContext, why: &Error) -> AttemptError {
+fn record_connect_failure(ctx: &RequestContext, route: &VendorRoute, why: &Error) -> AttemptError {
     let reason = failure::reason_for_connect(why);
-    if let Some(route) = &ctx.access_log.route {
-        route.rotate_address();
-        let (vendor, name) = (&route.vendor, &route.name);
-        let why: String = why.to_string().chars().take(CONNECT_ERROR_CHARS_MAX).collect();
-        log::warn!(
-            event = "upstream_connect_failed", request_id = ctx.id, vendor, route = name,
-            reason, error:? = why; "upstream connect failed"
-        );
-    }
+    route.rotate_address();
+    let (vendor, name) = (&route.vendor, &route.name);
+    let why: String = why.to_string().chars().take(CONNECT_ERROR_CHARS_MAX).collect();
+    log::warn!(
+        event = "upstream_connect_failed", request_id = ctx.id, vendor, route = name,
+        reason, error:? = why; "upstream connect failed"
+    );
     AttemptError::retryable(reason, false)
 }
 
@@ -232,11 +298,10 @@ async fn send_and_read_head(
     gateway: &Gateway,
     up: &mut Upstream,
     head: RequestHeader,
-    ctx: &mut RequestContext,
+    admitted: &mut AdmittedCall,
+    attempt: &mut RouteAttempt,
 ) -> pingora::Result<bool> {
-    let attempt = ctx.admitted().and_then(|admitted| admitted.attempt.as_ref());
-    let body = attempt.map(|attempt| attempt.body.clone()).unwrap_or_default();
-    if let Err(why) = write_request(up, head, &body).await {
+    if let Err(why) = write_request(up, head, &attempt.body).await {
         // Some vendors answer before they have read the whole request, and then close the
         // connection.
         return match tokio::time::timeout(EARLY_RESPONSE_TIMEOUT, read_response_head(up)).await {
@@ -244,14 +309,13 @@ async fn send_and_read_head(
             _ => Err(why),
         };
     }
-    drop(body);
     // The timeout is for the whole head: a vendor that sends its head byte by byte has not answered
     // either.
     let reading = async {
         let read = tokio::time::timeout(gateway.timeouts.answer, read_response_head(up)).await;
         read.unwrap_or_else(|_| Error::e_explain(ErrorType::ReadTimedout, "no head in time"))
     };
-    if ctx.admitted().is_none_or(|admitted| admitted.permits.upload.is_none()) {
+    if admitted.permits.upload.is_none() {
         return reading.await.map(|()| true);
     }
     let mut reading = std::pin::pin!(reading);
@@ -260,9 +324,7 @@ async fn send_and_read_head(
             Ok(read) => return read.map(|()| true),
             // The vendor works on the request. Another route would need the body again, but other
             // uploads wait for its memory.
-            Err(_) if gateway.upload_budget.has_waiters() => {
-                ctx.admitted().into_iter().for_each(AdmittedCall::drop_body);
-            }
+            Err(_) if gateway.upload_budget.has_waiters() => admitted.drop_body(attempt),
             Err(_) => {}
         }
     }
@@ -319,13 +381,14 @@ async fn read_error_body(
 }
 
 /// Returns the error for a call for which every route failed, or no route could be tried.
-fn exhausted_error(ctx: &mut RequestContext) -> ApiError {
-    let routes = ctx.admitted().map(|admitted| &admitted.routes);
-    match routes.map(|routes| (routes.last_failure.clone(), routes.skipped_full_route)) {
-        Some((Some(failure), _)) => UpstreamError::AllRoutesFailed(failure).into(),
-        Some((None, true)) => reject("routes"),
-        _ => UpstreamError::NoRoute("no route to the vendor can be used at the moment".to_owned())
-            .into(),
+fn exhausted_error(routes: &RouteQueue) -> ApiError {
+    match &routes.last_failure {
+        Some(failure) => UpstreamError::AllRoutesFailed(failure.clone()).into(),
+        None if routes.skipped_full_route => reject("routes"),
+        None => {
+            let why = "no route to the vendor can be used at the moment";
+            UpstreamError::NoRoute(why.to_owned()).into()
+        }
     }
 }
 
@@ -333,18 +396,18 @@ fn exhausted_error(ctx: &mut RequestContext) -> ApiError {
 /// is a failure of the route, after which the next route is tried.
 async fn handle_error_status(
     gateway: &Gateway,
-    ctx: &mut RequestContext,
+    ctx: &RequestContext,
+    admitted: &mut AdmittedCall,
+    attempt: &RouteAttempt,
     vendor: Box<UpstreamResponse>,
-    peer: &HttpPeer,
     head: &ResponseHeader,
 ) -> Option<ApiError> {
     let status = head.status.as_u16();
     let retry_after = upstream::retry_after(head);
-    let (body, whole) = read_error_body(gateway, vendor, peer).await;
+    let (body, whole) = read_error_body(gateway, vendor, &attempt.peer).await;
     let body = Bytes::from(body);
     let is_cut = !whole && matches!(body.trim_ascii_start().first(), Some(b'{' | b'['));
-    let admitted = ctx.admitted()?;
-    let body = admitted.attempt.as_ref()?.route.redact(body);
+    let body = attempt.route.redact(body);
     let rules = &admitted.priced.pricing.model.vendor.failover;
     let error = VendorError::parse(&body);
     let failure = if rules.matches_status(status) {
@@ -362,7 +425,7 @@ async fn handle_error_status(
         }
         return Some(UpstreamError::Refused { status, error }.into());
     } else if status < 300 {
-        outcome::record_lost_answer(ctx, failure::reason_for_status(status));
+        outcome::record_lost_answer(ctx, &attempt.route, failure::reason_for_status(status));
         let failure =
             AttemptFailure { status: Some(status), retry_after: None, may_be_billed: true };
         return Some(UpstreamError::AllRoutesFailed(failure).into());
@@ -371,7 +434,7 @@ async fn handle_error_status(
         AttemptFailure { status: Some(status), retry_after, may_be_billed: false }
     };
     let reason = failure::reason_for_status(failure.status.unwrap_or(status));
-    outcome::record_route_failure(ctx, reason, &failure);
+    outcome::record_route_failure(ctx, admitted, &attempt.route, reason, &failure);
     None
 }
 
@@ -386,11 +449,10 @@ fn is_client_error(status: u16, error: &VendorError, is_cut: bool) -> bool {
 /// Returns the reason if a response proves that the vendor did no work, because its body is empty
 /// or an HTML page; otherwise `None`.
 async fn detect_no_work(
-    ctx: &mut RequestContext,
+    call: &ModelCall,
     vendor: &mut UpstreamResponse,
     head: &ResponseHeader,
 ) -> Option<&'static str> {
-    let call = &ctx.admitted()?.priced.call;
     if upstream::is_html_page(head) {
         return Some(failure::HTML);
     }

@@ -1,24 +1,21 @@
 //! Records the outcome of an attempt in the health of its route, the metrics and the log.
 
 use crate::gateway::api_error::AttemptFailure;
-use crate::gateway::context::{
-    AdmittedCall, BodyTransform, RequestContext, RequestStage, RouteAttempt, RouteQueue,
-};
+use crate::gateway::context::{AdmittedCall, BodyTransform, RequestContext, RouteQueue};
 use crate::gateway::upstream::failure;
 use crate::gateway::upstream::health::HealthFailure;
 use crate::gateway::upstream::routes::VendorRoute;
 use crate::metrics::METRICS;
 
-/// Records that the current route failed, so that the next one can be tried.
+/// Records that the route of an attempt failed, so that the next one can be tried.
 pub(crate) fn record_route_failure(
-    ctx: &mut RequestContext,
+    ctx: &RequestContext,
+    admitted: &mut AdmittedCall,
+    route: &VendorRoute,
     reason: &'static str,
     failure: &AttemptFailure,
 ) {
-    let RequestContext { id, stage, access_log, .. } = ctx;
-    let RequestStage::Admitted(admitted) = stage else { return };
-    let AdmittedCall { priced, routes, attempt, .. } = &mut **admitted;
-    let Some(RouteAttempt { route, .. }) = attempt.take() else { return };
+    let AdmittedCall { priced, routes, .. } = admitted;
     // A body that is passed through unchanged may ask for something that our account at the vendor
     // lacks, or make the vendor repeat words that count as a failure of the route. Such a failure
     // says nothing about the calls of other accounts.
@@ -28,7 +25,7 @@ pub(crate) fn record_route_failure(
     if !is_caused_by_client {
         let health_failure =
             HealthFailure { reason, is_lost: false, retry_after: failure.retry_after };
-        route.record_failure(access_log.account.as_ref(), health_failure);
+        route.record_failure(ctx.access_log.account.as_ref(), health_failure);
     }
     let labels = [route.vendor.as_str(), route.name.as_str()];
     METRICS.fallbacks.with_label_values(&[labels[0], labels[1], reason]).inc();
@@ -37,7 +34,7 @@ pub(crate) fn record_route_failure(
     }
     let (vendor, name) = (&route.vendor, &route.name);
     log::warn!(
-        event = "upstream_attempt_failed", request_id = id.as_str(), vendor, route = name, reason;
+        event = "upstream_attempt_failed", request_id = ctx.id, vendor, route = name, reason;
         "upstream attempt failed"
     );
     routes.failed.push(route.preference);
@@ -62,26 +59,22 @@ pub(crate) fn record_unresolved(routes: &mut RouteQueue, route: &VendorRoute) {
 }
 
 /// Records that an attempt was given up after the vendor may have begun work that it bills.
-pub(crate) fn record_lost_attempt(ctx: &mut RequestContext) {
-    if let Some(route) = &ctx.access_log.route {
-        METRICS.lost_attempts.with_label_values(&[&route.vendor, &route.name]).inc();
-    }
+pub(crate) fn record_lost_attempt(route: &VendorRoute) {
+    METRICS.lost_attempts.with_label_values(&[&route.vendor, &route.name]).inc();
 }
 
 /// Records that a reused connection broke after the request was sent on it, and that the request is
 /// sent again: the vendor may do the work twice.
-pub(crate) fn record_resend(ctx: &mut RequestContext) {
-    record_lost_attempt(ctx);
-    let Some(routes) = ctx.admitted().map(|admitted| &mut admitted.routes) else { return };
+pub(crate) fn record_resend(routes: &mut RouteQueue, route: &VendorRoute) {
+    record_lost_attempt(route);
     let status = routes.last_failure.as_ref().and_then(|failure| failure.status);
     routes.last_failure = Some(AttemptFailure { status, retry_after: None, may_be_billed: true });
 }
 
-/// Records that the response of the current route was lost after the vendor may have done the work.
-/// This call tries no further route, but the next calls may try other routes first.
-pub(crate) fn record_lost_answer(ctx: &mut RequestContext, reason: &'static str) {
-    record_lost_attempt(ctx);
-    let Some(route) = &ctx.access_log.route else { return };
+/// Records that the response of a route was lost after the vendor may have done the work. This call
+/// tries no further route, but the next calls may try other routes first.
+pub(crate) fn record_lost_answer(ctx: &RequestContext, route: &VendorRoute, reason: &'static str) {
+    record_lost_attempt(route);
     let health_failure = HealthFailure { reason, is_lost: true, retry_after: None };
     route.record_failure(ctx.access_log.account.as_ref(), health_failure);
     let (vendor, name) = (&route.vendor, &route.name);
@@ -93,9 +86,6 @@ pub(crate) fn record_lost_answer(ctx: &mut RequestContext, reason: &'static str)
 
 /// Records that the vendor answered: with the whole response if `is_whole`, otherwise with its
 /// head.
-pub(crate) fn record_success(ctx: &RequestContext, is_whole: bool) {
-    if let Some(route) = &ctx.access_log.route {
-        let account = ctx.access_log.account.as_ref();
-        route.health.record_success(account, is_whole, ctx.arrived_ms);
-    }
+pub(crate) fn record_success(ctx: &RequestContext, route: &VendorRoute, is_whole: bool) {
+    route.health.record_success(ctx.access_log.account.as_ref(), is_whole, ctx.arrived_ms);
 }

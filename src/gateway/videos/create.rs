@@ -63,7 +63,7 @@ pub(in crate::gateway) async fn create_job(
         output_estimate: None,
         text_tokens_max: None,
     };
-    let cost = quote_call(&model, &call, quote_context)?.ok_or(ServerError::Internal)?.full;
+    let cost = quote_call(&model, &call, quote_context)?.full;
     let quote = Quote::exactly(cost);
     let tokens = || estimate_call_tokens(&model, &call, quote_context);
     let asks = plans.asks(&caller.key, &model, tokens);
