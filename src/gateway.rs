@@ -23,6 +23,7 @@ pub(crate) mod rate_headers;
 pub(crate) mod rate_notes;
 pub(crate) mod request;
 pub(crate) mod response;
+pub(crate) mod response_head;
 mod serve;
 pub(crate) mod settlement;
 mod spawn;

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::HeaderName;
 use pingora::upstreams::peer::HttpPeer;
 
 use super::api_error::{AttemptFailure, ErrorFormat};
@@ -293,7 +294,7 @@ pub(crate) struct AccessLogRecord {
 }
 
 /// The response header with the id of a model for which the client asked by another name.
-pub(crate) const MODEL_HEADER: &str = "x-gateway-model";
+pub(crate) const MODEL_HEADER: HeaderName = HeaderName::from_static("x-gateway-model");
 
 impl AccessLogRecord {
     /// Returns the id of the model if the client asked for it by another name; else `None`.

@@ -4,9 +4,9 @@
 use std::cmp::Reverse;
 
 use http::{HeaderName, HeaderValue};
-use pingora::http::ResponseHeader;
 
 use crate::gateway::call_rates::CallRates;
+use crate::gateway::response_head::ResponseHead;
 use crate::ledger::{RateAsk, RateKind, RateLimit, RateReading};
 
 /// One minute, in ms.
@@ -92,11 +92,10 @@ impl RateHeaders {
     }
 
     /// Adds the headers to the head of an answer.
-    pub(crate) fn write_into(&self, head: &mut ResponseHeader) -> pingora::Result<()> {
+    pub(crate) fn write_into(&self, head: &mut ResponseHead) {
         for (name, value) in &self.0 {
-            head.insert_header(name, value.clone())?;
+            head.headers.insert(name.clone(), value.clone());
         }
-        Ok(())
     }
 
     /// A name of the configuration that no header can have is left out.

@@ -26,6 +26,7 @@ use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::{Endpoint, chat, images};
+use crate::gateway::response_head::ResponseHead;
 use crate::gateway::upstream::prepared_heads::add_common_headers;
 use crate::gateway::upstream::routes::{VendorRoute, VendorRouteSet};
 
@@ -334,13 +335,13 @@ fn collect_forwarded_headers(
 
 /// Copies the headers of a vendor's response that the gateway reads. All others are dropped.
 pub(super) fn relevant_headers(theirs: &ResponseHeader) -> Option<Box<ResponseHeader>> {
-    let mut head = ResponseHeader::build_no_case(theirs.status, Some(READ_HEADERS.len())).ok()?;
+    let mut head = ResponseHead::new(theirs.status.as_u16(), READ_HEADERS.len());
     for name in READ_HEADERS {
         if let Some(value) = theirs.headers.get(&name) {
-            head.insert_header(name, value.clone()).ok()?;
+            head.headers.insert(name, value.clone());
         }
     }
-    Some(Box::new(head))
+    head.build().ok().map(Box::new)
 }
 
 /// Whether a response can be relayed: it is not compressed, and its content type fits the call.

@@ -139,7 +139,7 @@ pub(in crate::gateway) async fn store_local_reply(
     let Some(mut call) = ctx.idempotent_call.take() else { return };
     let mut headers = vec![("content-type".to_owned(), "application/json".to_owned())];
     let model_id = ctx.access_log.aliased_model_id();
-    headers.extend(model_id.map(|id| (MODEL_HEADER.to_owned(), id.to_owned())));
+    headers.extend(model_id.map(|id| (MODEL_HEADER.as_str().to_owned(), id.to_owned())));
     call.recorder.set_head(ReplyHead::new(reply.status, headers));
     call.recorder.push(&reply.body);
     call.complete(gateway, true, true);

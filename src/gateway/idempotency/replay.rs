@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt};
+use http::header::CONTENT_LENGTH;
 use http::{HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
@@ -13,11 +14,14 @@ use crate::files::FileReadError;
 use crate::gateway::api_error::{ApiError, ServerError};
 use crate::gateway::context::RequestContext;
 use crate::gateway::response::{head, writer};
+use crate::gateway::response_head::ResponseHead;
 use crate::gateway::state::Gateway;
 use crate::gateway::videos::shared::ID_PREFIX;
 use crate::idempotency::{PIECE_BYTES, StoredReply};
 use crate::ledger::AccountName;
 
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+const ORIGINAL_REQUEST_ID: HeaderName = HeaderName::from_static("x-original-request-id");
 /// Timeout for reading one piece of a stored body.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -150,18 +154,18 @@ fn build_head(
     stored: &StoredReply,
     bytes: u64,
 ) -> pingora::Result<ResponseHeader> {
-    let mut head = ResponseHeader::build_no_case(stored.head.status(), Some(12))?;
+    let mut head = ResponseHead::new(stored.head.status(), 12);
     for (name, value) in &stored.head.headers {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-            head.insert_header(name, value)?;
+            head.headers.insert(name, value);
         }
     }
-    head.insert_header("content-length", bytes)?;
+    head.insert(CONTENT_LENGTH, bytes)?;
     head::add_request_id(&mut head, ctx)?;
-    head.insert_header("idempotent-replayed", "true")?;
-    head.insert_header("x-original-request-id", original_request_id(&stored.owner))?;
+    head.insert(REPLAYED, "true")?;
+    head.insert(ORIGINAL_REQUEST_ID, original_request_id(&stored.owner))?;
     ctx.cors.add_headers(&mut head)?;
-    Ok(head)
+    head.build()
 }
 
 /// Returns the id of the request that a hold was made for.

@@ -6,9 +6,10 @@ use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::http::RequestHeader;
 
 use crate::gateway::local_response::LocalResponse;
+use crate::gateway::response_head::ResponseHead;
 
 /// The setting that allows every origin except `null`.
 const ANY: &str = "*";
@@ -99,17 +100,17 @@ pub(crate) enum CorsGrant {
 impl CorsGrant {
     /// Completes the head of an answer. A page may read all headers that the head has before: they
     /// are for its user, and some have names that only the configuration knows.
-    pub(crate) fn add_headers(&self, head: &mut ResponseHeader) -> pingora::Result<()> {
+    pub(crate) fn add_headers(&self, head: &mut ResponseHead) -> pingora::Result<()> {
         if *self == CorsGrant::Off {
             return Ok(());
         }
         if let CorsGrant::Allowed(origin) = self {
             let names: Vec<_> = head.headers.keys().map(HeaderName::as_str).collect();
             let exposed = names.join(", ");
-            head.insert_header(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
-            head.insert_header(ACCESS_CONTROL_EXPOSE_HEADERS, exposed)?;
+            head.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
+            head.insert(ACCESS_CONTROL_EXPOSE_HEADERS, exposed)?;
         }
-        head.insert_header(VARY, "origin")
+        head.insert(VARY, "origin")
     }
 
     /// Returns the answer to a preflight, the request with which a browser asks whether a page may

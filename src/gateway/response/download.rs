@@ -1,8 +1,9 @@
 //! Sends a file that the gateway stores, or a byte range of it.
 
 use futures_util::StreamExt as _;
-use http::header::RANGE;
-use pingora::http::ResponseHeader;
+use http::header::{
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE,
+};
 use pingora::proxy::Session;
 
 use crate::files::range::{self, ByteRange};
@@ -11,6 +12,7 @@ use crate::gateway::api_error::{ApiError, ServerError, VideoError};
 use crate::gateway::context::RequestContext;
 use crate::gateway::local_response::LocalResponse;
 use crate::gateway::response::{head, writer};
+use crate::gateway::response_head::ResponseHead;
 
 /// Sends a file, or the part of it that the `range` header asks for.
 ///
@@ -49,19 +51,19 @@ pub(crate) async fn send_file(
     let range = part.clone().unwrap_or(0..length);
     let mut pieces = files.read_range(name, range.clone()).await.map_err(unreadable)?;
     let sending = async {
-        let mut head = ResponseHeader::build_no_case(status, Some(8))?;
-        head.insert_header("content-type", "video/mp4")?;
-        head.insert_header("content-length", range.end - range.start)?;
-        head.insert_header("accept-ranges", "bytes")?;
-        head.insert_header("cache-control", "private, no-store")?;
+        let mut head = ResponseHead::new(status, 12);
+        head.insert(CONTENT_TYPE, "video/mp4")?;
+        head.insert(CONTENT_LENGTH, range.end - range.start)?;
+        head.insert(ACCEPT_RANGES, "bytes")?;
+        head.insert(CACHE_CONTROL, "private, no-store")?;
         if part.is_some() {
             let (first, last) = (range.start, range.end.saturating_sub(1));
-            head.insert_header("content-range", format!("bytes {first}-{last}/{length}"))?;
+            head.insert(CONTENT_RANGE, format!("bytes {first}-{last}/{length}"))?;
         }
         head::add_request_id(&mut head, ctx)?;
         ctx.cors.add_headers(&mut head)?;
         let down = &mut session.downstream_session;
-        down.write_response_header(Box::new(head)).await?;
+        down.write_response_header(Box::new(head.build()?)).await?;
         let mut left = range.end - range.start;
         while let Some(piece) = pieces.next().await {
             let piece = match piece {

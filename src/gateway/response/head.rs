@@ -11,17 +11,24 @@ use crate::dialect::tokens::InputCount;
 use crate::dialect::translate::reply::ReplyMetadata;
 use crate::gateway::api_error::ErrorFormat;
 use crate::gateway::context::{BodyTransform, MODEL_HEADER, PricedCall, RequestContext};
+use crate::gateway::response_head::ResponseHead;
 use crate::gateway::settlement::funding::Funding;
 
 /// The content type of audio if the vendor sends none.
 const DEFAULT_AUDIO_TYPE: HeaderValue = HeaderValue::from_static("audio/mpeg");
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const FALLBACK_DEPTH: HeaderName = HeaderName::from_static("x-gateway-fallback-depth");
+const MESSAGES_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+pub(crate) const FALLBACK_DEPTH: HeaderName = HeaderName::from_static("x-gateway-fallback-depth");
+const CHARGED: HeaderName = HeaderName::from_static("x-service-charged-nano");
+const CHARACTERS: HeaderName = HeaderName::from_static("x-service-characters");
+const OUTPUT_LIMIT: HeaderName = HeaderName::from_static("x-gateway-output-limit");
+const DROPPED_PARAMS: HeaderName = HeaderName::from_static("x-gateway-dropped-params");
+const THINKING: HeaderName = HeaderName::from_static("x-gateway-thinking");
 
 /// Returns how the response of an admitted call is relayed.
 pub(crate) fn relay_mode(
@@ -68,69 +75,65 @@ pub(crate) fn build_head(
     vendor_head: &ResponseHeader,
 ) -> pingora::Result<ResponseHeader> {
     let stream = priced.call.stream;
-    let mut head = ResponseHeader::build_no_case(200, Some(10))?;
+    let mut head = ResponseHead::new(200, 12);
     match &priced.call.kind {
         RequestKind::Speech { characters } => {
             let kind = vendor_head.headers.get(CONTENT_TYPE).cloned();
-            head.insert_header(CONTENT_TYPE, kind.unwrap_or(DEFAULT_AUDIO_TYPE))?;
+            head.insert(CONTENT_TYPE, kind.unwrap_or(DEFAULT_AUDIO_TYPE))?;
             if let Funding::Held { hold, .. } = &priced.funding {
                 // The hold of a speech call is exactly its price.
-                head.insert_header("x-service-charged-nano", hold.held().nano())?;
+                head.insert(CHARGED, hold.held().nano())?;
             }
-            head.insert_header("x-service-characters", *characters)?;
+            head.insert(CHARACTERS, *characters)?;
         }
-        _ if stream => head.insert_header(CONTENT_TYPE, EVENT_STREAM)?,
-        _ => head.insert_header(CONTENT_TYPE, JSON)?,
+        _ if stream => head.insert(CONTENT_TYPE, EVENT_STREAM)?,
+        _ => head.insert(CONTENT_TYPE, JSON)?,
     }
     if stream {
-        head.insert_header(CACHE_CONTROL, NO_CACHE)?;
+        head.insert(CACHE_CONTROL, NO_CACHE)?;
     }
     if session.req_header().version == http::Version::HTTP_10 {
         // An HTTP/1.0 client cannot read chunked encoding, so the end of the connection ends the
         // response.
         session.set_keepalive(None);
     } else {
-        head.insert_header(TRANSFER_ENCODING, CHUNKED)?;
+        head.insert(TRANSFER_ENCODING, CHUNKED)?;
     }
     add_request_id(&mut head, ctx)?;
-    ctx.rate_headers.write_into(&mut head)?;
-    head.insert_header(FALLBACK_DEPTH, ctx.access_log.fallback_depth)?;
-    add_model_id(&mut head, ctx)?;
+    ctx.rate_headers.write_into(&mut head);
+    head.insert(FALLBACK_DEPTH, ctx.access_log.fallback_depth)?;
+    add_model_id(&mut head, ctx);
     if let Some(limit) = priced.output_limit {
-        head.insert_header("x-gateway-output-limit", limit)?;
+        head.insert(OUTPUT_LIMIT, limit)?;
     }
     if let BodyTransform::Translate { body, reasoning: thinking } = &priced.body_transform {
         if !body.dropped_fields.is_empty() {
-            head.insert_header("x-gateway-dropped-params", body.dropped_fields.join(","))?;
+            head.insert(DROPPED_PARAMS, body.dropped_fields.join(","))?;
         }
         if let Some(thinking) = thinking {
-            head.insert_header("x-gateway-thinking", thinking.header_value())?;
+            head.insert(THINKING, thinking.header_value())?;
         }
     }
     ctx.cors.add_headers(&mut head)?;
-    Ok(head)
+    head.build()
 }
 
 /// Adds the header with the request id, and also the one that the messages format has for it if the
 /// client uses that format.
-pub(crate) fn add_request_id(
-    head: &mut ResponseHeader,
-    ctx: &RequestContext,
-) -> pingora::Result<()> {
-    head.insert_header(REQUEST_ID, ctx.id.as_str())?;
+pub(crate) fn add_request_id(head: &mut ResponseHead, ctx: &RequestContext) -> pingora::Result<()> {
+    head.insert(REQUEST_ID, ctx.id.as_str())?;
     if ctx.error_format == ErrorFormat::Messages {
-        head.insert_header("request-id", ctx.id.as_str())?;
+        head.insert(MESSAGES_REQUEST_ID, ctx.id.as_str())?;
     }
     Ok(())
 }
 
 /// Adds the header with the model's id if the client asked for the model by another name.
-pub(crate) fn add_model_id(head: &mut ResponseHeader, ctx: &RequestContext) -> pingora::Result<()> {
+pub(crate) fn add_model_id(head: &mut ResponseHead, ctx: &RequestContext) {
     let id = ctx.access_log.aliased_model_id();
     // The rules may have an id that no header can carry.
-    match id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()) {
-        Some(id) => head.insert_header(MODEL_HEADER, id),
-        None => Ok(()),
+    if let Some(id) = id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok()) {
+        head.headers.insert(MODEL_HEADER, id);
     }
 }
 

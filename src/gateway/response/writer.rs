@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use pingora::Result;
-use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
 use crate::gateway::api_error::{ApiError, CapacityError, RequestError};
 use crate::gateway::context::RequestContext;
 use crate::gateway::local_response::LocalResponse;
 use crate::gateway::response::head;
+use crate::gateway::response_head::ResponseHead;
 
 /// At most this many bytes of a refused body are read and discarded, so that a client that sends
 /// its body before it reads receives the error.
@@ -97,25 +98,25 @@ pub(crate) async fn write_response(
     reply: LocalResponse,
 ) -> Result<()> {
     let body = reply.body;
-    let mut head = ResponseHeader::build_no_case(reply.status, Some(8))?;
+    let mut head = ResponseHead::new(reply.status, 12);
     if !body.is_empty() {
-        head.insert_header("content-type", "application/json")?;
+        head.insert(CONTENT_TYPE, head::JSON)?;
     }
     // A 204 (no content) has no length either.
     if reply.status != 204 {
-        head.insert_header("content-length", body.len())?;
+        head.insert(CONTENT_LENGTH, body.len())?;
     }
     head::add_request_id(&mut head, ctx)?;
-    ctx.rate_headers.write_into(&mut head)?;
+    ctx.rate_headers.write_into(&mut head);
     for (name, value) in reply.headers {
-        head.insert_header(name, value)?;
+        head.insert(name, value)?;
     }
     if ctx.access_log.route.is_some() {
-        head.insert_header("x-gateway-fallback-depth", ctx.access_log.fallback_depth)?;
+        head.insert(head::FALLBACK_DEPTH, ctx.access_log.fallback_depth)?;
     }
-    head::add_model_id(&mut head, ctx)?;
+    head::add_model_id(&mut head, ctx);
     ctx.cors.add_headers(&mut head)?;
     let down = &mut session.downstream_session;
-    down.write_response_header(Box::new(head)).await?;
+    down.write_response_header(Box::new(head.build()?)).await?;
     down.write_response_body(body, true).await
 }

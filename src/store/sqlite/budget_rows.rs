@@ -106,13 +106,16 @@ impl BudgetRows {
                 self.windows.clear();
             }
         }
-        let mut insert = c.prepare_cached(
-            "INSERT INTO budget_window (account, owner, kind, start, spent, held, lent)
-             VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
-             SET spent = excluded.spent, held = excluded.held, lent = excluded.lent",
-        )?;
         let [spent, held, lent] = [used.spent, used.held, used.lent].map(Money::nano);
-        insert.execute(params![account, owner, kind.name(), start, spent, held, lent])?;
+        let values = params![spent, held, lent, account, owner, kind.name(), start];
+        let update = "UPDATE budget_window SET spent = ?, held = ?, lent = ?
+                      WHERE account = ? AND owner = ? AND kind = ? AND start = ?";
+        if c.prepare_cached(update)?.execute(values)? == 0 {
+            let insert =
+                "INSERT INTO budget_window (spent, held, lent, account, owner, kind, start)
+                          VALUES (?, ?, ?, ?, ?, ?, ?)";
+            c.prepare_cached(insert)?.execute(values)?;
+        }
         self.windows.insert(id, Some(used));
         Ok(())
     }
