@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::fast_map::FastMap;
 use crate::hex::to_hex;
 use crate::toml_reader::ConfigError;
 
@@ -64,7 +65,7 @@ impl Catalogue {
         let mut digest = Sha256::new();
         let mut catalogue = Catalogue {
             models: Vec::new(),
-            by_name: HashMap::new(),
+            by_name: FastMap::default(),
             aliases: Vec::new(),
             default_models: Vec::new(),
             version: "".into(),

@@ -13,6 +13,7 @@ pub(crate) mod api_error;
 pub(crate) mod budgets;
 pub(crate) mod call_rates;
 pub(crate) mod context;
+mod deadline;
 pub mod edge;
 pub(crate) mod idempotency;
 pub(crate) mod in_flight;
@@ -41,7 +42,8 @@ impl ProxyHttp for Gateway {
     type CTX = RequestContext;
 
     fn new_ctx(&self) -> RequestContext {
-        RequestContext::idle()
+        // The head of the request has been read: pingora makes a context for each.
+        RequestContext::begin()
     }
 
     async fn request_filter(

@@ -7,6 +7,7 @@ pub(crate) mod clock;
 pub mod conf;
 pub mod dialect;
 mod failpoints;
+pub(crate) mod fast_map;
 pub(crate) mod files;
 pub mod gateway;
 pub(crate) mod hex;

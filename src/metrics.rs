@@ -1,10 +1,14 @@
 //! All metrics, each declared once. Prometheus reads them from the admin address.
 
+use std::sync::{PoisonError, RwLock};
+
 use once_cell::sync::Lazy;
 
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
 };
+
+use crate::fast_map::{FastMap, HashKeys};
 
 /// Bucket limits, in seconds, for times that include the vendor's.
 const CALL_BUCKETS_S: &[f64] =
@@ -165,6 +169,39 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
     rejected_or_cut: counter_vec("shed_total", "What was turned away or given up", &["reason"]),
 });
 
+/// The metrics of each set of labels, so that a call finds all that it counts by one look-up. It
+/// knows a set of labels by its hash, as the metrics themselves do.
+pub(crate) struct MetricsByLabels<M> {
+    hash_keys: HashKeys,
+    by_hash: RwLock<FastMap<u64, M>>,
+}
+
+impl<M> MetricsByLabels<M> {
+    #[must_use]
+    pub(crate) fn new() -> MetricsByLabels<M> {
+        MetricsByLabels { hash_keys: HashKeys::default(), by_hash: RwLock::default() }
+    }
+
+    /// Passes the metrics of these labels to `record`. They are made when they are first needed, so
+    /// that none is exposed of which nothing was ever recorded.
+    pub(crate) fn record<const N: usize>(
+        &self,
+        labels: [&str; N],
+        make: impl FnOnce() -> M,
+        record: impl FnOnce(&M),
+    ) {
+        let hash = self.hash_keys.hash_one(labels);
+        if let Some(known) = self.by_hash.read().unwrap_or_else(PoisonError::into_inner).get(&hash)
+        {
+            return record(known);
+        }
+        // Whoever makes them at the same time gets the same ones.
+        let new = make();
+        record(&new);
+        self.by_hash.write().unwrap_or_else(PoisonError::into_inner).insert(hash, new);
+    }
+}
+
 /// Registers all metrics, so that the first scrape has them.
 pub(crate) fn register_all() {
     Lazy::force(&METRICS);
@@ -229,6 +266,27 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_with_the_same_labels_count_the_same_metrics_which_are_looked_up_once() {
+        let counters = IntCounterVec::new(Opts::new("calls", "Calls"), &["model", "status"]);
+        let counters = counters.expect("a valid name");
+        let (by_labels, mut look_ups) = (MetricsByLabels::new(), 0);
+        let sets = [["m", "200"], ["m2", "200"], ["m", "200"], ["m", "500"], ["m", "200"]];
+        for labels in sets {
+            let make = || {
+                look_ups += 1;
+                counters.with_label_values(&labels)
+            };
+            by_labels.record(labels, make, IntCounter::inc);
+        }
+        assert_eq!(look_ups, 3);
+        counters.with_label_values(&["m", "500"]).inc();
+        let count = |labels: [&str; 2]| counters.with_label_values(&labels).get();
+        assert_eq!([count(["m", "200"]), count(["m", "500"])], [3, 2]);
+    }
+
     #[test]
     fn all_names_are_valid_and_distinct() {
         super::register_all();

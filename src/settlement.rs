@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use once_cell::sync::Lazy;
+use prometheus::IntCounter;
+
 use crate::backoff::Backoff;
 use crate::ledger::prepaid::rate::RATE_UNITS_MAX;
 use crate::ledger::{Hold, JournalLine, Ledger, Outcome, Unavailable};
-use crate::metrics::{METRICS, counter_value, record_write_off};
+use crate::metrics::{METRICS, MetricsByLabels, counter_value, record_write_off};
 use crate::money::{Money, Usage};
 
 /// The first pause before a request to the ledger is repeated. Pauses double up to
@@ -95,12 +98,27 @@ pub(crate) async fn end_hold(
     }
 }
 
+/// What a charge counts, by endpoint, model and vendor.
+struct ChargeMetrics {
+    charged_nanousd: IntCounter,
+    prompt_tokens: IntCounter,
+    completion_tokens: IntCounter,
+}
+
+static CHARGE_METRICS: Lazy<MetricsByLabels<ChargeMetrics>> = Lazy::new(MetricsByLabels::new);
+
 /// Counts a charge and its tokens in the metrics.
 pub(crate) fn count_charge(line: &JournalLine<'_>, amount: Money) {
     let labels = [&*line.endpoint, &*line.model, &*line.vendor];
-    METRICS.charged_nanousd.with_label_values(&labels).inc_by(counter_value(amount.nano()));
     let used = Usage { units: line.usage, basis: line.basis }.tokens();
-    let tokens = |kind, n| METRICS.tokens.with_label_values(&[&*line.model, kind]).inc_by(n);
-    tokens("prompt", used.input);
-    tokens("completion", used.output);
+    let make = || ChargeMetrics {
+        charged_nanousd: METRICS.charged_nanousd.with_label_values(&labels),
+        prompt_tokens: METRICS.tokens.with_label_values(&[labels[1], "prompt"]),
+        completion_tokens: METRICS.tokens.with_label_values(&[labels[1], "completion"]),
+    };
+    CHARGE_METRICS.record(labels, make, |metrics| {
+        metrics.charged_nanousd.inc_by(counter_value(amount.nano()));
+        metrics.prompt_tokens.inc_by(used.input);
+        metrics.completion_tokens.inc_by(used.output);
+    });
 }

@@ -246,6 +246,17 @@ async fn a_whole_answer_that_stops_half_way_is_no_success() {
     assert_eq!(world.chat(chat_of("lmb-5.5")).await.text(), TEXT);
 }
 
+#[tokio::test]
+async fn a_kept_connection_had_for_the_next_head_only_the_time_of_a_body() {
+    let short = "[timeouts]\nstall_ms = 300";
+    let slow = ["delay=700"];
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &slow).conf(short).run().await;
+    for _ in 0..2 {
+        assert_eq!(world.chat(chat_of("lmb-5.5")).await.text(), TEXT);
+    }
+    world.settled(2).await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn no_broken_answer_looks_like_a_success_and_the_next_call_works(

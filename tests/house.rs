@@ -9,31 +9,33 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 20] = [
+const ARROWS: [(&str, &str); 21] = [
     ("backoff", ""),
     ("clock", ""),
     ("failpoints", ""),
+    ("fast_map", ""),
     ("hex", ""),
     ("money", ""),
     ("toml_reader", ""),
-    ("metrics", ""),
+    ("metrics", "fast_map"),
     ("permissions", ""),
     ("files", "permissions toml_reader"),
     ("dialect", "hex money"),
-    ("ledger", "hex money"),
+    ("ledger", "fast_map hex money"),
     ("settlement", "backoff ledger metrics money"),
     ("kv_cache", "ledger"),
-    ("idempotency", "hex ledger"),
-    ("catalogue", "hex money dialect ledger toml_reader"),
+    ("idempotency", "fast_map hex ledger"),
+    ("catalogue", "fast_map hex money dialect ledger toml_reader"),
     (
         "store",
-        "backoff clock failpoints hex jobs ledger money metrics kv_cache permissions idempotency",
+        "backoff clock failpoints fast_map hex jobs ledger money metrics kv_cache permissions \
+         idempotency",
     ),
     ("jobs", "backoff clock ledger settlement catalogue dialect money metrics files toml_reader"),
     (
         "gateway",
-        "backoff clock failpoints hex jobs ledger settlement kv_cache idempotency catalogue \
-         dialect money metrics files toml_reader",
+        "backoff clock failpoints fast_map hex jobs ledger settlement kv_cache idempotency \
+         catalogue dialect money metrics files toml_reader",
     ),
     ("conf", "gateway jobs store files catalogue toml_reader"),
     (

@@ -2,13 +2,14 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::kind::ModelKind;
 use super::model::Model;
 use super::plan::Plans;
 use crate::dialect::Endpoint;
+use crate::fast_map::FastMap;
 
 /// At most this many characters of an unknown name are compared: the search costs the product of
 /// the lengths, and a longer name is no nearer to any known id.
@@ -19,7 +20,7 @@ const COMPARED_CHARS_MAX: usize = 128;
 pub struct Catalogue {
     pub(super) models: Vec<Arc<Model>>,
     /// The index in `models` for each name by which clients may ask: ids and aliases.
-    pub(super) by_name: HashMap<String, usize>,
+    pub(super) by_name: FastMap<String, usize>,
     /// The other names of each model, in the order of `models`: the aliases of the configuration,
     /// and the vendors' own names if clients may use them.
     pub(super) aliases: Vec<Vec<String>>,

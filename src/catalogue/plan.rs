@@ -1,9 +1,9 @@
 //! Plans: the rate limits of accounts and keys, and the models that they are for.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::fast_map::FastMap;
 use crate::ledger::PlanName;
 
 /// The name of the plan of accounts that name none.
@@ -51,7 +51,7 @@ pub struct Plans {
     /// In order of their names.
     plans: Vec<Arc<Plan>>,
     /// The index in `plans` for each name, since each call looks for one.
-    by_name: HashMap<PlanName, usize>,
+    by_name: FastMap<PlanName, usize>,
 }
 
 impl Plans {

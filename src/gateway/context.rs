@@ -309,17 +309,10 @@ impl RequestContext {
     /// Makes the context of a request that has just arrived.
     #[must_use]
     pub(crate) fn begin() -> RequestContext {
-        let id = uuid::Uuid::now_v7().to_string();
-        RequestContext { id, arrived_ms: unix_ms(), ..RequestContext::idle() }
-    }
-
-    /// Makes the context of a connection that waits for a request. It has no request id yet.
-    #[must_use]
-    pub(crate) fn idle() -> RequestContext {
         RequestContext {
-            id: String::new(),
+            id: uuid::Uuid::now_v7().to_string(),
             arrived: Instant::now(),
-            arrived_ms: 0,
+            arrived_ms: unix_ms(),
             error_format: ErrorFormat::Chat,
             cors: CorsGrant::Off,
             vendor_time: Duration::ZERO,

@@ -65,11 +65,12 @@ pub(super) async fn relay_response(
     let mut refused =
         reserve_whole_body(gateway, ctx, &mut relaying, &mut client, length).await.err();
     loop {
-        let read = match refused.take() {
-            Some(why) => UpstreamRead::Failed(why),
+        let (read, ended) = match refused.take() {
+            Some(why) => (UpstreamRead::Failed(why), Instant::now()),
             None => watch.await_read(gateway, ctx, &mut relaying, vendor.read_chunk()).await,
         };
-        let (read, is_late) = limit_time(gateway, &client, deadline, read, vendor.read_bytes);
+        let is_late = ended >= deadline;
+        let (read, is_late) = limit_time(gateway, &client, is_late, read, vendor.read_bytes);
         let begins = is_stream && client.head.is_some();
         let call = &mut *relaying;
         let out = collect_output(gateway, ctx, call, &mut vendor, read, begins, &mut watch).await;
@@ -106,18 +107,18 @@ pub(super) async fn relay_response(
     Ok(())
 }
 
-/// Replaces a read with a failure if the response has passed its deadline, or if the client has
-/// disconnected and the rest need not be read. Returns the read, and whether the deadline had
-/// passed.
+/// Replaces a read with a failure if it ended after the deadline of the response (`is_late`), or if
+/// the client has disconnected and the rest need not be read. Returns the read, and whether it
+/// failed because of the deadline.
 fn limit_time(
     gateway: &Gateway,
     client: &Downstream<'_>,
-    deadline: Instant,
+    is_late: bool,
     read: UpstreamRead,
     read_bytes: u64,
 ) -> (UpstreamRead, bool) {
     match client.disconnected {
-        None if !is_over_budget(&read) && Instant::now() >= deadline => {
+        None if is_late && !is_over_budget(&read) => {
             (UpstreamRead::Failed(RelayError::Stalled), true)
         }
         Some(gone) if !gone.should_drain(read_bytes, gateway.timeouts.drain) => {

@@ -18,6 +18,7 @@ use super::state::Gateway;
 use super::upstream::attempts;
 use super::videos::action::VideoAction;
 use super::{idempotency, settlement, videos};
+use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
@@ -34,7 +35,6 @@ pub(super) async fn handle_request(
     session: &mut Session,
     ctx: &mut RequestContext,
 ) -> pingora::Result<()> {
-    *ctx = RequestContext::begin();
     let _busy = gateway.in_flight.begin();
     let is_running = !session.is_process_shutting_down();
     // If pingora has decided to close the connection (bad head, HTTP/1.0), it is closed. A
@@ -76,7 +76,7 @@ impl Gateway {
         ctx.cors = self.cors_origins.grant(&session.req_header().headers);
         ctx.client_address =
             client_address::resolve_address(session, self.trusted_proxies.as_deref())?;
-        self.overload.check_lag()?;
+        self.overload.check_lag(ctx.arrived)?;
         ctx.request_permit = Some(self.acquire_request_permit(ctx.client_address).await?);
         let matched = router::match_operation(session.req_header());
         if let Err(ApiError::Request(RequestError::MethodNotAllowed(methods))) = &matched
@@ -135,8 +135,7 @@ impl Gateway {
             ApiOperation::Model(id) => {
                 let body = {
                     let catalogue = self.catalogue.load();
-                    scope_check::check_name(&caller, &catalogue, &id)?;
-                    CallerPlans::check_name(&catalogue, &caller.key, &id)?;
+                    check_name(&caller, &catalogue, &id)?;
                     models::model_json(&catalogue, &id, now)?
                 };
                 send_response(session, ctx, LocalResponse::ok(body)).await;
@@ -199,12 +198,8 @@ impl Gateway {
         ctx.client_time += began.elapsed();
         let body = body?;
         scope_check::check_suspension(&self.suspended, &caller.key.account, ctx.suspensions_seen)?;
-        {
-            // Before an earlier reply is sent again, which may be one to another key.
-            let (catalogue, name) = (self.catalogue.load(), &body.parsed.model);
-            scope_check::check_name(caller, &catalogue, name)?;
-            CallerPlans::check_name(&catalogue, &caller.key, name)?;
-        }
+        // Before an earlier reply is sent again, which may be one to another key.
+        check_name(caller, &self.catalogue.load(), &body.parsed.model)?;
         if endpoint.is_free() {
             let model = Some(body.parsed.model.as_str());
             rate_notes::count_free_request(self, ctx, &caller.key, model)?;
@@ -229,6 +224,17 @@ impl Gateway {
 }
 
 type ServeResult = Result<(), ApiError>;
+
+/// Checks that a key and its plans are for a model. `name` is its id or an alias.
+///
+/// # Errors
+/// One of them is not, or a plan is not set up here.
+fn check_name(caller: &AuthenticatedCaller, catalogue: &Catalogue, name: &str) -> ServeResult {
+    // What is no model is refused for that later on.
+    let Some(model) = catalogue.find(name) else { return Ok(()) };
+    scope_check::check_model(caller, model)?;
+    CallerPlans::find(&catalogue.plans, &caller.key)?.check_model(model)
+}
 
 /// Ends an idempotency claim that the request left open, and logs the request.
 pub(super) async fn finish_request(gateway: &Gateway, ctx: &mut RequestContext) {

@@ -4,7 +4,11 @@
 //! read the whole response finds the charge posted. The wait for the disk continues in the
 //! background.
 
+use std::sync::OnceLock;
 use std::time::Duration;
+
+use once_cell::sync::Lazy;
+use prometheus::{Histogram, IntCounter};
 
 use super::context::{AccessLogRecord, RelayedCall, RequestContext};
 use super::idempotency;
@@ -16,7 +20,7 @@ use crate::dialect::relay::{RelayError, RelayProgress, RetainedData};
 use crate::gateway::request::{reasoning_cache, vendor_ids};
 use crate::gateway::settlement::funding::Funding;
 use crate::ledger::{AccountName, JournalLine, Operation, PricedUsage, ServedCall, Unavailable};
-use crate::metrics::METRICS;
+use crate::metrics::{METRICS, MetricsByLabels};
 use crate::money::{Money, Usage, UsageBasis};
 use crate::settlement::{self, Charge, RETRY_WAIT_MAX, RETRY_WAIT_MIN};
 
@@ -209,15 +213,7 @@ pub(super) fn log_request(ctx: &RequestContext) {
     let total = ctx.arrived.elapsed();
     let own = total.saturating_sub(ctx.vendor_time + ctx.client_time);
     let model = record.model.as_ref().map_or("", |m| m.id.as_str());
-    let mut digits = itoa::Buffer::new();
-    let status = digits.format(record.status);
-    let endpoint = [record.endpoint];
-    METRICS.requests.with_label_values(&[record.endpoint, model, status]).inc();
-    METRICS.request_seconds.with_label_values(&endpoint).observe(total.as_secs_f64());
-    METRICS.overhead_seconds.with_label_values(&endpoint).observe(own.as_secs_f64());
-    if let Some(first) = record.time_to_first_byte {
-        METRICS.first_byte_seconds.with_label_values(&endpoint).observe(first.as_secs_f64());
-    }
+    count_request(record, model, total, own);
     if record.usage.is_some() {
         METRICS.fallback_depth.observe(f64::from(record.fallback_depth));
     }
@@ -250,6 +246,39 @@ pub(super) fn log_request(ctx: &RequestContext) {
         gateway_us = micros(own);
         "served"
     );
+}
+
+/// What a request counts, by endpoint, model and status.
+struct RequestMetrics {
+    requests: IntCounter,
+    seconds: Histogram,
+    overhead_seconds: Histogram,
+    /// Empty until a request had a first byte.
+    first_byte_seconds: OnceLock<Histogram>,
+}
+
+static REQUEST_METRICS: Lazy<MetricsByLabels<RequestMetrics>> = Lazy::new(MetricsByLabels::new);
+
+/// Counts a request that took the time `total`, of which `own` was spent in the gateway.
+fn count_request(record: &AccessLogRecord, model: &str, total: Duration, own: Duration) {
+    let mut digits = itoa::Buffer::new();
+    let labels = [record.endpoint, model, digits.format(record.status)];
+    let endpoint = [record.endpoint];
+    let make = || RequestMetrics {
+        requests: METRICS.requests.with_label_values(&labels),
+        seconds: METRICS.request_seconds.with_label_values(&endpoint),
+        overhead_seconds: METRICS.overhead_seconds.with_label_values(&endpoint),
+        first_byte_seconds: OnceLock::new(),
+    };
+    REQUEST_METRICS.record(labels, make, |metrics| {
+        metrics.requests.inc();
+        metrics.seconds.observe(total.as_secs_f64());
+        metrics.overhead_seconds.observe(own.as_secs_f64());
+        if let Some(first) = record.time_to_first_byte {
+            let make = || METRICS.first_byte_seconds.with_label_values(&endpoint);
+            metrics.first_byte_seconds.get_or_init(make).observe(first.as_secs_f64());
+        }
+    });
 }
 
 fn micros(time: Duration) -> u64 {

@@ -1,12 +1,13 @@
 //! The first attempts of one account, and what is remembered of each.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use tokio::sync::watch;
 
 use super::attempt_id::{ATTEMPT_TTL_MS, AttemptId};
 use super::reply_store::{ReplyParts, StoredReply};
+use crate::fast_map::FastMap;
 use crate::ledger::Lease;
 
 /// The ended attempts of an account are remembered up to this many bytes.
@@ -56,7 +57,7 @@ impl PromotedAttempt {
 /// The first attempts of one account.
 #[derive(Debug, Default)]
 pub(super) struct AccountAttempts {
-    attempts: HashMap<AttemptId, (u64, Attempt)>,
+    attempts: FastMap<AttemptId, (u64, Attempt)>,
     /// The ended attempts, in the order of their ends. One that was begun again has another serial
     /// number in `attempts`, and is skipped.
     ended: VecDeque<(u64, AttemptId, u64)>,

@@ -7,8 +7,6 @@
 //! an account and in all. Of what is forgotten early, the line in the journal has the digest.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +18,7 @@ use super::attempt_record::{
 };
 use super::promotion::{PendingClaim, Promotion};
 use super::reply_store::{IdempotencyKey, ReplyParts};
+use crate::fast_map::{FastMap, HashKeys};
 use crate::ledger::AccountName;
 
 /// All ended attempts together are remembered up to this many bytes.
@@ -35,12 +34,12 @@ const SHARDS: usize = 64;
 #[derive(Debug, Clone, Default)]
 pub struct FirstAttempts(Arc<AttemptTable>);
 
-type Shard = HashMap<AccountName, AccountAttempts>;
+type Shard = FastMap<AccountName, AccountAttempts>;
 
 #[derive(Debug)]
 struct AttemptTable {
     shards: [Mutex<Shard>; SHARDS],
-    hasher: RandomState,
+    hash_keys: HashKeys,
     bytes: AtomicUsize,
     /// Whether new attempts are kept in memory. If not, the store has to keep them.
     is_in_use: AtomicBool,
@@ -50,7 +49,7 @@ impl Default for AttemptTable {
     fn default() -> AttemptTable {
         AttemptTable {
             shards: std::array::from_fn(|_| Mutex::default()),
-            hasher: RandomState::new(),
+            hash_keys: HashKeys::default(),
             bytes: AtomicUsize::new(0),
             is_in_use: AtomicBool::new(false),
         }
@@ -244,7 +243,7 @@ impl FirstAttempts {
     }
 
     fn lock(&self, account: &AccountName) -> MutexGuard<'_, Shard> {
-        let hash = self.0.hasher.hash_one(account);
+        let hash = self.0.hash_keys.hash_one(account);
         lock(&self.0.shards[usize::try_from(hash % SHARDS as u64).unwrap_or_default()])
     }
 }

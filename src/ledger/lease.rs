@@ -2,12 +2,12 @@
 //! keys. A lease that is no longer renewed, by intent or after a crash, expires.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::account_name::AccountName;
 use super::operation::{HoldRequest, Operation};
+use crate::fast_map::FastMap;
 use crate::money::Money;
 
 /// The number of shards of the lease table, so that calls seldom wait for the lock of each other.
@@ -64,7 +64,7 @@ impl LeaseEntry {
 }
 
 /// For each account and id, the serial number of the [`Lease`] that keeps it alive, and the item.
-type LeaseShard = HashMap<(AccountName, String), (u64, LeasedItem)>;
+type LeaseShard = FastMap<(AccountName, String), (u64, LeasedItem)>;
 
 /// All leases that this process renews.
 #[derive(Debug, Clone, Default)]

@@ -7,6 +7,7 @@ pub mod catalogue {
     #[allow(dead_code, reason = "what calls it stays behind; its tests came along")]
     mod prices;
 }
+pub(crate) mod fast_map;
 pub(crate) mod hex;
 pub mod ledger;
 pub mod money;

@@ -45,8 +45,8 @@ if [[ ${1:-} == store ]]; then
 fi
 
 cp -r "$root"/src/{ledger,money,toml_reader}{,.rs} "$root/tests/mutants/lib.rs" "$crate/src"
-# The digits of a key's hash.
-cp "$root/src/hex.rs" "$crate/src"
+# The maps of leases, and the digits of a key's hash.
+cp "$root"/src/{fast_map,hex}.rs "$crate/src"
 cp "$root"/src/catalogue/{kind,prices}.rs "$crate/src/catalogue"
 cp -r "$root"/tests/{ledger,prepaid,mutants/main.rs} "$crate/tests"
 # The versions are those of the gateway's own lock file.

@@ -31,27 +31,27 @@ impl OverloadMonitor {
         }
     }
 
-    /// Checks whether a request may begin.
+    /// Checks whether a request may begin, at the time `now`.
     ///
     /// # Errors
     /// The lag of the runtime is too high.
-    pub(crate) fn check_lag(&self) -> Result<(), ApiError> {
-        let is_late = self.lag_ms_max > 0 && self.lag.lag_ms_at(self.now_ms()) > self.lag_ms_max;
+    pub(crate) fn check_lag(&self, now: Instant) -> Result<(), ApiError> {
+        let is_late = self.lag_ms_max > 0 && self.lag.lag_ms_at(self.ms_at(now)) > self.lag_ms_max;
         if is_late { Err(reject("lag")) } else { Ok(()) }
     }
 
     /// Measures the lag of the runtime on which this future runs, forever.
     pub(crate) async fn measure_lag(self) {
         loop {
-            let due_ms = self.now_ms() + PROBE_INTERVAL_MS;
+            let due_ms = self.ms_at(Instant::now()) + PROBE_INTERVAL_MS;
             self.lag.set_next_due(due_ms);
             tokio::time::sleep(Duration::from_millis(PROBE_INTERVAL_MS)).await;
-            self.lag.record_late(self.now_ms().saturating_sub(due_ms));
+            self.lag.record_late(self.ms_at(Instant::now()).saturating_sub(due_ms));
         }
     }
 
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    fn ms_at(&self, now: Instant) -> u64 {
+        u64::try_from(now.duration_since(self.started).as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -126,9 +126,9 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
             std::thread::sleep(Duration::from_millis(150));
         }
-        assert!(load.check_lag().is_err());
+        assert!(load.check_lag(Instant::now()).is_err());
         let end = Instant::now() + Duration::from_secs(5);
-        while load.check_lag().is_err() {
+        while load.check_lag(Instant::now()).is_err() {
             assert!(Instant::now() < end, "it is not forgiven");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

@@ -15,8 +15,7 @@
 //! permit.shrink(written);                     // releases a part; the drop releases the rest
 //! ```
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -24,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore};
 
+use crate::fast_map::{FastMap, HashKeys};
 use crate::ledger::{AccountName, Balances};
 
 /// One part in this many of a pool is reserved for tenants that hold little.
@@ -118,13 +118,13 @@ impl Drop for Tenant {
     }
 }
 
-type Shard = Mutex<HashMap<TenantId, Weak<Tenant>>>;
+type Shard = Mutex<FastMap<TenantId, Weak<Tenant>>>;
 
 /// All tenants that use a resource at the moment. Idle tenants are not in the table.
 #[derive(Debug, Default)]
 pub(crate) struct TenantTable {
     shards: [Shard; SHARDS],
-    hasher: RandomState,
+    hash_keys: HashKeys,
 }
 
 impl TenantTable {
@@ -133,20 +133,21 @@ impl TenantTable {
     #[must_use]
     pub(crate) fn tenant(self: &Arc<TenantTable>, id: TenantId) -> Arc<Tenant> {
         let mut shard = self.shard(&id).lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(tenant) = shard.get(&id).and_then(Weak::upgrade) {
+        let known = shard.entry(id.clone()).or_default();
+        if let Some(tenant) = known.upgrade() {
             return tenant;
         }
         let table = Arc::downgrade(self);
         let (used, upload_wait_lock, balances) = Default::default();
         let tenant = Arc::new(Tenant {
-            id: id.clone(),
+            id,
             used,
             upload_wait_lock,
             balances,
             count_turn: OnceLock::new(),
             table,
         });
-        shard.insert(id, Arc::downgrade(&tenant));
+        *known = Arc::downgrade(&tenant);
         tenant
     }
 
@@ -157,7 +158,7 @@ impl TenantTable {
     }
 
     fn shard(&self, id: &TenantId) -> &Shard {
-        let hash = self.hasher.hash_one(id);
+        let hash = self.hash_keys.hash_one(id);
         &self.shards[usize::try_from(hash % SHARDS as u64).unwrap_or_default()]
     }
 
@@ -165,8 +166,10 @@ impl TenantTable {
     /// replaced it meanwhile.
     fn remove_dropped(&self, id: &TenantId) {
         let mut shard = self.shard(id).lock().unwrap_or_else(PoisonError::into_inner);
-        if shard.get(id).is_some_and(|tenant| tenant.strong_count() == 0) {
-            shard.remove(id);
+        if let Entry::Occupied(known) = shard.entry(id.clone())
+            && known.get().strong_count() == 0
+        {
+            known.remove();
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Reads the body of a call, within limits of size, time and memory.
 
+use std::pin::pin;
+
 use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use pingora::proxy::Session;
@@ -14,6 +16,7 @@ use crate::gateway::budgets::concurrency::grow_or_evict;
 use crate::gateway::budgets::overload::{reject, reject_tenant};
 use crate::gateway::budgets::slow_bodies::BodyWatch;
 use crate::gateway::budgets::tenants::{BudgetPermit, OverBudget, Resource};
+use crate::gateway::deadline::await_until;
 use crate::gateway::request::body::{
     PayingAccount, RequestBody, accept_body_headers, body_pieces, reject_evicted, reject_slow_body,
 };
@@ -81,12 +84,13 @@ pub(crate) async fn read_json_body(
     let mut next = body_pieces(session, bytes_max);
     loop {
         let deadline = began + rate.deadline();
-        let piece = tokio::select! {
-            biased;
-            piece = tokio::time::timeout_at(deadline, next.next()) => {
-                piece.map_err(|_| reject_slow_body())??
+        let piece = {
+            let reading = pin!(next.next());
+            tokio::select! {
+                biased;
+                piece = await_until(deadline, reading) => piece.ok_or_else(reject_slow_body)??,
+                () = watch.wait_for_eviction() => return Err(reject_evicted()),
             }
-            () = watch.wait_for_eviction() => return Err(reject_evicted()),
         };
         let Some(piece) = piece else { break };
         let grown = grow_or_evict(&mut permit, piece.len(), &gateway.slow_bodies).await;

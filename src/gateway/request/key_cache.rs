@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 
+use crate::fast_map::HashKeys;
 use crate::gateway::budgets::tenants::{Tenant, TenantId, TenantTable};
 use crate::gateway::key_uses::{KeyUses, minute_of};
 use crate::ledger::{KeyHash, KeyRecord, KeyScope};
@@ -55,7 +56,7 @@ impl AuthenticatedCaller {
 
 #[derive(Debug)]
 pub(crate) struct ApiKeyCache {
-    callers: Cache<KeyHash, AuthenticatedCaller>,
+    callers: Cache<KeyHash, AuthenticatedCaller, HashKeys>,
     /// Keys that do not exist, so that guessing does not reach the ledger each time.
     unknown: Cache<KeyHash, ()>,
     good: Cache<KeyHash, Arc<KeyRecord>>,
@@ -68,8 +69,9 @@ impl ApiKeyCache {
     /// Creates an empty cache. `tenants` is the table in which the callers' accounts are tenants.
     #[must_use]
     pub(crate) fn new(tenants: &Arc<TenantTable>) -> ApiKeyCache {
+        let callers = Cache::builder().max_capacity(KEYS_MAX).time_to_live(KEY_TTL);
         ApiKeyCache {
-            callers: Cache::builder().max_capacity(KEYS_MAX).time_to_live(KEY_TTL).build(),
+            callers: callers.build_with_hasher(HashKeys::default()),
             unknown: Cache::builder().max_capacity(KEYS_MAX).time_to_live(UNKNOWN_KEY_TTL).build(),
             good: Cache::builder().max_capacity(KEYS_MAX).time_to_live(GOOD_KEY_TTL).build(),
             tenants: tenants.clone(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::catalogue::plan::PlanLimits;
-use crate::catalogue::{Catalogue, Model, Plan, Plans};
+use crate::catalogue::{Model, Plan, Plans};
 use crate::gateway::api_error::{ApiError, ScopeError};
 use crate::gateway::request::scope_check;
 use crate::ledger::prepaid::rate::RATE_UNITS_MAX;
@@ -49,22 +49,6 @@ impl CallerPlans {
                 let (model, allowed) = (model.id.clone(), plan.models.clone());
                 Err(ScopeError::ModelNotAllowed { model, allowed }.into())
             }
-            None => Ok(()),
-        }
-    }
-
-    /// Checks that the plans of a key are for a model. `name` is its id or an alias.
-    ///
-    /// # Errors
-    /// One of them is not, or is not set up here.
-    pub(crate) fn check_name(
-        catalogue: &Catalogue,
-        key: &KeyRecord,
-        name: &str,
-    ) -> Result<(), ApiError> {
-        // What is no model is refused for that later on.
-        match catalogue.find(name) {
-            Some(model) => CallerPlans::find(&catalogue.plans, key)?.check_model(model),
             None => Ok(()),
         }
     }

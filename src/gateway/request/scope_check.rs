@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::catalogue::{Catalogue, Model};
+use crate::catalogue::Model;
 use crate::dialect::Endpoint;
 use crate::gateway::api_error::{ApiError, ScopeError};
 use crate::gateway::request::key_cache::AuthenticatedCaller;
@@ -74,23 +74,7 @@ pub(crate) fn check_suspension(
     Ok(())
 }
 
-/// Checks the model of a call, which is known once its body was read. `name` is its id or an alias.
-///
-/// # Errors
-/// The key may not use the model.
-pub(crate) fn check_name(
-    caller: &AuthenticatedCaller,
-    catalogue: &Catalogue,
-    name: &str,
-) -> Result<(), ApiError> {
-    // What is no model is refused for that later on.
-    match caller.restrictions().and_then(|_| catalogue.find(name)) {
-        Some(model) => check_model(caller, model),
-        None => Ok(()),
-    }
-}
-
-/// Checks the model of a call.
+/// Checks the model of a call, which is known once its body was read.
 ///
 /// # Errors
 /// The key may not use the model.

@@ -1,6 +1,7 @@
 //! Writes a response to the client, limits how long the client may take for it, and notices when
 //! the client disconnects.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -9,6 +10,7 @@ use pingora::proxy::Session;
 
 use crate::failpoints::failpoint;
 use crate::gateway::budgets::answers::{AnswerBudget, AnswerPermit};
+use crate::gateway::deadline::await_until;
 
 /// Output that is ready is collected up to this many bytes and written at once. Longer output is
 /// written in chunks of this size, each of which the client must take in time.
@@ -127,11 +129,9 @@ impl Downstream<'_> {
             // Boxed: most responses are short and take the other branch.
             Box::pin(self.write_chunks(session, pieces, end, began)).await
         } else {
-            let writing = tokio::time::timeout(
-                self.write_timeout,
-                self.write_chunks(session, pieces, end, began),
-            );
-            writing.await.unwrap_or(Err(WriteFailure))
+            let deadline = began + self.write_timeout;
+            let writing = pin!(self.write_chunks(session, pieces, end, began));
+            await_until(deadline.into(), writing).await.unwrap_or(Err(WriteFailure))
         };
         let now = Instant::now();
         self.write_time += now - began;
@@ -193,7 +193,7 @@ impl Downstream<'_> {
             return writing.await.map(drop).map_err(|_| WriteFailure);
         }
         let began = Instant::now();
-        let mut writing = std::pin::pin!(writing);
+        let mut writing = pin!(writing);
         loop {
             let left = self.time_left(pending, began.elapsed()).ok_or(WriteFailure)?;
             let look = left.min(PRESSURE_POLL_INTERVAL);

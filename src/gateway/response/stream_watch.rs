@@ -37,19 +37,20 @@ impl<'a> StreamWatch<'a> {
     }
 
     /// Waits for a read, and writes checkpoints meanwhile. If the account is suspended before or in
-    /// the meantime, the read fails at once: a silent vendor would keep the stream open.
+    /// the meantime, the read fails at once: a silent vendor would keep the stream open. Returns
+    /// the read, and when it ended.
     pub(super) async fn await_read(
         &mut self,
         gateway: &Gateway,
         ctx: &mut RequestContext,
         relaying: &mut RelayedCall,
         reading: impl Future<Output = UpstreamRead>,
-    ) -> UpstreamRead {
+    ) -> (UpstreamRead, Instant) {
+        let began = Instant::now();
         // A change from before the vendor began to answer wakes nobody.
         if self.ends_by_suspension(ctx, relaying) {
-            return UpstreamRead::Failed(RelayError::AccountSuspended);
+            return (UpstreamRead::Failed(RelayError::AccountSuspended), began);
         }
-        let began = Instant::now();
         let mut reading = pin!(reading);
         let read = loop {
             let Some(watched) = &mut self.0 else { break reading.await };
@@ -69,8 +70,9 @@ impl<'a> StreamWatch<'a> {
                 }
             }
         };
-        ctx.vendor_time += began.elapsed();
-        read
+        let ended = Instant::now();
+        ctx.vendor_time += ended - began;
+        (read, ended)
     }
 
     /// Whether the stream must end because its account is suspended, as far as that has changed

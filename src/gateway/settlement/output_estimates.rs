@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 
+use crate::fast_map::HashKeys;
 use crate::ledger::AccountName;
 
 /// At most this many estimates are kept. If one is lost, the estimate of the rules counts again.
@@ -17,12 +18,12 @@ const DECAY_DIVISOR: u64 = 16;
 
 /// The estimates of all accounts.
 #[derive(Debug)]
-pub(crate) struct OutputEstimates(Cache<(AccountName, String), Arc<OutputEstimate>>);
+pub(crate) struct OutputEstimates(Cache<(AccountName, String), Arc<OutputEstimate>, HashKeys>);
 
 impl Default for OutputEstimates {
     fn default() -> OutputEstimates {
         let cache = Cache::builder().max_capacity(ESTIMATES_MAX).time_to_live(ESTIMATE_TTL);
-        OutputEstimates(cache.build())
+        OutputEstimates(cache.build_with_hasher(HashKeys::default()))
     }
 }
 

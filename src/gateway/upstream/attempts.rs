@@ -106,7 +106,7 @@ async fn find_answer(
         };
         let began = Instant::now();
         let answered =
-            attempt_unless_suspended(gateway, session, ctx, admitted, &mut attempt).await;
+            attempt_unless_suspended(gateway, session, ctx, admitted, &mut attempt, began).await;
         ctx.vendor_time += began.elapsed();
         let vendor = match answered {
             Ok(vendor) => vendor,
@@ -197,14 +197,15 @@ impl AttemptError {
     }
 }
 
-/// Attempts a route. That of a stream is given up if its account is suspended meanwhile, as the
-/// stream would be: a vendor may take minutes before it says a word.
+/// Makes an attempt that began at `began`. That of a stream is given up if its account is suspended
+/// meanwhile, as the stream would be: a vendor may take minutes before it says a word.
 async fn attempt_unless_suspended(
     gateway: &Gateway,
     session: &Session,
     ctx: &RequestContext,
     admitted: &mut AdmittedCall,
     attempt: &mut RouteAttempt,
+    began: Instant,
 ) -> Result<Box<UpstreamResponse>, AttemptError> {
     let watched = if admitted.priced.call.stream { ctx.access_log.account.clone() } else { None };
     let seen = ctx.suspensions_seen;
@@ -219,7 +220,7 @@ async fn attempt_unless_suspended(
     };
     tokio::select! {
         biased;
-        answered = attempt_route(gateway, session, ctx, admitted, attempt) => answered,
+        answered = attempt_route(gateway, session, ctx, admitted, attempt, began) => answered,
         () = suspension => Err(AttemptError::Suspended),
     }
 }
@@ -230,6 +231,7 @@ async fn attempt_route(
     ctx: &RequestContext,
     admitted: &mut AdmittedCall,
     attempt: &mut RouteAttempt,
+    began: Instant,
 ) -> Result<Box<UpstreamResponse>, AttemptError> {
     // The vendor may just have closed a connection of the pool. Then the route is tried once more.
     let mut may_retry = true;
@@ -238,13 +240,13 @@ async fn attempt_route(
         let head = upstream::build_request_head(gateway, session, &ctx.id, priced, attempt);
         let head = head.map_err(|_| AttemptError::Internal)?;
         let is_large = admitted.permits.upload.is_some();
-        let began = Instant::now();
         let (mut up, reused) = match gateway.upstream_pool.connect(&attempt.peer).await {
             Ok(connected) => connected,
             Err(_) if std::mem::take(&mut may_retry) && attempt.peer.is_tls() => continue,
             Err(why) => return Err(record_connect_failure(ctx, &attempt.route, &why)),
         };
-        up.set_read_timeout(Some(gateway.timeouts.answer));
+        // One that was used before still has that of the body before.
+        up.set_read_timeout(None);
         let most = if is_large { LARGE_BODY_WRITE_TIMEOUT } else { Duration::MAX };
         up.set_write_timeout(Some(gateway.timeouts.stall.min(most)));
         match send_and_read_head(gateway, &mut up, head, admitted, attempt).await {

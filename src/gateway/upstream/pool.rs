@@ -8,7 +8,7 @@
 //! connection carries many calls at a time. pingora can share out its streams, so HTTP/2
 //! connections stay in pingora's pool.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,6 +27,7 @@ use pingora::upstreams::peer::{ALPN, HttpPeer, Peer};
 use pingora::{ErrorType, OkOrErr};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::fast_map::FastMap;
 use crate::gateway::upstream::wrapped_stream::{IoPolicy, WrappedStream, WriteBuffer};
 
 /// The CA file for connections without TLS. It is empty, because reading the system's certificates
@@ -39,7 +40,7 @@ pub(crate) struct UpstreamPool {
     /// Makes connections without TLS.
     plain: TransportConnector,
     /// Idle HTTP/1 connections by the reuse hash of their peer, the most recently used at the end.
-    idle: Mutex<HashMap<u64, VecDeque<IdleConnection>>>,
+    idle: Mutex<FastMap<u64, VecDeque<IdleConnection>>>,
     idle_per_peer_max: usize,
     idle_timeout: Duration,
 }
@@ -160,7 +161,7 @@ impl UpstreamPool {
         }
     }
 
-    fn lock_idle(&self) -> MutexGuard<'_, HashMap<u64, VecDeque<IdleConnection>>> {
+    fn lock_idle(&self) -> MutexGuard<'_, FastMap<u64, VecDeque<IdleConnection>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,6 @@
 //! The runtime state of the routes to each vendor: addresses, keys, health, and calls in flight.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,6 +13,7 @@ use crate::catalogue::route::{BaseUrl, RouteSection};
 use crate::catalogue::{VendorKey, VendorModelNames, VendorRoutes};
 use crate::clock::unix_ms;
 use crate::dialect::{Endpoint, vendor_error};
+use crate::fast_map::FastMap;
 use crate::gateway::upstream::health::{HealthFailure, RouteHealth};
 use crate::gateway::upstream::prepared_heads::PreparedHeads;
 use crate::gateway::upstream::route_tls::RouteTls;
@@ -150,7 +150,7 @@ impl Drop for RouteSlot {
 /// All routes of all vendors.
 #[derive(Default)]
 pub(crate) struct RouteTable {
-    by_vendor: HashMap<String, VendorRouteSet>,
+    by_vendor: FastMap<String, VendorRouteSet>,
 }
 
 /// A vendor's routes in order of preference, and its header names as pairs of neutral and real

@@ -1,6 +1,6 @@
 //! The accounts of which this process makes holds in memory, and those that have something to tell.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::busy_account::AccountAllotments;
 use crate::clock::boottime_ms;
 use crate::failpoints::failpoint;
+use crate::fast_map::FastMap;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalAnswer, NumberedEnd};
 use crate::ledger::prepaid::records::AllotmentId;
@@ -43,7 +44,7 @@ impl BusyAccount {
     }
 }
 
-type AccountShard = HashMap<AccountName, Arc<BusyAccount>>;
+type AccountShard = FastMap<AccountName, Arc<BusyAccount>>;
 
 /// All allotments of this process.
 pub(in crate::store) struct AllotmentBook {

@@ -8,7 +8,7 @@
 //! What is durable is not written down: a successor tells such an end once more, and the store
 //! passes it over by its number.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,7 @@ use super::retention::Retention;
 use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files;
 use super::segment_writer::SegmentWriter;
+use crate::fast_map::FastMap;
 use crate::ledger::prepaid::records::{AllotmentId, CallEnd};
 use crate::ledger::{AccountName, Unavailable};
 use crate::metrics::METRICS;
@@ -57,7 +58,7 @@ struct EndLogState {
     is_id_due: bool,
 }
 
-type LinesByAllotment = HashMap<AccountName, HashMap<AllotmentId, AllotmentLines>>;
+type LinesByAllotment = FastMap<AccountName, FastMap<AllotmentId, AllotmentLines>>;
 
 /// The lines of an allotment that are still needed.
 #[derive(Default)]
@@ -113,7 +114,7 @@ impl EndLog {
         let state = Mutex::new(EndLogState {
             dir,
             writer: SegmentWriter::with_syncer(SegmentKind::AllotmentEnds, syncer.clone()),
-            allotments: HashMap::new(),
+            allotments: LinesByAllotment::default(),
             needed: SegmentCounts::default(),
             durable_unwritten: Vec::new(),
             is_recovering: false,
@@ -174,8 +175,11 @@ impl EndLog {
         let mut state = self.lock_state();
         let EndLogState { dir, writer, allotments, needed, durable_unwritten, .. } = &mut *state;
         let segment = self.write_bytes(writer, dir, &bytes);
-        let lines = allotments.entry(account.clone()).or_default();
-        let lines = lines.entry(allotment.clone()).or_default();
+        let known = allotments.entry(account.clone()).or_default();
+        let lines = match known.get_mut(allotment) {
+            Some(lines) => lines,
+            None => known.entry(allotment.clone()).or_default(),
+        };
         if seq <= lines.durable_seq {
             // The update was faster than this call.
             if segment.is_none() {
@@ -405,7 +409,7 @@ impl EndLogState {
 
     /// Returns all lines in memory.
     fn lines_in_memory(&self) -> Vec<u8> {
-        let lines = self.allotments.values().flat_map(HashMap::values);
+        let lines = self.allotments.values().flat_map(FastMap::values);
         let lines = lines.flat_map(|lines| lines.by_seq.values()).map(|line| &line.bytes);
         let unwritten = self.durable_unwritten.iter().map(|(_, bytes)| bytes);
         lines.chain(unwritten).flatten().copied().collect()
@@ -422,7 +426,7 @@ impl EndLogState {
 }
 
 fn lines_of(allotments: &mut LinesByAllotment) -> impl Iterator<Item = &mut KeptLine> {
-    let by_account = allotments.values_mut().flat_map(HashMap::values_mut);
+    let by_account = allotments.values_mut().flat_map(FastMap::values_mut);
     by_account.flat_map(|lines| lines.by_seq.values_mut())
 }
 

@@ -6,7 +6,7 @@
 //! once for many entries. An acknowledgement is written together with the next entry, and may be
 //! lost: then an entry is sent once more.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +24,7 @@ use super::started_calls::StartedCalls;
 use super::superseded::SupersededCheck;
 use crate::clock::unix_ms;
 use crate::failpoints::failpoint;
+use crate::fast_map::FastMap;
 use crate::idempotency::IdempotencyKey;
 use crate::ledger::{AccountName, Operation, Unavailable};
 use crate::metrics::METRICS;
@@ -57,7 +58,7 @@ struct LogState {
     files: SegmentFiles,
     seq: u64,
     acks: Vec<u8>,
-    pending: HashMap<HoldEndKey, PendingEntry>,
+    pending: FastMap<HoldEndKey, PendingEntry>,
     /// Lines that could not be written to any file, by the number of their entry.
     unwritten: BTreeMap<u64, UnwrittenLine>,
     /// When the store last refused an operation, or could not be reached for it.
