@@ -9,6 +9,10 @@ streams    memory of each of 5,000 slow streams, next to bare pingora and nginx 
 nodes      two gateways on one Redis against one (1 minute)
 redis      where Redis is the limit; batches, and a cluster of three shards (4 minutes)
 
+and only if it is named:
+
+rates      the error of rate limits in the long run, with one gateway and two (31 minutes)
+
 Each prints a table, `ratio` lines, and `target` lines that say whether what was asked for was met; whatever
 it made is gone at the end. It ends with 1 if a target was missed. SCALE=small tries the bench itself out, in
 a fiftieth of the size: then nothing is judged.
@@ -24,6 +28,7 @@ from processes import FOLDER, started, stop_all
 from scale_world import SMALL, many_files, stop_since, verdicts
 
 PARTS = ["accounts", "journal", "streams", "nodes", "redis"]
+KNOWN = [*PARTS, "rates"]
 
 
 def clear():
@@ -37,9 +42,9 @@ def clear():
 
 def main():
     parts = sys.argv[1:] or PARTS
-    unknown = [part for part in parts if part not in PARTS]
+    unknown = [part for part in parts if part not in KNOWN]
     if unknown:
-        sys.exit(f"no such part: {' '.join(unknown)}; known are {', '.join(PARTS)}")
+        sys.exit(f"no such part: {' '.join(unknown)}; known are {', '.join(KNOWN)}")
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     many_files()

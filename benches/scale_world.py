@@ -93,7 +93,7 @@ class Redis:
 class Gateway:
     """One with one worker thread. It is configured first, so that its store can be filled, and then served."""
 
-    def __init__(self, name, sim_port, store=None, faults="fast"):
+    def __init__(self, name, sim_port, store=None, faults="fast", rules=None):
         self.name, self.process = name, None
         self.port, self.admin = free_port(), free_port()
         folder = room(name)
@@ -114,7 +114,7 @@ outbox = "{folder}/outbox"
 [files]
 url = "file:{folder}/files"
 [rules]
-dir = "{ROOT}/lua-free-rules"
+dir = "{rules or ROOT / 'lua-free-rules'}"
 # All calls are of one account.
 [limits]
 requests_per_account_max = 0
