@@ -1,8 +1,8 @@
 //! The catalogue: every model with its price, and how each vendor's API is called.
 //!
 //! The rules files are its only source: one for each vendor, and one with the plans. Their examples
-//! run when they are read; a file with a fault changes nothing, because the catalogue is made as a
-//! whole or not at all.
+//! run when they are read. The catalogue is made as a whole or not at all: if a file has a fault,
+//! the one in use stays.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::hash_map::Entry;
@@ -119,12 +119,12 @@ impl Catalogue {
         if faults.is_empty() { Ok(catalogue) } else { Err(faults) }
     }
 
-    /// Adds the plans. Their patterns are compared with the models if the vendors' rules have no
-    /// fault: a model that could not be read would be missing.
+    /// Adds the plans. Their patterns are checked against the models only if the vendors' rules
+    /// have no fault: a model that could not be read would be missing.
     fn add_plans(&mut self, sources: &[&RulesSource], faults: &mut Vec<ConfigError>) {
         for (file, text) in sources {
-            let offer = faults.is_empty().then_some(&*self);
-            let plans = plan_file::parse(file, text, offer, faults);
+            let catalogue = faults.is_empty().then_some(&*self);
+            let plans = plan_file::parse(file, text, catalogue, faults);
             self.plans = plans;
             self.plan_file = Some(file.clone());
         }

@@ -58,7 +58,7 @@ impl ProxyHttp for Gateway {
         &self,
         _session: &mut Session,
         _why: &Error,
-        _exchange: &mut RequestContext,
+        _ctx: &mut RequestContext,
     ) -> FailToProxy {
         FailToProxy { error_code: 0, can_reuse_downstream: false }
     }

@@ -57,7 +57,7 @@ pub struct SweepReport {
 pub struct Unavailable(pub String);
 
 /// The interface to the accounts. Every store gives the results of the state machine in
-/// [`account`].
+/// [`prepaid`].
 #[async_trait]
 pub trait Ledger: Send + Sync {
     /// Opens an account; `false` if it exists already.

@@ -1,4 +1,4 @@
-//! The next ledger of an account: tables, laws and canaries of the pure machine.
+//! The ledger of an account: tables, laws and canaries of the pure machine.
 
 mod canaries;
 mod exactly;

@@ -1,4 +1,4 @@
-//! Tests that start nothing: the house, the documents, the next ledger as a pure machine, and
+//! Tests that start nothing: the house, the documents, the ledger as a pure machine, and
 //! translation by golden files.
 
 mod docs;

@@ -119,7 +119,7 @@ impl FieldNode {
         if let Some(rule) = self.refusals.iter().find(|r| !r.allows(value, price)) {
             return Some(RefusedField::new(rule, value));
         }
-        // One refused path may lead into a list, another into an object of the same name.
+        // The rules may refuse both `a[].b` and `a.b`: an array is checked only for the first.
         if let (JsonKind::Array, Some(each)) = (value.kind(), &self.elements) {
             return value.elements().enumerate().find_map(|(i, element)| {
                 Some(each.find_refusal(element, price)?.within(&format!("[{i}]")))

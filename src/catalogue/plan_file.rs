@@ -27,11 +27,11 @@ pub(super) fn is_plan_file(file: &str) -> bool {
 }
 
 /// Parses the file of the plans, and adds every fault to `faults`. Each pattern must match a model
-/// of `offer`; without it the patterns are not compared with models.
+/// of `catalogue`; without it the patterns are not checked against models.
 pub(super) fn parse(
     file: &str,
     text: &str,
-    offer: Option<&Catalogue>,
+    catalogue: Option<&Catalogue>,
     faults: &mut Vec<ConfigError>,
 ) -> Plans {
     let (root, syntax) = toml_reader::parse(file, text);
@@ -43,7 +43,7 @@ pub(super) fn parse(
         let what = format!("a file has at most {PLANS_MAX} plans, not {}", rows.len());
         faults.push(node.location.error(what));
     }
-    let plan = |(name, node): (String, SpannedValue)| parse_plan(&name, node, offer, faults);
+    let plan = |(name, node): (String, SpannedValue)| parse_plan(&name, node, catalogue, faults);
     Plans::new(rows.into_iter().filter_map(plan).collect())
 }
 
@@ -51,7 +51,7 @@ pub(super) fn parse(
 fn parse_plan(
     name: &str,
     node: SpannedValue,
-    offer: Option<&Catalogue>,
+    catalogue: Option<&Catalogue>,
     faults: &mut Vec<ConfigError>,
 ) -> Option<Plan> {
     let is_table = matches!(node.value, TomlValue::Table(_));
@@ -66,9 +66,9 @@ fn parse_plan(
         faults.push(row.location.error(what));
     }
     let limits = parse_limits(&mut row, faults);
-    let models = parse_patterns(&mut row, offer, faults);
+    let models = parse_patterns(&mut row, catalogue, faults);
     let is_shadow = parse_mode(&mut row, faults);
-    let narrower = parse_narrower(name, &mut row, offer, faults);
+    let narrower = parse_narrower(name, &mut row, catalogue, faults);
     row.finish(faults);
     Some(Plan { name: plan_name?, limits, narrower, models, is_shadow })
 }
@@ -133,7 +133,7 @@ fn parse_mode(row: &mut TableReader, faults: &mut Vec<ConfigError>) -> bool {
 /// Reads patterns of models; none if the key is absent.
 fn parse_patterns(
     row: &mut TableReader,
-    offer: Option<&Catalogue>,
+    catalogue: Option<&Catalogue>,
     faults: &mut Vec<ConfigError>,
 ) -> Vec<String> {
     let Some(node) = row.take_value("models") else { return Vec::new() };
@@ -148,12 +148,12 @@ fn parse_patterns(
     if items.is_empty() {
         faults.push(node.location.error("'models' must have an id or a pattern at least"));
     }
-    items.into_iter().filter_map(|item| parse_pattern(item, offer, faults)).collect()
+    items.into_iter().filter_map(|item| parse_pattern(item, catalogue, faults)).collect()
 }
 
 fn parse_pattern(
     node: SpannedValue,
-    offer: Option<&Catalogue>,
+    catalogue: Option<&Catalogue>,
     faults: &mut Vec<ConfigError>,
 ) -> Option<String> {
     let pattern = match node.value {
@@ -169,10 +169,10 @@ fn parse_pattern(
         return None;
     }
     let is_match = |model: &Arc<Model>| matches_pattern(&pattern, &model.id);
-    if let Some(offer) = offer
-        && !offer.models().iter().any(is_match)
+    if let Some(catalogue) = catalogue
+        && !catalogue.models().iter().any(is_match)
     {
-        let closest = closest_id(offer, &pattern);
+        let closest = closest_id(catalogue, &pattern);
         let what = format!("'{pattern}' matches no model on offer; closest is '{closest}'");
         faults.push(node.location.error(what));
     }
@@ -181,7 +181,7 @@ fn parse_pattern(
 
 /// Returns the id that was probably meant by a pattern. Where something stands before its first
 /// `*`, that is compared with the beginnings of the ids.
-fn closest_id<'a>(offer: &'a Catalogue, pattern: &str) -> &'a str {
+fn closest_id<'a>(catalogue: &'a Catalogue, pattern: &str) -> &'a str {
     match pattern.split_once('*') {
         Some((beginning, _)) if !beginning.is_empty() => {
             let length = beginning.chars().count();
@@ -189,10 +189,10 @@ fn closest_id<'a>(offer: &'a Catalogue, pattern: &str) -> &'a str {
                 let of_model: String = model.id.chars().take(length).collect();
                 strsim::damerau_levenshtein(beginning, &of_model)
             };
-            let nearest = offer.models().iter().min_by_key(distance);
+            let nearest = catalogue.models().iter().min_by_key(distance);
             nearest.map_or("", |model| model.id.as_str())
         }
-        _ => offer.closest_name(&pattern.replace('*', ""), None).unwrap_or_default(),
+        _ => catalogue.closest_name(&pattern.replace('*', ""), None).unwrap_or_default(),
     }
 }
 
@@ -200,7 +200,7 @@ fn closest_id<'a>(offer: &'a Catalogue, pattern: &str) -> &'a str {
 fn parse_narrower(
     name: &str,
     row: &mut TableReader,
-    offer: Option<&Catalogue>,
+    catalogue: Option<&Catalogue>,
     faults: &mut Vec<ConfigError>,
 ) -> Vec<ModelLimits> {
     let Some(node) = row.take_value("of") else { return Vec::new() };
@@ -213,12 +213,12 @@ fn parse_narrower(
         let what = format!("a plan has at most {NARROWER_MAX} tables 'of', not {}", items.len());
         faults.push(item.location.error(what));
     }
-    items.into_iter().map(|item| parse_model_limits(item, offer, faults)).collect()
+    items.into_iter().map(|item| parse_model_limits(item, catalogue, faults)).collect()
 }
 
 fn parse_model_limits(
     node: SpannedValue,
-    offer: Option<&Catalogue>,
+    catalogue: Option<&Catalogue>,
     faults: &mut Vec<ConfigError>,
 ) -> ModelLimits {
     let is_table = matches!(node.value, TomlValue::Table(_));
@@ -230,7 +230,7 @@ fn parse_model_limits(
         let what = format!("a table 'of' needs a limit: {}", LIMIT_KEYS.join(", "));
         faults.push(row.location.error(what));
     }
-    let models = parse_patterns(&mut row, offer, faults);
+    let models = parse_patterns(&mut row, catalogue, faults);
     let limits = parse_limits(&mut row, faults);
     row.finish(faults);
     ModelLimits { models, limits }

@@ -76,6 +76,7 @@ pub(super) async fn run(
         AccountCommand::Create { name, credit, .. } => {
             let name = parse_account(name)?;
             let amount = credit.as_deref().map(parse_amount).transpose()?;
+            // It may run again: an account that the first run opened is still new.
             let is_new = Cell::new(false);
             let opening = async || {
                 is_new.set(ledger.open_account(&name).await? || is_new.get());

@@ -1,4 +1,4 @@
-//! `tollgate key rotate`: a new key in the place of another one, whose id it has.
+//! `tollgate key rotate`: a new key in the place of another one, with the same id.
 
 use anyhow::{Context as _, bail, ensure};
 use serde_json::json;
@@ -12,7 +12,7 @@ use crate::conf::AuditSection;
 use crate::ledger::{KeyRecord, KeyScope, Ledger, Unavailable};
 use crate::store::OpenStore;
 
-/// When the keys end that another one replaces.
+/// When keys stop working that a new key replaces.
 #[derive(Debug, Clone, Copy)]
 struct OldKeyEnd {
     /// The time of the rotation, in unix seconds.
@@ -22,13 +22,13 @@ struct OldKeyEnd {
 }
 
 impl OldKeyEnd {
-    /// Returns what becomes of the scope of an old key; `None` if the key is revoked instead.
+    /// Returns the scope of an old key with its new expiry; `None` if the key is revoked instead.
     fn limit_scope(self, scope: &KeyScope) -> Option<KeyScope> {
         let ends_at = Some(self.at(scope));
         (self.overlap > 0).then(|| KeyScope { expires_at: ends_at, ..scope.clone() })
     }
 
-    /// Returns when an old key ends, in unix seconds.
+    /// Returns when an old key stops working, in unix seconds.
     fn at(self, scope: &KeyScope) -> i64 {
         let overlapped = self.now.saturating_add(self.overlap);
         scope.expires_at.map_or(overlapped, |own| own.min(overlapped))

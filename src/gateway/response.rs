@@ -1,5 +1,5 @@
-//! Relays a response: each chunk goes through the body filter and to the client. If the client
-//! disconnects, the rest is still read, because the usage is reported at its end.
+//! Relays a response: each chunk is metered and goes to the client. If the client disconnects, the
+//! rest is still read, because the usage is reported at its end.
 
 use std::time::{Duration, Instant};
 

@@ -71,7 +71,7 @@ pub(super) async fn handle_request(
 }
 
 impl Gateway {
-    async fn serve(&self, session: &mut Session, ctx: &mut RequestContext) -> ServeResult {
+    async fn serve(&self, session: &mut Session, ctx: &mut RequestContext) -> Result<(), ApiError> {
         ctx.error_format = router::error_format(session.req_header().uri.path());
         ctx.cors = self.cors_origins.grant(&session.req_header().headers);
         ctx.client_address =
@@ -223,13 +223,15 @@ impl Gateway {
     }
 }
 
-type ServeResult = Result<(), ApiError>;
-
 /// Checks that a key and its plans are for a model. `name` is its id or an alias.
 ///
 /// # Errors
 /// One of them is not, or a plan is not set up here.
-fn check_name(caller: &AuthenticatedCaller, catalogue: &Catalogue, name: &str) -> ServeResult {
+fn check_name(
+    caller: &AuthenticatedCaller,
+    catalogue: &Catalogue,
+    name: &str,
+) -> Result<(), ApiError> {
     // What is no model is refused for that later on.
     let Some(model) = catalogue.find(name) else { return Ok(()) };
     scope_check::check_model(caller, model)?;

@@ -1,7 +1,7 @@
 //! Ends a call: turns its usage into a charge, settles or voids its hold, and logs the request.
 //!
-//! A settlement is sent to the ledger before the last bytes go to the client, so a client that has
-//! read the whole response finds the charge posted. The wait for the disk continues in the
+//! The settlement is handed to the ledger before the last bytes go to the client. The charge is
+//! posted some milliseconds later if the store answers; retries and the sync to disk go on in the
 //! background.
 
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ use crate::gateway::settlement::funding::Funding;
 use crate::ledger::{AccountName, JournalLine, Operation, PricedUsage, ServedCall, Unavailable};
 use crate::metrics::{METRICS, MetricsByLabels};
 use crate::money::{Money, Usage, UsageBasis};
-use crate::settlement::{self, Charge, RETRY_WAIT_MAX, RETRY_WAIT_MIN};
+use crate::settlement::{Charge, RETRY_WAIT_MAX, RETRY_WAIT_MIN, count_charge, end_hold};
 
 pub(crate) mod funding;
 pub(crate) mod holds;
@@ -61,7 +61,7 @@ pub(super) async fn settle_call(
     let charge = {
         let retry_digest = idempotency::retry_digest(ctx);
         let Some(line) = journal_line(&relaying, retry_digest, usage) else { return };
-        settlement::count_charge(&line, amount);
+        count_charge(&line, amount);
         Charge::new(amount, &line)
     };
     record_output(&relaying, usage);
@@ -75,7 +75,7 @@ pub(super) async fn settle_call(
     poll_then_spawn(async move {
         let _settling = settling;
         // Without a deadline, the settlement is retried until it succeeds.
-        let _ = settlement::end_hold(&ledger, hold, Some(&charge), None, store).await;
+        let _ = end_hold(&ledger, hold, Some(&charge), None, store).await;
     });
     drop(lease);
     match relay.take_retained() {
@@ -171,7 +171,7 @@ pub(super) fn void_hold(gateway: &Gateway, funding: Funding) {
     poll_then_spawn(async move {
         let _settling = settling;
         // Without a deadline, the void is retried until it succeeds.
-        let _ = settlement::end_hold(&ledger, hold, None, None, store).await;
+        let _ = end_hold(&ledger, hold, None, None, store).await;
     });
 }
 

@@ -1,4 +1,4 @@
-//! The accounts that are suspended, as running streams look at them.
+//! The suspended accounts: a stream that runs ends when its account becomes one of them.
 
 use std::collections::HashSet;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! The next ledger of an account, as one pure machine: lots of credit, budgets, direct holds,
-//! allotments, refunds and corrections.
+//! The ledger of an account, as one pure machine: lots of credit, budgets, rate limits, direct
+//! holds, allotments, refunds and corrections.
 //!
 //! Each operation is a function of the records that it names and the store's time. It returns an
 //! answer and all changes that the store must write, in one transaction. `C + W = A + H + P` holds

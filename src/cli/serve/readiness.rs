@@ -140,16 +140,18 @@ impl ServiceWithDependents for StartupGate {
     }
 }
 
-/// Binds a socket, and retries until `bind_timeout` while the address is in use.
+/// Binds a socket. While the address is in use, retries for at most `bind_timeout`.
 async fn bind_when_free(address: &str, bind_timeout: Duration) -> anyhow::Result<TcpListener> {
-    let end = Instant::now() + bind_timeout;
+    let deadline = Instant::now() + bind_timeout;
     loop {
         match TcpListener::bind(address) {
             Ok(listener) => {
                 listener.set_nonblocking(true)?;
                 return Ok(listener);
             }
-            Err(why) if why.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < end => {
+            Err(why)
+                if why.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline =>
+            {
                 log::warn!(
                     event = "listen_address_in_use", address;
                     "listen address in use; retrying"

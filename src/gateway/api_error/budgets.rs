@@ -1,4 +1,4 @@
-//! What a client is told whose call a budget does not allow.
+//! The errors of calls that a budget does not allow.
 
 use crate::ledger::{BudgetOwner, WindowId, WindowKind};
 use crate::money::Money;

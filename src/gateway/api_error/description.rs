@@ -247,7 +247,8 @@ impl AdmissionError {
                 invalid(400, "wrong_endpoint", message).at("model")
             }
             AdmissionError::IdNotOwned(field) => {
-                let message = format!("'{field}' names nothing that this account was given lately");
+                let what = "names no object that this account received recently";
+                let message = format!("'{field}' {what}");
                 invalid(404, "not_found", message).at(field)
             }
             AdmissionError::UnpricedField(refused) => {

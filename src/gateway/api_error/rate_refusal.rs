@@ -1,4 +1,4 @@
-//! What a client is told whose call is above a rate limit.
+//! The error of a call that is above a rate limit.
 
 use super::description::{ErrorDescription, permanent, retryable};
 use crate::gateway::call_rates::RateRefusal;

@@ -1,4 +1,4 @@
-//! What a client is told whose key is not for what it asks.
+//! The errors of requests that the scope of their key does not allow.
 
 use super::ScopeError;
 use super::description::{ErrorDescription, PERMISSION, SERVER_ERROR, invalid, permanent};

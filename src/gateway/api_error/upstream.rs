@@ -1,4 +1,4 @@
-//! The rows of the table of errors for what a vendor did or did not do.
+//! The rows of the table of errors for failures of vendors.
 
 use std::borrow::Cow;
 

@@ -46,7 +46,7 @@ pub(crate) async fn look_up_key(
     match gateway.with_ledger_timeout("key", gateway.ledger.find_key(hash)).await {
         Ok(found) => keys.remember(hash, found, revision).ok_or(ApiKeyError::Unknown.into()),
         Err(_) if is_free => {
-            keys.caller_known_good(&hash).ok_or(ServerError::LedgerUnavailable.into())
+            keys.last_valid_caller(&hash).ok_or(ServerError::LedgerUnavailable.into())
         }
         Err(_) => Err(ServerError::LedgerUnavailable.into()),
     }

@@ -18,7 +18,7 @@ const KEY_TTL: Duration = Duration::from_secs(10);
 const UNKNOWN_KEY_TTL: Duration = Duration::from_secs(1);
 /// While the ledger is unavailable, a key may use free endpoints if the ledger confirmed that it
 /// was valid at most this long ago.
-const GOOD_KEY_TTL: Duration = Duration::from_hours(12);
+const VALID_KEY_TTL: Duration = Duration::from_hours(12);
 /// Each of the caches holds at most this many keys.
 const KEYS_MAX: u64 = 100_000;
 
@@ -31,8 +31,7 @@ pub(crate) struct AuthenticatedCaller {
     pub tenant: Arc<Tenant>,
     /// Whether the scope of the key restricts anything.
     is_restricted: bool,
-    /// The last minute of which it is noted that the key was used in it, as the unix seconds of
-    /// its beginning.
+    /// The beginning of the last minute in which a use of the key was noted, in unix seconds.
     noted_minute: Arc<AtomicI64>,
 }
 
@@ -43,11 +42,11 @@ impl AuthenticatedCaller {
         self.is_restricted.then(|| &self.key.scope)
     }
 
-    /// Notes that the key, which has this digest, is used at the time `now` (unix seconds). Costs
-    /// one load if its minute was noted before.
+    /// Notes that the key with this digest is used at the time `now` (unix seconds). A minute that
+    /// is noted already costs one atomic load.
     pub(crate) fn note_use(&self, uses: &KeyUses, hash: KeyHash, now: i64) {
         let minute = minute_of(now);
-        // If there is no room for it, the next call tries again.
+        // If there is no room in `uses`, the next call tries again.
         if self.noted_minute.load(Ordering::Relaxed) < minute && uses.note(hash, minute) {
             self.noted_minute.store(minute, Ordering::Relaxed);
         }
@@ -59,7 +58,8 @@ pub(crate) struct ApiKeyCache {
     callers: Cache<KeyHash, AuthenticatedCaller, HashKeys>,
     /// Keys that do not exist, so that guessing does not reach the ledger each time.
     unknown: Cache<KeyHash, ()>,
-    good: Cache<KeyHash, Arc<KeyRecord>>,
+    /// Keys that were valid when last looked up, for free endpoints while the ledger is unavailable.
+    valid: Cache<KeyHash, Arc<KeyRecord>>,
     tenants: Arc<TenantTable>,
     /// The last revision of all keys that was read.
     revision: AtomicU64,
@@ -73,7 +73,7 @@ impl ApiKeyCache {
         ApiKeyCache {
             callers: callers.build_with_hasher(HashKeys::default()),
             unknown: Cache::builder().max_capacity(KEYS_MAX).time_to_live(UNKNOWN_KEY_TTL).build(),
-            good: Cache::builder().max_capacity(KEYS_MAX).time_to_live(GOOD_KEY_TTL).build(),
+            valid: Cache::builder().max_capacity(KEYS_MAX).time_to_live(VALID_KEY_TTL).build(),
             tenants: tenants.clone(),
             revision: AtomicU64::new(0),
         }
@@ -106,12 +106,13 @@ impl ApiKeyCache {
 
     /// Returns the caller with a key that was valid when it was last looked up in the ledger.
     #[must_use]
-    pub(crate) fn caller_known_good(&self, hash: &KeyHash) -> Option<AuthenticatedCaller> {
-        self.good.get(hash).map(|key| self.make_caller(key))
+    pub(crate) fn last_valid_caller(&self, hash: &KeyHash) -> Option<AuthenticatedCaller> {
+        self.valid.get(hash).map(|key| self.make_caller(key))
     }
 
-    /// Caches the result of looking up a key in the ledger, which began when the keys had this
-    /// `revision`. Returns the caller; `None` if there is no such key.
+    /// Caches what a lookup of a key in the ledger found. `revision` is the one that
+    /// [`Self::revision`] gave before the lookup began. Returns the caller; `None` if there is no
+    /// such key.
     #[must_use]
     pub(crate) fn remember(
         &self,
@@ -120,16 +121,16 @@ impl ApiKeyCache {
         revision: u64,
     ) -> Option<AuthenticatedCaller> {
         let Some(record) = found else {
-            self.good.invalidate(&hash);
+            self.valid.invalidate(&hash);
             self.callers.invalidate(&hash);
             self.unknown.insert(hash, ());
             return None;
         };
         let key = Arc::new(record);
         if key.revoked_at.is_some() {
-            self.good.invalidate(&hash);
+            self.valid.invalidate(&hash);
         } else {
-            self.good.insert(hash, key.clone());
+            self.valid.insert(hash, key.clone());
         }
         let caller = self.make_caller(key);
         self.callers.insert(hash, caller.clone());
@@ -166,19 +167,19 @@ mod tests {
     }
 
     #[test]
-    fn only_keys_that_were_good_when_last_looked_up_are_known_good() {
+    fn only_a_key_that_was_valid_when_last_looked_up_has_a_last_valid_caller() {
         let keys = ApiKeyCache::new(&Arc::default());
-        let [good, other] = ["one", "other"].map(hash);
-        assert!(keys.caller_known_good(&good).is_none(), "it was never looked up");
-        assert!(keys.remember(good, Some(record(None)), 0).is_some());
-        assert!(keys.caller_known_good(&good).is_some());
-        assert!(keys.caller_known_good(&other).is_none());
-        assert!(keys.remember(good, Some(record(Some(2))), 0).is_some());
-        assert!(keys.caller_known_good(&good).is_none(), "it was revoked");
-        assert!(keys.remember(good, Some(record(None)), 0).is_some());
-        assert!(keys.remember(good, None, 0).is_none());
-        assert!(keys.caller_known_good(&good).is_none(), "there is none any more");
-        assert!(keys.is_unknown(&good));
+        let [valid, other] = ["one", "other"].map(hash);
+        assert!(keys.last_valid_caller(&valid).is_none(), "it was never looked up");
+        assert!(keys.remember(valid, Some(record(None)), 0).is_some());
+        assert!(keys.last_valid_caller(&valid).is_some());
+        assert!(keys.last_valid_caller(&other).is_none());
+        assert!(keys.remember(valid, Some(record(Some(2))), 0).is_some());
+        assert!(keys.last_valid_caller(&valid).is_none(), "it was revoked");
+        assert!(keys.remember(valid, Some(record(None)), 0).is_some());
+        assert!(keys.remember(valid, None, 0).is_none());
+        assert!(keys.last_valid_caller(&valid).is_none(), "there is none any more");
+        assert!(keys.is_unknown(&valid));
     }
 
     #[test]
@@ -186,7 +187,7 @@ mod tests {
         let keys = ApiKeyCache::new(&Arc::default());
         let one = keys.remember(hash("one"), Some(record(None)), 0).expect("a caller");
         let other = keys.remember(hash("other"), Some(record(None)), 0).expect("a caller");
-        let again = keys.caller_known_good(&hash("one")).expect("a caller");
+        let again = keys.last_valid_caller(&hash("one")).expect("a caller");
         assert!(Arc::ptr_eq(&one.tenant, &other.tenant) && Arc::ptr_eq(&one.tenant, &again.tenant));
     }
 
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!(remember(named).restrictions(), None);
         let disabled = KeyScope { disabled: true, ..KeyScope::default() };
         assert_eq!(remember(disabled.clone()).restrictions(), Some(&disabled));
-        let free = keys.caller_known_good(&hash("one")).expect("a caller");
+        let free = keys.last_valid_caller(&hash("one")).expect("a caller");
         assert_eq!(free.restrictions(), Some(&disabled), "free endpoints heed it as well");
     }
 }

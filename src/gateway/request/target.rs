@@ -1,4 +1,4 @@
-//! Helpers for the request line: the method, the path and the query.
+//! The request line: the method, the path and the query.
 
 use http::Method;
 use pingora::http::RequestHeader;

@@ -1,4 +1,4 @@
-//! Estimates of the output of a call, from what such calls of the same account took lately.
+//! Estimates of the output of a call, from that of recent calls of the same account to its model.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
 //! Allotments in Redis: each update is one script, which does what the pure state machine of the
-//! next ledger does with one lot of paid credit.
+//! ledger does with one lot of paid credit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;

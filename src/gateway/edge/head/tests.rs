@@ -40,7 +40,7 @@ fn what_is_sound_is_taken(#[case] head: &str) {
     assert_eq!(read(more.as_bytes()), Ok(Some(head.len())));
 }
 
-/// Returns the head of a WebSocket handshake with this first line.
+/// Returns the head of a WebSocket handshake with this request line.
 fn handshake(first: &str) -> String {
     let lines = "Host: a\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13";
     format!("{first}\r\n{lines}\r\n\r\n")
