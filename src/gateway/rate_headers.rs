@@ -50,7 +50,7 @@ impl RateHeaders {
     /// tell of the tightest one. A limit that refuses nothing is not told.
     #[must_use]
     pub(crate) fn of_call(rates: &CallRates) -> RateHeaders {
-        let mut headers = RateHeaders::default();
+        let mut headers = RateHeaders(Vec::with_capacity(TOLD_NAMES.as_flattened().len()));
         for (kind, [limit, remaining, reset]) in TOLD_KINDS.into_iter().zip(TOLD_NAMES) {
             let Some(figures) = RateFigures::of_tightest(rates, kind) else { continue };
             headers.0.push((limit, figures.limit.into()));
@@ -157,19 +157,36 @@ fn reset_ms(limit: RateLimit, remaining: i64) -> Option<i64> {
 #[must_use]
 pub(crate) fn format_duration(ms: i64) -> String {
     let ms = ms.max(0);
+    let mut text = String::with_capacity(16);
+    let mut digits = itoa::Buffer::new();
+    let mut push = |n: i64, unit: &str| {
+        text.push_str(digits.format(n));
+        text.push_str(unit);
+    };
     if (1..1_000).contains(&ms) {
-        return format!("{ms}ms");
+        push(ms, "ms");
+        return text;
     }
     let (hours, minutes, seconds) = (ms / 3_600_000, ms / MINUTE_MS % 60, ms / 1_000 % 60);
-    let fraction = match ms % 1_000 {
-        0 => String::new(),
-        rest => format!(".{rest:03}").trim_end_matches('0').to_owned(),
-    };
-    match (hours, minutes) {
-        (0, 0) => format!("{seconds}{fraction}s"),
-        (0, _) => format!("{minutes}m{seconds}{fraction}s"),
-        _ => format!("{hours}h{minutes}m{seconds}{fraction}s"),
+    if hours > 0 {
+        push(hours, "h");
     }
+    if hours > 0 || minutes > 0 {
+        push(minutes, "m");
+    }
+    match ms % 1_000 {
+        0 => push(seconds, "s"),
+        rest => {
+            // With a leading one, zeros after the point are kept.
+            push(seconds, ".");
+            push(1_000 + rest, "");
+            let point = text.rfind('.').map_or(0, |at| at + 1);
+            text.remove(point);
+            text.truncate(text.trim_end_matches('0').len());
+            text.push('s');
+        }
+    }
+    text
 }
 
 /// Writes a time in unix ms in the format of RFC 3339, rounded up to a second; `None` if it is

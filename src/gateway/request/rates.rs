@@ -84,7 +84,7 @@ impl CallerPlans {
     }
 
     fn all_asks(&self, key: KeyId, model: Option<&str>, tokens: u64) -> Vec<RateAsk> {
-        let mut asks = Vec::new();
+        let mut asks = Vec::with_capacity(6);
         for (is_key, plan) in self.iter() {
             let owner = if is_key { BudgetOwner::Key(key) } else { BudgetOwner::Account };
             add_asks(&mut asks, plan, (owner, 0), plan.limits, tokens);

@@ -63,7 +63,8 @@ impl LocalAllotment {
             BudgetOwner::Account => true,
             BudgetOwner::Key(owner) => key == Some(owner),
         };
-        let windows: Vec<WindowId> = self.current.iter().filter(is_own).copied().collect();
+        let mut windows = Vec::with_capacity(self.current.len());
+        windows.extend(self.current.iter().filter(is_own));
         if windows.iter().any(|window| self.free_in(*window, now_ms) < amount) {
             return Ok(LocalAnswer::Direct);
         }
@@ -73,8 +74,9 @@ impl LocalAllotment {
         }
         self.used.checked_add(amount)?;
         let Some(readings) = self.rates.take(rates) else { return Ok(LocalAnswer::Direct) };
-        let counted = rates.iter().zip(&readings).filter(|(_, reading)| !reading.is_exceeded);
-        let counted = counted.map(|(ask, _)| *ask);
+        let mut counted = Vec::with_capacity(rates.len());
+        let within = rates.iter().zip(&readings).filter(|(_, reading)| !reading.is_exceeded);
+        counted.extend(within.map(|(ask, _)| *ask));
         self.add_use(amount, &windows)?;
         self.fresh = self.fresh.saturating_sub(amount);
         let hold = LocalHold {
@@ -83,7 +85,7 @@ impl LocalAllotment {
             asked: Money::ZERO,
             asked_step: 0,
             windows,
-            rates: counted.collect(),
+            rates: counted,
             checkpoint: None,
             is_checkpoint_new: false,
             is_told: false,

@@ -72,16 +72,17 @@ impl LocalRates {
         if !asks.iter().all(fits) {
             return None;
         }
-        let take = |ask: &RateAsk| {
+        let mut readings = Vec::with_capacity(asks.len());
+        for ask in asks {
             let rate = self.0.get_mut(&ask.id)?;
             let is_exceeded = rate.free() < ask.amount;
             if !is_exceeded {
                 rate.change(ask.id.kind, ask.amount);
             }
             let remaining = rate.room.saturating_add(rate.free());
-            Some(RateReading { is_exceeded, ..RateReading::within(remaining) })
-        };
-        asks.iter().map(take).collect()
+            readings.push(RateReading { is_exceeded, ..RateReading::within(remaining) });
+        }
+        Some(readings)
     }
 
     /// What is free of a limit.
