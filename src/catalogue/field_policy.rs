@@ -128,8 +128,8 @@ impl FieldNode {
         if self.members.is_empty() {
             return None;
         }
-        value.members().find_map(|(name, inner)| {
-            let (name, branch) = self.members.iter().find(|(n, _)| *n == name)?;
+        value.raw_members().find_map(|(name, inner)| {
+            let (name, branch) = self.members.iter().find(|(n, _)| *n.as_bytes() == *name)?;
             Some(branch.find_refusal(inner, price)?.within(name))
         })
     }

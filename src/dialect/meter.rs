@@ -381,17 +381,25 @@ pub(super) fn read_tokens(usage: JsonValue<'_>, names: UsageFieldNames) -> Optio
     let sane = |value: JsonValue<'_>| value.integer().filter(|n| *n <= TOKENS_MAX);
     let (mut input, mut output, mut total) = (None, None, None);
     let mut tokens = TokenUsage::default();
-    for (name, value) in usage.raw_members().filter(|(_, value)| !value.is_null()) {
-        match names.iter().position(|known| *known.as_bytes() == *name) {
-            Some(0) => input = Some(sane(value)?),
-            Some(1) => output = Some(sane(value)?),
-            Some(2) => total = Some(sane(value)?),
-            Some(_) => {
-                let part = |name| value.get(name).and_then(sane).unwrap_or(0);
-                tokens.cache_read = part("cached_tokens");
-                tokens.cache_write = part("cache_write_tokens");
+    let known = usage.raw_members().filter_map(|(name, value)| {
+        let place = names.iter().position(|known| *known.as_bytes() == *name)?;
+        (!value.is_null()).then_some((place, value))
+    });
+    // What stands after the last of them is not read.
+    for (place, value) in known.take(names.len()) {
+        match place {
+            0 => input = Some(sane(value)?),
+            1 => output = Some(sane(value)?),
+            2 => total = Some(sane(value)?),
+            _ => {
+                for (name, value) in value.raw_members() {
+                    match &*name {
+                        b"cached_tokens" => tokens.cache_read = sane(value).unwrap_or(0),
+                        b"cache_write_tokens" => tokens.cache_write = sane(value).unwrap_or(0),
+                        _ => {}
+                    }
+                }
             }
-            None => {}
         }
     }
     tokens.input = input?;

@@ -6,7 +6,7 @@ use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
 
 /// A call may have at most this many messages: the gateway's work for a message is far more than
 /// its bytes suggest. (`vendor_a` has the same limit.)
-const MESSAGES_MAX: usize = 100_000;
+const MESSAGES_MAX: u64 = 100_000;
 
 /// Checks that `messages` is a non-empty array of objects with a role, and passes the content of
 /// each message to `visit_content`. `roles` names the valid roles in the error message.
@@ -19,27 +19,30 @@ pub(in crate::dialect) fn visit_messages<'a>(
     let Some(messages) = non_null_member(document, "messages") else {
         return Err(CallError::missing("messages", expected));
     };
-    let mut count = 0;
-    for (i, message) in messages.elements().enumerate() {
-        count += 1;
-        if message.kind() != JsonKind::Object {
-            return Err(invalid_value(
-                &format!("messages[{i}]"),
-                "an object {role, content}",
-                message,
-            ));
+    let (mut count, mut without_role) = (0, None);
+    messages.visit_objects(|place, members| {
+        count = place + 1;
+        if without_role.is_some() {
+            return;
         }
-        let mut role = None;
-        for (name, value) in message.members() {
+        let mut has_role = false;
+        for (name, value) in members {
             match &*name {
-                "role" => role = value.text(),
-                "content" => visit_content(value),
+                b"role" => has_role = value.kind() == JsonKind::String,
+                b"content" => visit_content(value),
                 _ => {}
             }
         }
-        if role.is_none() {
-            return Err(CallError::missing(&format!("messages[{i}].role"), roles));
-        }
+        without_role = (!has_role).then_some(place);
+    });
+    if let Some(place) = without_role {
+        let message = messages.elements().zip(0..).find(|(_, i)| *i == place);
+        return Err(match message.filter(|(message, _)| message.kind() != JsonKind::Object) {
+            Some((message, i)) => {
+                invalid_value(&format!("messages[{i}]"), "an object {role, content}", message)
+            }
+            None => CallError::missing(&format!("messages[{place}].role"), roles),
+        });
     }
     if count == 0 {
         // A value that is not an array has no elements, so it is rejected here too.

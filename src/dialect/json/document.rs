@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::scan::{JsonError, JsonMember, ScanStrictness, ScannedObject, scan_object};
+use super::scan::{JsonError, JsonMember, ScanStrictness, ScannedObject, name_bit, scan_object};
 use super::value::{JsonValue, LongValue};
 
 /// A valid JSON object: its bytes as received, and its members.
@@ -15,7 +15,9 @@ pub struct JsonDocument {
     pub(super) members: Vec<JsonMember>,
     /// The offset of the byte after the opening brace.
     pub(super) content_start: usize,
-    /// The ranges of long values, so that iterating over the body can skip them.
+    /// The bits of the members' names: most names that are absent are known by them.
+    name_bits: u64,
+    /// The ranges of long values inside the members' values, so that reading these can skip them.
     long_values: Vec<LongValue>,
 }
 
@@ -60,9 +62,9 @@ impl JsonDocument {
         strictness: ScanStrictness,
         outer: usize,
     ) -> Result<JsonDocument, JsonError> {
-        let ScannedObject { content_start, members, long_values } =
+        let ScannedObject { content_start, members, name_bits, long_values } =
             scan_object(&body, strictness, outer)?;
-        Ok(JsonDocument { body, members, content_start, long_values })
+        Ok(JsonDocument { body, members, content_start, name_bits, long_values })
     }
 
     /// Returns the bytes as received.
@@ -74,6 +76,9 @@ impl JsonDocument {
     /// Returns the value of a member; `None` if there is no such member.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<JsonValue<'_>> {
+        if self.name_bits & name_bit(name.as_bytes()) == 0 {
+            return None;
+        }
         self.members.iter().find(|m| self.is_named(m, name)).map(|m| self.value(m))
     }
 
@@ -106,5 +111,61 @@ impl JsonDocument {
             &self.long_values,
             member.value.start,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Returns the content of a name's string: mostly one of its own, or one that has a double in
+    /// other letters.
+    fn name() -> impl Strategy<Value = String> {
+        prop_oneof![
+            30 => "[a-z_]{4,12}",
+            1 => "[ab]{0,2}",
+            1 => prop_oneof![Just("\\u0061"), Just("\\u0062a"), Just("\\n\\\"")]
+                .prop_map(str::to_owned),
+        ]
+    }
+
+    fn value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            30 => prop_oneof![Just("null"), Just("-1.5e3"), Just(r#"{"b":[1,{"a":"é"}]}"#)]
+                .prop_map(str::to_owned),
+            9 => (0..300usize).prop_map(|length| format!("\"{}\"", "}".repeat(length))),
+            1 => Just(format!("[\"{}\", 1]", ",".repeat(16 << 10))),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_remembered_of_the_members_is_what_a_walk_finds(
+            members in prop::collection::vec((name(), value()), 0..80),
+            absent in "[a-c]{0,3}",
+        ) {
+            let members = members.iter().map(|(name, value)| format!(" \"{name}\" : {value}"));
+            let body = Bytes::from(format!("{{{} }}", members.collect::<Vec<_>>().join(",")));
+            let walk = JsonValue::from_validated(&body);
+            let walked: Vec<_> = walk.members().collect();
+            let names: BTreeSet<_> = walked.iter().map(|(name, _)| name.clone()).collect();
+            match JsonDocument::parse(body.clone()) {
+                Ok(document) => {
+                    prop_assert_eq!(names.len(), walked.len());
+                    prop_assert_eq!(document.get(&absent), walk.get(&absent));
+                    for (name, value) in &walked {
+                        prop_assert_eq!(document.get(name), Some(*value));
+                    }
+                    prop_assert_eq!(document.members().collect::<Vec<_>>(), walked);
+                }
+                Err(why) => {
+                    prop_assert!(why.what.ends_with("stands twice"), "{}", why);
+                    prop_assert!(names.len() < walked.len());
+                }
+            }
+        }
     }
 }

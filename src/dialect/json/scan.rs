@@ -15,8 +15,8 @@ pub(crate) const DEPTH_MAX: usize = 64;
 /// The digits before the decimal point plus the exponent may be at most this: such a number always
 /// fits an `f64`.
 const MAGNITUDE_MAX: i64 = 308;
-/// Up to this many member names of an object are compared pairwise to find duplicates; more are
-/// sorted.
+/// Up to this many member names of an object are compared with those of the same bit to find
+/// duplicates; more are sorted.
 const PAIRWISE_MAX: usize = 16;
 /// An error message quotes at most this many characters of a member name.
 const SHOWN_CHARS_MAX: usize = 40;
@@ -66,7 +66,9 @@ pub(super) struct ScannedObject {
     /// The offset of the byte after the opening brace.
     pub(super) content_start: usize,
     pub(super) members: Vec<JsonMember>,
-    /// The ranges of long values inside the object, sorted by their start.
+    /// The bits of the members' names, see [`name_bit`].
+    pub(super) name_bits: u64,
+    /// The ranges of long values inside the members' values, sorted by their start.
     pub(super) long_values: Vec<LongValue>,
 }
 
@@ -90,7 +92,13 @@ pub(super) fn scan_object(
     scan.expect_end()?;
     let mut long = scan.long_values;
     long.sort_unstable_by_key(|long| long.start);
-    Ok(ScannedObject { content_start, members, long_values: long })
+    Ok(ScannedObject { content_start, members, name_bits: scan.name_bits, long_values: long })
+}
+
+/// Returns the one of 64 bits that stands for a name. Few names of one object have the same.
+pub(super) fn name_bit(name: &[u8]) -> u64 {
+    let first = name.first().copied().map_or(0, usize::from);
+    1 << ((first + 8 * name.len()) % 64)
 }
 
 /// Scans bytes that must be one value of any kind.
@@ -120,7 +128,7 @@ fn start_scan(bytes: &[u8], strictness: ScanStrictness) -> Result<JsonScanner<'_
         return Err(JsonError::at(e.valid_up_to(), "invalid UTF-8"));
     }
     let (names, long) = (Vec::with_capacity(PAIRWISE_MAX), Vec::new());
-    let mut scan = JsonScanner { bytes, at: 0, names, long_values: long, strictness };
+    let mut scan = JsonScanner { bytes, at: 0, names, name_bits: 0, long_values: long, strictness };
     scan.skip_whitespace();
     Ok(scan)
 }
@@ -130,6 +138,8 @@ struct JsonScanner<'a> {
     at: usize,
     /// Member names of the objects that have not ended, those of the innermost object last.
     names: Vec<MemberName>,
+    /// The bits of the names of the object that ended last; that is the outermost one in the end.
+    name_bits: u64,
     /// Long values in the order of their ends.
     long_values: Vec<LongValue>,
     strictness: ScanStrictness,
@@ -165,7 +175,7 @@ impl JsonScanner<'_> {
     fn parse_value(&mut self, depth: usize) -> Result<(), JsonError> {
         let start = self.at;
         self.parse_by_kind(depth)?;
-        if self.at - start >= LongValue::BYTES_MIN {
+        if LongValue::is_recorded(self.at - start, self.long_values.len()) {
             self.long_values.push(LongValue { start, end: self.at });
         }
         Ok(())
@@ -208,9 +218,12 @@ impl JsonScanner<'_> {
             self.expect_byte(b':', "expected ':'")?;
             self.skip_whitespace();
             let value_start = self.at;
-            self.parse_value(depth + 1)?;
             if let Some(members) = collected.as_deref_mut() {
+                // The member itself tells where its value ends.
+                self.parse_by_kind(depth + 1)?;
                 members.push(JsonMember { name: name.clone(), value: value_start..self.at });
+            } else {
+                self.parse_value(depth + 1)?;
             }
             self.names.push(name);
             if self.names.len() - first_name > MEMBERS_MAX {
@@ -225,7 +238,7 @@ impl JsonScanner<'_> {
             self.skip_whitespace();
         }
         self.at += 1;
-        self.check_unique_names(first_name)?;
+        self.name_bits = self.check_unique_names(first_name)?;
         self.names.truncate(first_name);
         Ok(())
     }
@@ -372,27 +385,32 @@ impl JsonScanner<'_> {
         if self.at == from { Err(self.error_here("expected a digit")) } else { Ok(self.at - from) }
     }
 
-    /// Checks that the object that just ended has no duplicate member names.
-    fn check_unique_names(&self, first_name: usize) -> Result<(), JsonError> {
+    /// Checks that the object that just ended has no duplicate member names. Returns the bits of
+    /// the names: all bits if they are many or have escapes, with which a name may be any name.
+    fn check_unique_names(&self, first_name: usize) -> Result<u64, JsonError> {
         let names = &self.names[first_name..];
         let duplicate = |name: &MemberName| {
             let text = shorten_for_error(&name.decode(self.bytes));
             JsonError::at(name.range.start, format!("member '{text}' stands twice"))
         };
         if names.len() <= PAIRWISE_MAX && names.iter().all(|n| !n.escaped) {
+            let mut seen = 0;
             for (i, name) in names.iter().enumerate() {
                 let raw = &self.bytes[name.range.clone()];
-                if names[..i].iter().any(|n| &self.bytes[n.range.clone()] == raw) {
+                let bit = name_bit(raw);
+                let is_same = |n: &MemberName| &self.bytes[n.range.clone()] == raw;
+                if seen & bit != 0 && names[..i].iter().any(is_same) {
                     return Err(duplicate(name));
                 }
+                seen |= bit;
             }
-            return Ok(());
+            return Ok(seen);
         }
         let mut sorted: Vec<_> = names.iter().map(|n| (n.decode(self.bytes), n)).collect();
         sorted.sort_by(|a, b| a.0.cmp(&b.0));
         match sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             Some(pair) => Err(duplicate(pair[1].1)),
-            None => Ok(()),
+            None => Ok(u64::MAX),
         }
     }
 }

@@ -39,7 +39,8 @@ impl JsonKind {
 #[derive(Debug, Clone, Copy)]
 pub struct JsonValue<'a> {
     raw: &'a [u8],
-    /// The long values of the body in which this value stands; `offset` is where it begins there.
+    /// The long values of the body in which this value stands, without some of those before it;
+    /// `offset` is where it begins there.
     long_values: &'a [LongValue],
     offset: usize,
 }
@@ -60,8 +61,19 @@ pub(super) struct LongValue {
 }
 
 impl LongValue {
-    /// A value of at least this many bytes is long. One body can only have a few of them.
-    pub(super) const BYTES_MIN: usize = 16 << 10;
+    /// A value of fewer bytes is not recorded: reading it once more costs as little.
+    const BYTES_MIN: usize = 256;
+    /// So many values of a body are recorded at most, and beside them only very long ones. A list
+    /// of more that are long is very long itself.
+    const COUNT_MAX: usize = 64;
+    /// A value of at least this many bytes is very long. One body can only have a few of them.
+    const ALWAYS_BYTES_MIN: usize = 16 << 10;
+
+    /// Whether a value of this length is recorded if `recorded` others were recorded before it.
+    pub(super) fn is_recorded(bytes: usize, recorded: usize) -> bool {
+        bytes >= LongValue::BYTES_MIN
+            && (recorded < LongValue::COUNT_MAX || bytes >= LongValue::ALWAYS_BYTES_MIN)
+    }
 }
 
 impl<'a> JsonValue<'a> {
@@ -165,7 +177,7 @@ impl<'a> JsonValue<'a> {
         let mut place = 0;
         while let Some(first) = walk.peek() {
             if first == b'{' {
-                let mut inner = ValueWalk { container: self, at: walk.at + 1 };
+                let mut inner = ValueWalk { at: walk.at + 1, ..walk };
                 let mut members = std::iter::from_fn(|| inner.next_member());
                 visit(place, &mut members);
                 members.for_each(drop);
@@ -191,10 +203,9 @@ impl<'a> JsonValue<'a> {
     }
 }
 
-/// Iterates over the values directly inside an object or array. In an object, the member names are
-/// returned as values too.
+/// Iterates over the values directly inside an object or array.
 struct ValueWalk<'a> {
-    /// The object or array.
+    /// The object or array. Its long values are those that the walk has not passed, and a few more.
     container: JsonValue<'a>,
     at: usize,
 }
@@ -215,35 +226,39 @@ impl<'a> ValueWalk<'a> {
     }
 
     fn next_member(&mut self) -> Option<(Cow<'a, [u8]>, JsonValue<'a>)> {
-        let name = self.next()?.string_bytes().unwrap_or_default();
+        self.peek()?;
+        let (raw, start) = (self.container.raw, self.at);
+        let (end, escaped) = string_end(raw, start);
+        self.at = end;
         let value = self.next()?;
-        let name =
-            if name.contains(&b'\\') { unescape(name).into_bytes().into() } else { name.into() };
+        let name = raw.get(start + 1..end - 1).unwrap_or_default();
+        let name = if escaped { unescape(name).into_bytes().into() } else { name.into() };
         Some((name, value))
     }
 
     fn next(&mut self) -> Option<JsonValue<'a>> {
         let first = self.peek()?;
-        let JsonValue { raw, long_values: long, offset: base_offset } = self.container;
-        let start = self.at;
-        self.at = match first {
-            _ if let Some(end) = self.known_end(start) => end,
-            b'"' => string_end(raw, start),
+        let (raw, start) = (self.container.raw, self.at);
+        self.at = self.known_end(start).unwrap_or_else(|| match first {
+            b'"' => string_end(raw, start).0,
             b'{' | b'[' => nested_end(raw, start),
             _ => scalar_end(raw, start),
-        };
+        });
         let raw = raw.get(start..self.at)?;
-        Some(JsonValue { raw, long_values: long, offset: base_offset + start })
+        Some(JsonValue { raw, offset: self.container.offset + start, ..self.container })
     }
 
-    /// Returns the end of the value that begins at `start`, if it is recorded as a long value.
-    fn known_end(&self, start: usize) -> Option<usize> {
-        let JsonValue { raw, long_values: long, offset: at } = self.container;
-        if long.is_empty() || raw.len() - start < LongValue::BYTES_MIN {
-            return None;
+    /// Returns the end of the value that begins at `start`, if it is recorded as a long value. Most
+    /// values are short and cost a comparison with the next long one.
+    fn known_end(&mut self, start: usize) -> Option<usize> {
+        let JsonValue { long_values, offset, .. } = &mut self.container;
+        let start = *offset + start;
+        if long_values.first()?.start < start {
+            let passed = long_values.partition_point(|long| long.start < start);
+            *long_values = &long_values[passed..];
         }
-        let found = long.binary_search_by_key(&(at + start), |long| long.start).ok()?;
-        Some(long[found].end - at)
+        let next = long_values.first().filter(|next| next.start == start)?;
+        Some(next.end - *offset)
     }
 }
 
@@ -252,16 +267,17 @@ fn scalar_end(bytes: &[u8], start: usize) -> usize {
     bytes[start..].iter().position(stops).map_or(bytes.len(), |n| start + n)
 }
 
-fn string_end(bytes: &[u8], start: usize) -> usize {
-    let mut at = start + 1;
+/// Returns the end of a string, and whether it has escapes.
+fn string_end(bytes: &[u8], start: usize) -> (usize, bool) {
+    let (mut at, mut escaped) = (start + 1, false);
     loop {
         // Valid strings have no control characters, so a quote or a backslash is found.
         at = find_special(bytes, at);
         match bytes.get(at) {
-            Some(b'"') => return at + 1,
-            Some(b'\\') => at += 2,
+            Some(b'"') => return (at + 1, escaped),
+            Some(b'\\') => (at, escaped) = (at + 2, true),
             Some(_) => at += 1,
-            None => return bytes.len(),
+            None => return (bytes.len(), escaped),
         }
     }
 }
@@ -274,7 +290,7 @@ fn nested_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start;
     while let Some(&byte) = bytes.get(at) {
         if byte == b'"' {
-            at = string_end(bytes, at);
+            at = string_end(bytes, at).0;
             continue;
         }
         at += 1;
@@ -416,8 +432,9 @@ mod tests {
     }
 
     fn nested() -> impl Strategy<Value = String> {
-        let sizes =
-            prop_oneof![0..40usize, (LongValue::BYTES_MIN - 40)..(LongValue::BYTES_MIN + 40)];
+        let about = |bytes: usize| bytes - 40..bytes + 40;
+        let (long, very_long) = (LongValue::BYTES_MIN, LongValue::ALWAYS_BYTES_MIN);
+        let sizes = prop_oneof![0..40usize, about(long), about(very_long)];
         let leaf =
             prop_oneof![sizes.prop_map(text), Just("-1.5".to_owned()), Just("{}".to_owned())];
         leaf.prop_recursive(4, 24, 4, |inner| {
@@ -446,8 +463,9 @@ mod tests {
             json in nested(),
             read_max in 0..4usize,
         ) {
-            let array = format!("[1, {json} ,{json}]");
-            let array = JsonValue::from_validated(array.as_bytes());
+            let body = Bytes::from(format!("{{\"v\": [1, {json} ,{json}]}}"));
+            let document = JsonDocument::parse(body).expect("sound");
+            let array = document.get("v").expect("it is there");
             let mut seen = Vec::new();
             array.visit_objects(|place, members| {
                 let values: Vec<_> = members.take(read_max).map(|(_, v)| v.raw()).collect();
@@ -464,8 +482,13 @@ mod tests {
         }
 
         #[test]
-        fn who_knows_where_long_values_end_finds_the_same(json in nested()) {
-            let body = Bytes::from(format!("{{\"v\": {json}}}"));
+        fn who_knows_where_long_values_end_finds_the_same(
+            before in prop_oneof![Just(0usize), LongValue::COUNT_MAX - 4..=LongValue::COUNT_MAX],
+            json in nested(),
+        ) {
+            let many = format!("{},", text(LongValue::BYTES_MIN)).repeat(before);
+            let json = format!("[{many} {json}]");
+            let body = Bytes::from(format!("{{\"a\":{json}, \"v\": {json}}}"));
             let document = JsonDocument::parse(body).expect("sound");
             let (mut known, mut read) = (Vec::new(), Vec::new());
             collect_values(document.get("v").expect("it is there"), &mut known);

@@ -58,7 +58,8 @@ pub(crate) struct ApiKeyCache {
     callers: Cache<KeyHash, AuthenticatedCaller, HashKeys>,
     /// Keys that do not exist, so that guessing does not reach the ledger each time.
     unknown: Cache<KeyHash, ()>,
-    /// Keys that were valid when last looked up, for free endpoints while the ledger is unavailable.
+    /// Keys that were valid when last looked up, for free endpoints while the ledger is
+    /// unavailable.
     valid: Cache<KeyHash, Arc<KeyRecord>>,
     tenants: Arc<TenantTable>,
     /// The last revision of all keys that was read.
