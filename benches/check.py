@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 
-from processes import BIN, FOLDER, ROOT, cpu_seconds, end, start, stop_all
+from processes import BIN, FOLDER, ROOT, begin_folder, cpu_seconds, end, start, stop_all
 from run import simulator
 from variants import Variant, cli, issue_key, settings, wait_ready
 
@@ -125,8 +125,7 @@ def main():
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--write", action="store_true", help="put the figures found into the repository")
     write = words.parse_args().write
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+    begin_folder()
     known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     found, grew = {}, []
     for source in (of_rooms, of_requests):

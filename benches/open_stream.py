@@ -19,7 +19,6 @@ while all were open, and of the most what is not of a file. COUNT (500) is the n
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import statistics
@@ -30,7 +29,7 @@ from pathlib import Path
 
 import report
 from clients import Crowd, exchange
-from processes import FOLDER, end, family, many_files, rss_mib, stop_all
+from processes import begin_folder, end, family, many_files, rss_mib, stop_all
 from run import simulator, start_proxy
 from scenarios import OPEN_FAULTS, OPEN_PAUSE_MS, OPEN_STREAMS, OPEN_WARM, OPEN_WORDS
 from variants import NUMBERS
@@ -146,8 +145,7 @@ def main():
     name = sys.argv[1] if len(sys.argv) > 1 else report.BARE
     if name not in (report.BARE, report.SQLITE):
         sys.exit(f"{name} has no place here: {report.BARE} or {report.SQLITE}")
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+    begin_folder()
     many_files()
     usual, short = simulator, short_vendor
     ways = {

@@ -1,8 +1,10 @@
 """Processes of a bench: all are ours, all end with us. What they cost is read from /proc."""
 
+import fcntl
 import os
 import random
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +19,19 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 started = []
+
+
+def begin_folder():
+    """Makes the folder of the benches, empty. It is of one run at a time: another one would take its files away."""
+    FOLDER.parent.mkdir(parents=True, exist_ok=True)
+    # It stays open, and so locked, until this process ends.
+    lock = os.open(FOLDER.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"failed: another bench uses {FOLDER}")
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
 
 
 def start(name, command, env=None, cwd=None):

@@ -31,7 +31,6 @@ and tollgate; otherwise nobody writes any).
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -39,7 +38,7 @@ from pathlib import Path
 
 import peers
 import report
-from processes import BIN, FOLDER, end, many_files, start, stop_all, until
+from processes import BIN, FOLDER, begin_folder, end, many_files, start, stop_all, until
 from scenarios import LARGE, OPEN_FAULTS, SCENARIOS, Stream, ask, open_streams, refuses_strangers, rounds, starts, warm
 from variants import SIM_PATHS, Variant, bare_pingora, cli, nginx, redis, tollgate
 
@@ -163,8 +162,7 @@ def main():
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--check", action="store_true", help="end with 1 unless every target holds")
     check = words.parse_args().check
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+    begin_folder()
     many_files()
     sim_port, counter_port = simulator(), counter() if LARGE in SCENARIOS else None
     variants = [variant(name, sim_port, counter_port) for name in VARIANTS]

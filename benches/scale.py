@@ -24,7 +24,7 @@ import signal
 import sys
 import time
 
-from processes import FOLDER, started, stop_all
+from processes import FOLDER, begin_folder, started, stop_all
 from scale_world import SMALL, many_files, stop_since, verdicts
 
 PARTS = ["accounts", "journal", "streams", "nodes", "redis"]
@@ -45,8 +45,7 @@ def main():
     unknown = [part for part in parts if part not in KNOWN]
     if unknown:
         sys.exit(f"no such part: {' '.join(unknown)}; known are {', '.join(KNOWN)}")
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+    begin_folder()
     many_files()
     for part in parts:
         began, before = time.monotonic(), len(started)

@@ -197,7 +197,7 @@ async fn direct_holds_outlive_their_gateway(
 /// The first syncs are of folders. Settlements for an embedded store are not synced here, but with
 /// the charge in its file.
 #[tokio::test]
-async fn a_server_is_told_what_only_a_synced_outbox_had() {
+async fn a_death_right_after_a_sync_of_the_outbox_loses_nothing() {
     die_at(Store::Redis, "outbox_synced:8", true, chat).await;
 }
 

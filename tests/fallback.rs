@@ -247,7 +247,7 @@ async fn a_whole_answer_that_stops_half_way_is_no_success() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_had_for_the_next_head_only_the_time_of_a_body() {
+async fn a_kept_connection_waits_for_the_next_head_as_long_as_a_new_one() {
     let short = "[timeouts]\nstall_ms = 300";
     let slow = ["delay=700"];
     let world = World::start(Store::Sqlite).vendor("vendor_b", &slow).conf(short).run().await;

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use crate::vendor_tls::{Certificates, REPLY, ROUTES, certificate, routes};
-use crate::world::{EMBEDDING_B, Store, World, chat_of};
+use crate::world::{Answer, CHAT, EMBEDDING_B, Store, World, chat_of};
 
 /// What it gives out at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -91,4 +91,24 @@ async fn an_answer_that_nobody_read_stopped_all_others_on_its_connection() {
     let chat = tokio::time::timeout(Duration::from_secs(20), world.chat(chat_of("lmb-5.5")));
     assert_eq!(chat.await.expect("it is not kept waiting").status, 200);
     assert_eq!(connections.load(Ordering::SeqCst), 1, "all of them went over one connection");
+}
+
+#[tokio::test]
+async fn a_head_that_http2_does_not_send_took_the_task_of_the_call_and_its_hold_along() {
+    let certificates = Certificates::new();
+    let (base, _) = vendor(&certificates).await;
+    let tls = format!(", tls = {{ ca = \"{}\" }}", certificates.file("ca.pem"));
+    let world = World::start(Store::Sqlite).own_rules().env(ROUTES, routes(&base, &tls));
+    let world = world.run().await;
+    let rules = world.path("rules/vendor_b.toml");
+    let text = std::fs::read_to_string(&rules).expect("the rules");
+    let forwarding = text.replacen("forward_headers = []", "forward_headers = [\"te\"]", 1);
+    assert_ne!(forwarding, text, "the rules have changed; so must this test");
+    std::fs::write(&rules, forwarding).expect("other rules");
+    world.logged(&["rules reloaded"]).await;
+    let request = world.request(CHAT.path).header("te", "gzip");
+    let answer = Answer::read(request.body(chat_of("lmb-5.5").to_string())).await;
+    assert_eq!(answer.refusal(), (502, "upstream_error".to_owned()));
+    world.free_of_charge().await;
+    assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
 }

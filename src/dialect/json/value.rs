@@ -457,6 +457,22 @@ mod tests {
         value.raw_members().for_each(|(_, value)| collect_values(value, seen));
     }
 
+    #[test]
+    fn the_first_64_long_values_of_a_body_and_all_very_long_ones_are_stepped_over() {
+        let text = |length: usize| format!("\"{}\"", "x".repeat(length));
+        let inner = [vec![text(300); 65].join(","), text(16 << 10)].join(",");
+        let body = format!("{{\"own\":{},\"list\":[{inner}]}}", text(300));
+        let document = JsonDocument::parse(body.into()).expect("sound");
+        let list = document.get("list").expect("a member");
+        assert_eq!(list.long_values.len(), 65);
+        let (mut walk, mut stepped_over) = (ValueWalk::new(list, b'['), 0);
+        while walk.peek().is_some() {
+            stepped_over += usize::from(walk.known_end(walk.at).is_some());
+            walk.next();
+        }
+        assert_eq!(stepped_over, 65);
+    }
+
     proptest! {
         #[test]
         fn a_visit_sees_the_members_of_each_element_however_many_it_reads(

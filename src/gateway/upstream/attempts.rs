@@ -125,9 +125,11 @@ async fn find_answer(
             Err(AttemptError::Internal) => return Err(ServerError::Internal.into()),
         };
         // Boxed: otherwise the future of every streamed response would include its state.
+        let waiting = Instant::now();
         let accepted =
-            Box::pin(accept_answer(gateway, session, ctx, admitted, attempt, vendor)).await?;
-        if let Some(answer) = accepted {
+            Box::pin(accept_answer(gateway, session, ctx, admitted, attempt, vendor)).await;
+        ctx.vendor_time += waiting.elapsed();
+        if let Some(answer) = accepted? {
             return Ok(answer);
         }
     }
@@ -245,8 +247,6 @@ async fn attempt_route(
             Err(_) if std::mem::take(&mut may_retry) && attempt.peer.is_tls() => continue,
             Err(why) => return Err(record_connect_failure(ctx, &attempt.route, &why)),
         };
-        // One that was used before still has that of the body before.
-        up.set_read_timeout(None);
         let most = if is_large { LARGE_BODY_WRITE_TIMEOUT } else { Duration::MAX };
         up.set_write_timeout(Some(gateway.timeouts.stall.min(most)));
         match send_and_read_head(gateway, &mut up, head, admitted, attempt).await {
@@ -304,6 +304,11 @@ async fn send_and_read_head(
     attempt: &mut RouteAttempt,
 ) -> pingora::Result<bool> {
     if let Err(why) = write_request(up, head, &attempt.body).await {
+        // Nothing answers a head that HTTP/2 did not send, and pingora panics if it is asked for
+        // that answer.
+        if up.as_http2().is_some_and(|stream| stream.request_header().is_none()) {
+            return Err(why);
+        }
         // Some vendors answer before they have read the whole request, and then close the
         // connection.
         return match tokio::time::timeout(EARLY_RESPONSE_TIMEOUT, read_response_head(up)).await {

@@ -9,7 +9,8 @@ use crate::ledger::prepaid::rate::{RateAsk, RateBucket, RateId, RateKind, format
 
 /// At most this many buckets of an account are kept in memory.
 const BUCKETS_MAX: usize = 1_000;
-/// A bucket that no call has taken from for so long, in ms, is deleted: it has drained.
+/// A bucket that no call has taken from for so long, in ms, is deleted: it has drained, or what it
+/// had beyond that is forgiven.
 const UNUSED_TTL_MS: i64 = 2 * 24 * 60 * 60 * 1_000;
 /// One step looks at so many buckets, and so deletes at most as many.
 const PURGE_MAX: usize = 500;

@@ -109,5 +109,9 @@ pub(super) fn reconcile(txn: &mut WriteTxn<'_>) -> rusqlite::Result<()> {
 
 /// Deletes buckets that were not used for long, and returns their number.
 pub(super) fn purge_unused(txn: &mut WriteTxn<'_>) -> rusqlite::Result<usize> {
-    rate_rows::purge_unused(txn.conn, &mut txn.row_cache.last_purged)
+    let purged = rate_rows::purge_unused(txn.conn, &mut txn.row_cache.last_purged)?;
+    if purged > 0 {
+        txn.forget_all_rates();
+    }
+    Ok(purged)
 }

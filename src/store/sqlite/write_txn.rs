@@ -246,6 +246,13 @@ impl WriteTxn<'_> {
         }
     }
 
+    /// Forgets all rate limits that are cached, since some were deleted.
+    pub(super) fn forget_all_rates(&mut self) {
+        for cached in self.row_cache.by_name.values_mut() {
+            cached.rates = RateRows::default();
+        }
+    }
+
     /// Appends a line to the journal of an account whose row is cached.
     pub(super) fn append_line(
         &mut self,
