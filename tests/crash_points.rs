@@ -212,7 +212,7 @@ fn open_beside(world: &World) -> Connection {
     beside
 }
 
-/// Makes the log longer by so many bytes, as another process would that keeps replies.
+/// Makes the log longer by this many bytes, as another process would that keeps replies.
 async fn grow_log(world: &World, bytes: i64) {
     let beside = open_beside(world);
     let writing = move || {

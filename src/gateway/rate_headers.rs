@@ -177,12 +177,8 @@ pub(crate) fn format_duration(ms: i64) -> String {
     match ms % 1_000 {
         0 => push(seconds, "s"),
         rest => {
-            // With a leading one, zeros after the point are kept.
             push(seconds, ".");
-            push(1_000 + rest, "");
-            let point = text.rfind('.').map_or(0, |at| at + 1);
-            text.remove(point);
-            text.truncate(text.trim_end_matches('0').len());
+            text.push_str(format!("{rest:03}").trim_end_matches('0'));
             text.push('s');
         }
     }

@@ -5,7 +5,7 @@ use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType};
 
 /// The head of an answer while it is put together. pingora's own head copies and parses the name of
-/// each header, also if it is a constant: 600 instructions, of which a call has some ten.
+/// each header, also if it is a constant. That costs 600 instructions, some ten times a call.
 #[derive(Debug)]
 pub(crate) struct ResponseHead {
     status: u16,
@@ -13,7 +13,7 @@ pub(crate) struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Begins a head with a status, and with room for so many headers.
+    /// Begins a head with a status, and with room for `headers` headers.
     pub(crate) fn new(status: u16, headers: usize) -> ResponseHead {
         ResponseHead { status, headers: HeaderMap::with_capacity(headers) }
     }

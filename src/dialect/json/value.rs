@@ -63,8 +63,8 @@ pub(super) struct LongValue {
 impl LongValue {
     /// A value of fewer bytes is not recorded: reading it once more costs as little.
     const BYTES_MIN: usize = 256;
-    /// So many values of a body are recorded at most, and beside them only very long ones. A list
-    /// of more that are long is very long itself.
+    /// At most this many values of a body are recorded, and beside them only very long ones. Where
+    /// more values are long, the list that has them is very long itself.
     const COUNT_MAX: usize = 64;
     /// A value of at least this many bytes is very long. One body can only have a few of them.
     const ALWAYS_BYTES_MIN: usize = 16 << 10;
