@@ -148,7 +148,7 @@ async fn a_call_of_a_gateway_that_stood_still_was_charged_beside_its_retry(
 /// The journal knows that the call was charged, and only who stands still has its reply.
 #[tokio::test]
 async fn a_reply_of_a_gateway_that_stands_still_is_not_charged_again() {
-    let world = World::start(Store::Redis).conf(SHORT_LEASES).run().await;
+    let world = World::start(Store::Redis).conf(MEMORY_LEASES).run().await;
     let other = world.second_gateway().await;
     let first = tried(&world, CHAT, &whole("a"), 0).await;
     is_the_charge(&world, &first).await;
@@ -165,7 +165,7 @@ async fn a_reply_of_a_gateway_that_stands_still_is_not_charged_again() {
 async fn a_reply_of_a_gateway_that_died_is_lost_and_not_charged_again(
     #[values(false, true)] stream: bool,
 ) {
-    let mut world = World::start(Store::Redis).conf(SHORT_LEASES).run().await;
+    let mut world = World::start(Store::Redis).conf(MEMORY_LEASES).run().await;
     let other = world.second_gateway().await;
     let members = if stream { streamed("a") } else { whole("a") };
     let first = tried(&world, CHAT, &members, 0).await;
@@ -352,7 +352,7 @@ async fn a_charge_that_a_dead_gateway_had_only_written_down_is_not_made_again() 
 /// It had written that on a disk of its own, and came back when the retry was made and paid.
 #[tokio::test]
 async fn a_charge_that_only_a_dead_machine_knew_was_made_beside_its_retry() {
-    let mut world = World::start(Store::Redis).gated().conf(SHORT_LEASES).run().await;
+    let mut world = World::start(Store::Redis).gated().conf(MEMORY_LEASES).run().await;
     let outbox = world.path("elsewhere");
     let sent = CHAT.sent(&whole("a"));
     let other = written_down(&mut world, &outbox, &sent).await;

@@ -180,7 +180,7 @@ async fn a_reply_that_died_with_its_process_is_lost_and_not_charged_again(
     #[values(false, true)] stream: bool,
     #[values(false, true)] is_settled: bool,
 ) {
-    let mut world = World::start(store).conf(SHORT_LEASES).run().await;
+    let mut world = World::start(store).conf(MEMORY_LEASES).run().await;
     let members = if stream { streamed("a") } else { whole("a") };
     let first = tried(&world, CHAT, &members, 0).await;
     assert_eq!(first.status, 200, "{first:?}");
@@ -232,7 +232,7 @@ async fn a_call_that_died_with_its_process_is_made_anew(
 async fn what_one_account_lost_does_not_matter_to_the_next(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
 ) {
-    let mut world = World::start(store).conf(SHORT_LEASES).run().await;
+    let mut world = World::start(store).conf(MEMORY_LEASES).run().await;
     let sent = CHAT.sent(&json!({}));
     assert_eq!(tried(&world, CHAT, &json!({}), 0).await.status, 200);
     world.charge().await;
