@@ -171,6 +171,8 @@ def cli(conf, *words):
 # Limits that refuse nothing. Three budgets, and a plan that counts all that a plan can count.
 BUDGETS = ("--budget", "day=9000000", "--budget", "month=9000000")
 KEY_BUDGET = ("--budget", "total=9000000")
+# With KEY_PLAN=1 the key has a plan of its own, too: six limits a call instead of three.
+KEY_PLAN = ("--plan", "bench") if os.environ.get("KEY_PLAN") else ()
 PLAN = '[plan.bench]\nrequests_per_minute = "900M"\ntokens_per_minute = "900M"\ncalls = 900_000\n'
 
 
@@ -182,11 +184,11 @@ def rules_with_plan(folder):
 
 
 def issue_key(conf, limited=False):
-    """Issues a key of the account; of one that is limited, with budgets and a plan."""
+    """Issues a key of the account; if that is limited, it has a plan and two budgets, and the key one."""
     if not limited:
         return cli(conf, "key", "issue", "bench")
     cli(conf, "account", "set", "bench", "--plan", "bench", *BUDGETS)
-    return cli(conf, "key", "issue", "bench", "--plan", "bench", *KEY_BUDGET)
+    return cli(conf, "key", "issue", "bench", *KEY_PLAN, *KEY_BUDGET)
 
 
 def settings(name, sim_port, store, ca=None, faults="fast", limited=False):

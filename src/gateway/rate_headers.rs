@@ -53,8 +53,11 @@ impl RateHeaders {
         let mut headers = RateHeaders(Vec::with_capacity(TOLD_NAMES.as_flattened().len()));
         for (kind, [limit, remaining, reset]) in TOLD_KINDS.into_iter().zip(TOLD_NAMES) {
             let Some(figures) = RateFigures::of_tightest(rates, kind) else { continue };
-            headers.0.push((limit, figures.limit.into()));
-            headers.0.push((remaining, figures.remaining.into()));
+            let mut digits = itoa::Buffer::new();
+            for (name, figure) in [(limit, figures.limit), (remaining, figures.remaining)] {
+                let value = HeaderValue::from_str(digits.format(figure));
+                headers.0.extend(value.ok().map(|value| (name, value)));
+            }
             let time = figures.reset_ms.map(format_duration);
             if let Some(time) = time.and_then(|time| HeaderValue::try_from(time).ok()) {
                 headers.0.push((reset, time));
@@ -121,7 +124,9 @@ impl RateFigures {
     fn of_tightest(rates: &CallRates, kind: RateKind) -> Option<RateFigures> {
         let known = rates.asks.iter().zip(&rates.readings);
         let told = known.filter(|(ask, _)| ask.id.kind == kind && !ask.is_shadow);
-        let (ask, reading) = told.min_by_key(|(ask, reading)| tightness(ask, reading))?;
+        let tighter =
+            |first, second| if tightness(second) < tightness(first) { second } else { first };
+        let (ask, reading) = told.reduce(tighter)?;
         Some(RateFigures {
             limit: ask.limit.burst,
             remaining: reading.remaining.max(0),
@@ -132,7 +137,7 @@ impl RateFigures {
 
 /// The tightest limit has the least of these. Of two of which as much is left, the one is tighter
 /// that takes longer.
-fn tightness(ask: &RateAsk, reading: &RateReading) -> (i128, Reverse<Option<i64>>) {
+fn tightness((ask, reading): (&RateAsk, &RateReading)) -> (i128, Reverse<Option<i64>>) {
     let RateLimit { burst, .. } = ask.limit;
     let part = match burst {
         // Nothing passes a limit of nothing.
@@ -178,7 +183,9 @@ pub(crate) fn format_duration(ms: i64) -> String {
         0 => push(seconds, "s"),
         rest => {
             push(seconds, ".");
-            text.push_str(format!("{rest:03}").trim_end_matches('0'));
+            // As three digits, without the zeros at the end.
+            let all = digits.format(1_000 + rest);
+            text.push_str(all[1..].trim_end_matches('0'));
             text.push('s');
         }
     }

@@ -106,7 +106,7 @@ impl ApiKey {
 
     /// Returns the key itself, which is secret.
     #[must_use]
-    pub(crate) fn reveal(&self) -> &str {
+    pub fn reveal(&self) -> &str {
         &self.text
     }
 

@@ -36,6 +36,7 @@ mod kept_bytes;
 mod keys;
 mod kv_cache;
 mod lending;
+mod older_tables;
 mod payments;
 mod queue;
 mod rate_rows;

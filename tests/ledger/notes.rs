@@ -380,10 +380,10 @@ async fn a_file_from_before_there_were_notes_opens() {
                  DROP TABLE repeat; DROP TABLE replies; DROP TABLE reply; DROP TABLE kept;
                  DROP TABLE kept_all; DROP TABLE store_id; DROP TABLE lending;
                  DROP TABLE allotment; DROP TABLE allotment_call;
-                 DROP TABLE allotment_call_budget; DROP TABLE allotment_slice; DROP TABLE budget;
+                 DROP TABLE allotment_call_budget; DROP TABLE budget;
                  DROP TABLE budget_window; DROP TABLE hold_budget; DROP TABLE restricted_key;
-                 DROP TABLE key_revision; DROP TABLE rate_bucket; DROP TABLE hold_rate;
-                 DROP TABLE allotment_rate; DROP TABLE account_setting;
+                 DROP TABLE key_revision; DROP TABLE rate_buckets; DROP TABLE hold_rate;
+                 DROP TABLE account_setting;
                  DROP TABLE key_use";
     beside.execute_batch(later).expect("they were there");
     let tables = "SELECT group_concat(name, ' ' ORDER BY name) FROM sqlite_schema

@@ -30,7 +30,9 @@ const HELD: i64 = 10;
 /// One unit in a bucket.
 const UNIT: i64 = 60_000;
 const HOUR_MS: i64 = 3_600_000;
-const TABLES: [&str; 3] = ["rate_bucket", "hold_rate", "allotment_rate"];
+/// What there is of limits: buckets, asks of holds, and slices of allotments.
+const ALL: [&str; 3] =
+    ["rate_buckets, json_each(buckets)", "hold_rate", "allotment, json_each(rates)"];
 
 fn nano(amount: i64) -> Money {
     Money::from_nano(amount).expect("not negative")
@@ -54,14 +56,16 @@ fn number(folder: &Path, sql: &str) -> i64 {
     beside(folder).query_row(sql, [], |row| row.get(0)).expect("a number")
 }
 
-/// How many rows each of [`TABLES`] has.
+/// How many there are of each of [`ALL`].
 fn rows(folder: &Path) -> [i64; 3] {
-    TABLES.map(|table| number(folder, &format!("SELECT count(*) FROM {table}")))
+    ALL.map(|from| number(folder, &format!("SELECT count(*) FROM {from}")))
 }
 
 /// The places that are taken.
 fn places(folder: &Path) -> i64 {
-    number(folder, "SELECT coalesce(sum(level), 0) FROM rate_bucket WHERE kind = 'calls'") / UNIT
+    let sql = "SELECT coalesce(sum(b.value ->> 0), 0) FROM rate_buckets, json_each(buckets) AS b
+               WHERE b.key LIKE 'calls/%'";
+    number(folder, sql) / UNIT
 }
 
 /// An ask of the account's limits. So slow a pace drains nothing while a test runs.
@@ -274,26 +278,97 @@ async fn buckets_of_long_ago_are_deleted_and_no_sweep_looks_at_all_of_them() {
     let add = |owner: &str, count: i64, hours: i64| {
         let sql = "WITH RECURSIVE number (n) AS (
                        SELECT 0 UNION ALL SELECT n + 1 FROM number WHERE n + 1 < ?2)
-                   INSERT INTO rate_bucket (account, owner, kind, row, level, at)
-                   SELECT account.id, ?1, 'tokens', n, 5, ?3 FROM account, number";
+                   INSERT INTO rate_buckets (account, owner, used_at, buckets)
+                   SELECT account.id, ?1 || n, ?3, '{\"tokens/0\":[5,' || ?3 || ']}'
+                   FROM account, number";
         let at = now() - hours * HOUR_MS;
         beside(folder.path()).execute(sql, (owner, count, at)).expect("rows");
     };
     let left = || {
-        ["account", "key:1", "key:2"].map(|owner| {
-            let sql = format!("SELECT count(*) FROM rate_bucket WHERE owner = '{owner}'");
+        ["key:1", "key:2", "key:3"].map(|owner| {
+            let sql = format!("SELECT count(*) FROM rate_buckets WHERE owner LIKE '{owner}%'");
             number(folder.path(), &sql)
         })
     };
-    add("account", 1_203, 49);
-    add("key:1", 600, 47);
+    add("key:1", 1_203, 49);
+    add("key:2", 600, 47);
     ledger.expire_holds().await.expect("a sweep");
     assert_eq!(left(), [0, 600, 0]);
-    add("key:2", 3, 49);
+    add("key:3", 3, 49);
     for _ in 0..3 {
         ledger.expire_holds().await.expect("a sweep");
     }
     assert_eq!(left(), [0, 600, 0]);
+}
+
+/// A plan that has changed leaves buckets that no call takes from any more.
+#[tokio::test]
+async fn a_bucket_of_long_ago_is_forgotten_when_its_owner_takes_from_another() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = open(&url(folder.path())).await;
+    let account = rich(&*ledger).await;
+    let (old, late) = (now() - 49 * HOUR_MS, now() - 47 * HOUR_MS);
+    let row = format!(
+        "INSERT INTO rate_buckets (account, owner, used_at, buckets) SELECT id, 'account', {late},
+         '{{\"calls/3\":[60000,{old}],\"tokens/3\":[5,{late}],\"things/x\":[1,{late}]}}'
+         FROM account"
+    );
+    beside(folder.path()).execute_batch(&row).expect("a row");
+    assert_eq!(admit(&*ledger, &account, "a", &[place(9)]).await, Some(vec![8]));
+    let names = "SELECT group_concat(b.key, ' ' ORDER BY b.key) FROM rate_buckets,
+                 json_each(buckets) AS b";
+    let names: String =
+        beside(folder.path()).query_row(names, [], |row| row.get(0)).expect("names");
+    assert_eq!(names, "calls/0 tokens/3");
+}
+
+/// The tables of a version that had a row for each bucket and for each slice.
+const ROW_EACH: &str = "
+    CREATE TABLE rate_bucket (
+        account INTEGER NOT NULL REFERENCES account, owner TEXT NOT NULL, kind TEXT NOT NULL,
+        row INTEGER NOT NULL, level INTEGER NOT NULL, at INTEGER NOT NULL,
+        PRIMARY KEY (account, owner, kind, row)) STRICT, WITHOUT ROWID;
+    CREATE TABLE allotment_rate (
+        account INTEGER NOT NULL REFERENCES account, allotment TEXT NOT NULL, rate TEXT NOT NULL,
+        slice INTEGER NOT NULL, PRIMARY KEY (account, allotment, rate)) STRICT, WITHOUT ROWID;
+    CREATE TABLE allotment_slice (
+        account INTEGER NOT NULL REFERENCES account, allotment TEXT NOT NULL, window TEXT NOT NULL,
+        amount INTEGER NOT NULL, PRIMARY KEY (account, allotment, window)) STRICT, WITHOUT ROWID;
+    INSERT INTO rate_bucket SELECT account, owner, 'calls', 0, 240000, used_at FROM rate_buckets;
+    INSERT INTO rate_bucket SELECT account, owner, 'requests', 0, 120000, used_at FROM rate_buckets;
+    INSERT INTO allotment_rate SELECT account, id, 'account/calls/0', 4 FROM allotment;
+    INSERT INTO allotment_slice SELECT account, id, 'account/total/0', 7 FROM allotment;
+    DROP TABLE rate_buckets;
+    DROP INDEX allotment_left;
+    ALTER TABLE allotment DROP COLUMN slices;
+    ALTER TABLE allotment DROP COLUMN rates";
+
+#[tokio::test]
+async fn rows_of_each_bucket_and_slice_are_moved_into_those_of_their_owners() {
+    let folder = tempfile::tempdir().expect("a folder");
+    assert_eq!(SqliteStore::create(&file(folder.path())), Ok(true));
+    let ledger = SqliteStore::open(&file(folder.path())).expect("a store");
+    let account = rich(&ledger).await;
+    let told = ledger.update_allotment(&account, message(1, 4)).await;
+    assert!(matches!(told, Ok(Some(LedgerAnswer::Status(_)))), "{told:?}");
+    drop(ledger);
+    beside(folder.path()).execute_batch(ROW_EACH).expect("older tables");
+    for _ in 0..2 {
+        let ledger = SqliteStore::open(&file(folder.path())).expect("a store");
+        assert_eq!((places(folder.path()), rows(folder.path())), (4, [2, 0, 1]));
+        drop(ledger);
+    }
+    let slices = "SELECT slices FROM allotment";
+    let slices: String = beside(folder.path()).query_row(slices, [], |row| row.get(0)).expect("it");
+    assert_eq!(slices, "{\"account/total/0\":7}");
+    let older = "SELECT count(*) FROM sqlite_schema
+                 WHERE name IN ('rate_bucket', 'allotment_rate', 'allotment_slice')";
+    assert_eq!(number(folder.path(), older), 0);
+    let ledger = SqliteStore::open(&file(folder.path())).expect("a store");
+    let ended = "UPDATE allotment SET slices = NULL; UPDATE open_hold SET lease_until = 1";
+    beside(folder.path()).execute_batch(ended).expect("its lease is over");
+    ledger.expire_holds().await.expect("a sweep");
+    assert_eq!((places(folder.path()), rows(folder.path())), (0, [2, 0, 0]));
 }
 
 const ALLOTMENT: &str = "allotment_run1-1";

@@ -4,20 +4,23 @@ use std::fmt::Write;
 use std::path::Path;
 
 use tempfile::TempDir;
+
+use tollgate::ledger::key::ApiKey;
+use tollgate::ledger::{AccountName, KeyRecord, KeyScope, Operation, Outcome};
+use tollgate::money::Money;
 use tollgate::store::sqlite::SqliteStore;
+use tollgate::store::{self, StoreSection};
 
 use super::{ACCOUNT, Gate, Process, Redis, Store, VENDOR_KEY, World};
 use crate::ledger::redis_cluster;
 use crate::ledger::redis_server::RedisServer;
+use crate::ledger::script::now;
 use crate::sim::{Protocol, Sim};
 
 const CHAT_VENDORS: [&str; 5] = ["vendor_a", "vendor_b", "vendor_c", "vendor_d", "vendor_e"];
 /// The file that vouches for the vendors.
 const CERTIFICATE: &str = "vendors.pem";
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lua-free-rules");
-
-/// A world need not outlive a power cut, so nobody waits for Redis' disk while it is made.
-const IN_HASTE: [(&str, &str); 1] = [("TOLLGATE__STORE__ALLOW_VOLATILE", "true")];
 
 /// What kind of Redis a world has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,16 +189,12 @@ impl Builder {
         let gate = if self.gated { Some(Gate::start(&store).await) } else { None };
         let gateway = Process::start(folder.path(), "gateway", &self.env).await;
         let client = super::process::client(Some(sim.certificate()));
-        let mut world = World { sim, key: String::new(), gateway, gate, folder, redis, client };
-        let create = ["account", "create", ACCOUNT, "--credit", &self.credit];
-        world.command_with(&create, &IN_HASTE).await.done();
-        let issued = world.command_with(&["key", "issue", ACCOUNT], &IN_HASTE).await.done();
-        issued.trim().clone_into(&mut world.key);
-        if let Redis::Own(server, _) = &world.redis {
-            // Those commands did not wait for it, and it may be killed at once.
+        let key = open_account(store, &self.credit).await;
+        if let Redis::Own(server, _) = &redis {
+            // Nobody has waited for it, and it may be killed at once.
             server.has_written();
         }
-        world
+        World { sim, key, gateway, gate, folder, redis, client }
     }
 
     fn rules(&self, folder: &Path) -> String {
@@ -263,4 +262,28 @@ impl Builder {
         }
         format!("{}{lines}", self.conf)
     }
+}
+
+/// Does what `tollgate account create --credit` and `tollgate key issue` do, which would be two
+/// more processes for each world. A world need not outlive a power cut, so nobody waits for the
+/// disk.
+async fn open_account(store: String, credit: &str) -> String {
+    let section = StoreSection {
+        url: store,
+        allow_volatile: true,
+        outbox: String::new(),
+        ..StoreSection::default()
+    };
+    let ledger = store::open(&section).await.expect("a store").ledger;
+    let account = AccountName::parse(ACCOUNT).expect("a name");
+    assert_eq!(ledger.open_account(&account).await, Ok(true));
+    let amount = Money::parse_usd(credit).expect("an amount");
+    let payment = Operation::Credit { tx: format!("opening-{ACCOUNT}"), amount };
+    assert_eq!(ledger.submit(&account, payment).await, Ok(Outcome::Done));
+    let mut bits = [0; 32];
+    getrandom::fill(&mut bits).expect("random bits");
+    let key = ApiKey::from_random(bits);
+    let record = KeyRecord::new(&key, account, now() / 1_000, KeyScope::default());
+    ledger.add_key(key.hash(), record).await.expect("a key");
+    key.reveal().to_owned()
 }

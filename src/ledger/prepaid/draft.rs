@@ -132,6 +132,12 @@ impl<'a> AccountDraft<'a> {
         self.changes.windows.get(&id).or_else(|| self.base.windows.get(&id)).copied()
     }
 
+    /// What is used of a window, to be changed.
+    fn window_mut(&mut self, id: WindowId) -> &mut WindowUse {
+        let known = self.base.windows.get(&id);
+        self.changes.windows.entry(id).or_insert_with(|| known.copied().unwrap_or_default())
+    }
+
     /// Changes what is held in a window: it falls by `less` and then grows by `more`.
     pub(crate) fn change_held(
         &mut self,
@@ -139,9 +145,8 @@ impl<'a> AccountDraft<'a> {
         less: Money,
         more: Money,
     ) -> Result<(), MoneyError> {
-        let mut used = self.window(id);
+        let used = self.window_mut(id);
         used.held = used.held.checked_sub(less)?.checked_add(more)?;
-        self.changes.windows.insert(id, used);
         Ok(())
     }
 
@@ -152,25 +157,23 @@ impl<'a> AccountDraft<'a> {
         less: Money,
         more: Money,
     ) -> Result<(), MoneyError> {
-        self.change_held(id, less, more)?;
-        let mut used = self.window(id);
+        let used = self.window_mut(id);
+        used.held = used.held.checked_sub(less)?.checked_add(more)?;
         used.lent = used.lent.checked_sub(less)?.checked_add(more)?;
-        self.changes.windows.insert(id, used);
         Ok(())
     }
 
     /// Counts a charge in a window. A window that ended long ago and was forgotten stays so.
     /// Returns how far the window is above its limit.
     pub(crate) fn spend(&mut self, id: WindowId, charge: Money) -> Result<Money, MoneyError> {
-        let is_forgotten = self.known_window(id).is_none();
-        if is_forgotten && id.end().saturating_add(DAY_MS) <= self.now {
+        let may_be_forgotten = id.end().saturating_add(DAY_MS) <= self.now;
+        if may_be_forgotten && self.known_window(id).is_none() {
             return Ok(Money::ZERO);
         }
-        let mut used = self.window(id);
+        let limit = self.limit(id);
+        let used = self.window_mut(id);
         used.spent = used.spent.checked_add(charge)?;
-        let excess = used.excess(self.limit(id))?;
-        self.changes.windows.insert(id, used);
-        Ok(excess)
+        used.excess(limit)
     }
 
     /// Takes a part of what was spent in a window back.

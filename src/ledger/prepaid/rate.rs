@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use super::lending_rule::{QUOTES_MIN, lendable_part};
 use super::window::BudgetOwner;
+use crate::ledger::json_text::push_number;
 
 /// One minute, in ms.
 const MINUTE_MS: i64 = 60_000;
@@ -128,9 +129,21 @@ impl RateKind {
     }
 }
 
+impl RateId {
+    /// Appends a short text such as `account/tokens/0` or `key:7/calls/2`.
+    pub(crate) fn push_to(self, text: &mut String) {
+        self.owner.push_to(text);
+        text.push('/');
+        text.push_str(self.kind.name());
+        push_number(text, "/", self.row);
+    }
+}
+
 impl fmt::Display for RateId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.owner, self.kind.name(), self.row)
+        let mut text = String::new();
+        self.push_to(&mut text);
+        f.write_str(&text)
     }
 }
 

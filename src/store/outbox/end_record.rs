@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::record;
 use crate::ledger::prepaid::records::{AllotmentId, CallEnd};
-use crate::ledger::prepaid::window::{BudgetOwner, KeyId, WindowId};
+use crate::ledger::prepaid::window::{KeyId, WindowId};
 use crate::ledger::{AccountName, push_number, push_string};
 use crate::money::Money;
 
@@ -99,18 +99,12 @@ pub(super) fn encode_end(
     record::finish_line(json.into_bytes(), trailing_line)
 }
 
-/// Appends windows as the short texts that [`WindowId`] displays.
+/// Appends windows as the short texts of [`WindowId`].
 fn push_windows(json: &mut String, windows: &[WindowId]) {
     let mut start_of_item = r#","windows":[""#;
-    for WindowId { owner, kind, start } in windows {
+    for window in windows {
         json.push_str(start_of_item);
-        match owner {
-            BudgetOwner::Account => json.push_str("account"),
-            BudgetOwner::Key(KeyId(id)) => push_number(json, "key:", *id),
-        }
-        json.push('/');
-        json.push_str(kind.name());
-        push_number(json, "/", *start);
+        window.push_to(json);
         start_of_item = r#"",""#;
     }
     json.push_str(r#""]"#);
@@ -192,7 +186,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ledger::prepaid::window::WindowKind;
+    use crate::ledger::prepaid::window::{BudgetOwner, WindowKind};
 
     fn money() -> impl Strategy<Value = Money> {
         (0..=i64::MAX).prop_map(|nano| Money::from_nano(nano).expect("not negative"))

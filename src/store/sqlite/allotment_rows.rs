@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::accounts::read_money;
-use super::columns::{CallWindows, call_windows_columns, parse_column, read_call_windows};
+use super::columns::{
+    CallWindows, call_windows_columns, rates_column, read_call_windows, read_rates, read_slices,
+    slices_column,
+};
 use super::hold_rows::paid_lot;
 use super::rate_rows;
 use crate::clock::unix_ms;
@@ -33,7 +36,7 @@ pub(super) struct AllotmentRowKey<'a> {
 }
 
 const COLUMNS: &str = "id, lent_at, last_seq, last_step, needed, open_calls, may_be_free, tight, \
-                       state";
+                       state, slices, rates";
 
 /// Reads the allotments of an account that hold something, or may. One whose hold was swept by a
 /// version that does not know allotments has ended.
@@ -63,16 +66,13 @@ pub(super) fn read_open(
                 "allotment ended by another version; what is not posted yet is posted late"
             );
             delete_calls(c, key)?;
-            release_slices(c, key)?;
-            rate_rows::release_slices(c, account, &id.0)?;
+            release_slices(c, account, &mut allotment)?;
             write_row(c, key, &allotment, ENDED)?;
             continue;
         };
         allotment.drawn = paid_lot(held)?;
         allotment.lease_until = lease_until;
         allotment.checkpoints = read_checkpoints(c, key)?;
-        allotment.slices = read_slices(c, key)?;
-        allotment.rates = rate_rows::read_slices(c, account, &id.0)?;
         open.insert(id, allotment);
     }
     Ok(open)
@@ -101,8 +101,8 @@ fn read_row(row: &Row<'_>) -> rusqlite::Result<(AllotmentId, Allotment)> {
     };
     let allotment = Allotment {
         drawn: LotAmounts::default(),
-        slices: BTreeMap::new(),
-        rates: BTreeMap::new(),
+        slices: read_slices(row, 9)?,
+        rates: read_rates(row, 10)?,
         checkpoints: BTreeMap::new(),
         lent_at: row.get(1)?,
         lease_until: 0,
@@ -156,19 +156,6 @@ fn read_call_budgets(
     rows.collect()
 }
 
-fn read_slices(
-    c: &Connection,
-    key: AllotmentRowKey<'_>,
-) -> rusqlite::Result<BTreeMap<WindowId, Money>> {
-    let mut select = c.prepare_cached(
-        "SELECT window, amount FROM allotment_slice WHERE account = ? AND allotment = ?",
-    )?;
-    let slices = select.query_map(params![key.account, key.id.0], |row| {
-        Ok((parse_column(row, 0)?, read_money(row, 1)?))
-    })?;
-    slices.collect()
-}
-
 /// Writes what has changed of an allotment.
 pub(super) fn write(
     c: &Connection,
@@ -184,11 +171,12 @@ pub(super) fn write(
         AllotmentState::Fenced => FENCED,
         AllotmentState::Ended { .. } => ENDED,
     };
-    write_row(c, key, after, state)?;
+    if before.is_some_and(|before| before.state == after.state) {
+        update_row(c, key, after)?;
+    } else {
+        write_row(c, key, after, state)?;
+    }
     write_hold(c, key, before, after)?;
-    write_slices(c, key, before, after)?;
-    let rates_before = before.map(|before| &before.rates);
-    rate_rows::write_slices(c, key.account, &key.id.0, rates_before, &after.rates)?;
     match &after.state {
         AllotmentState::Ended { charged } if before.is_none_or(Allotment::is_out) => {
             delete_calls(c, key)?;
@@ -210,11 +198,13 @@ fn write_row(
 ) -> rusqlite::Result<()> {
     let mut insert = c.prepare_cached(
         "INSERT INTO allotment (account, id, lent_at, last_seq, last_step, needed, open_calls,
-         may_be_free, tight, state, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+         may_be_free, tight, state, ended_at, slices, rates)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
          ON CONFLICT DO UPDATE SET last_seq = excluded.last_seq, last_step = excluded.last_step,
          needed = excluded.needed, open_calls = excluded.open_calls,
          may_be_free = excluded.may_be_free, tight = excluded.tight, state = excluded.state,
-         ended_at = coalesce(ended_at, excluded.ended_at)",
+         ended_at = coalesce(ended_at, excluded.ended_at), slices = excluded.slices,
+         rates = excluded.rates",
     )?;
     insert
         .execute(params![
@@ -229,8 +219,35 @@ fn write_row(
             allotment.tight,
             state,
             ended_at(state),
+            slices_column(&allotment.slices),
+            rates_column(&allotment.rates),
         ])
         .map(drop)
+}
+
+/// Writes what has changed of an allotment whose state has not, so that no index is touched.
+fn update_row(
+    c: &Connection,
+    key: AllotmentRowKey<'_>,
+    allotment: &Allotment,
+) -> rusqlite::Result<()> {
+    let mut update = c.prepare_cached(
+        "UPDATE allotment SET last_seq = ?, last_step = ?, needed = ?, open_calls = ?,
+         may_be_free = ?, tight = ?, slices = ?, rates = ? WHERE account = ? AND id = ?",
+    )?;
+    let updated = update.execute(params![
+        allotment.last_seq.cast_signed(),
+        allotment.last_step.cast_signed(),
+        allotment.needed.nano(),
+        allotment.open_calls,
+        allotment.may_be_free,
+        allotment.tight,
+        slices_column(&allotment.slices),
+        rates_column(&allotment.rates),
+        key.account,
+        key.id.0,
+    ])?;
+    if updated == 1 { Ok(()) } else { Err(rusqlite::Error::StatementChangedRows(updated)) }
 }
 
 fn ended_at(state: i64) -> Option<i64> {
@@ -274,43 +291,34 @@ fn write_hold(
 
 /// Gives the slices of an allotment back that a version of the program has ended that does not know
 /// them.
-fn release_slices(c: &Connection, key: AllotmentRowKey<'_>) -> rusqlite::Result<()> {
+fn release_slices(c: &Connection, account: i64, allotment: &mut Allotment) -> rusqlite::Result<()> {
     let mut update = c.prepare_cached(
         "UPDATE budget_window SET held = held - ?1, lent = lent - ?1
          WHERE account = ?2 AND owner = ?3 AND kind = ?4 AND start = ?5",
     )?;
-    for (WindowId { owner, kind, start }, amount) in read_slices(c, key)? {
-        let (amount, owner) = (amount.nano(), owner.to_string());
-        update.execute(params![amount, key.account, owner, kind.name(), start])?;
+    for (WindowId { owner, kind, start }, amount) in std::mem::take(&mut allotment.slices) {
+        update.execute(params![amount.nano(), account, owner.to_text(), kind.name(), start])?;
     }
-    let sql = "DELETE FROM allotment_slice WHERE account = ? AND allotment = ?";
-    c.prepare_cached(sql)?.execute(params![key.account, key.id.0]).map(drop)
+    rate_rows::release_places(c, account, std::mem::take(&mut allotment.rates))
 }
 
-/// Writes what has changed of the slices.
-fn write_slices(
-    c: &Connection,
-    key: AllotmentRowKey<'_>,
-    before: Option<&Allotment>,
-    after: &Allotment,
-) -> rusqlite::Result<()> {
-    let none = BTreeMap::new();
-    let before = before.map_or(&none, |before| &before.slices);
-    for window in before.keys().filter(|window| !after.slices.contains_key(*window)) {
-        let sql = "DELETE FROM allotment_slice WHERE account = ? AND allotment = ? AND window = ?";
-        c.prepare_cached(sql)?.execute(params![key.account, key.id.0, window.to_string()])?;
+/// Gives the slices of all allotments back that a version of the program has ended that does not
+/// know them. Returns the row ids of their accounts.
+pub(super) fn release_left_slices(c: &Connection) -> rusqlite::Result<Vec<i64>> {
+    let sql = format!(
+        "SELECT {COLUMNS}, account FROM allotment INDEXED BY allotment_left
+         WHERE state = 2 AND (slices IS NOT NULL OR rates IS NOT NULL)"
+    );
+    let mut select = c.prepare_cached(&sql)?;
+    let left = select.query_map([], |row| Ok((read_row(row)?, row.get(11)?)))?;
+    let left: Vec<((AllotmentId, Allotment), i64)> = left.collect::<rusqlite::Result<_>>()?;
+    let mut accounts = Vec::with_capacity(left.len());
+    for ((id, mut allotment), account) in left {
+        release_slices(c, account, &mut allotment)?;
+        write_row(c, AllotmentRowKey { account, id: &id }, &allotment, ENDED)?;
+        accounts.push(account);
     }
-    for (window, amount) in &after.slices {
-        if before.get(window) != Some(amount) {
-            let mut insert = c.prepare_cached(
-                "INSERT OR REPLACE INTO allotment_slice (account, allotment, window, amount)
-                 VALUES (?, ?, ?, ?)",
-            )?;
-            let (account, id) = (key.account, &key.id.0);
-            insert.execute(params![account, id, window.to_string(), amount.nano()])?;
-        }
-    }
-    Ok(())
+    Ok(accounts)
 }
 
 fn write_checkpoints(

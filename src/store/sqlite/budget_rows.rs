@@ -67,7 +67,7 @@ impl BudgetRows {
         )?;
         let WindowId { owner, kind, start } = id;
         let found =
-            select.query_row(params![account, owner.to_string(), kind.name(), start], |row| {
+            select.query_row(params![account, owner.to_text(), kind.name(), start], |row| {
                 let (spent, held) = (read_money(row, 0)?, read_money(row, 1)?);
                 Ok(WindowUse { spent, held, lent: read_money(row, 2)? })
             });
@@ -93,7 +93,7 @@ impl BudgetRows {
             return Ok(());
         }
         let WindowId { owner, kind, start } = id;
-        let owner = owner.to_string();
+        let owner = owner.to_text();
         if known.is_none() {
             // A window that began before this moment ended a day ago. See
             // `WindowUse::is_forgettable`.

@@ -90,7 +90,7 @@ pub(super) fn set(
         "INSERT INTO budget (account, owner, kind, most) VALUES (?, ?, ?, ?)
          ON CONFLICT DO UPDATE SET most = excluded.most",
     )?;
-    insert.execute(params![account, owner.to_string(), kind.name(), limit.map(Money::nano)])?;
+    insert.execute(params![account, owner.to_text(), kind.name(), limit.map(Money::nano)])?;
     keys::restrict(conn, account, owner)?;
     txn.forget_budgets(name);
     Ok(true)
@@ -139,7 +139,7 @@ pub(super) fn reconcile_holds(txn: &mut WriteTxn<'_>) -> rusqlite::Result<()> {
              WHERE account = ?3 AND owner = ?4 AND kind = ?5 AND start = ?6",
         )?;
         for WindowId { owner, kind, start } in windows {
-            let (held, posted, owner) = (held.nano(), posted.nano(), owner.to_string());
+            let (held, posted, owner) = (held.nano(), posted.nano(), owner.to_text());
             update.execute(params![held, posted, account, owner, kind.name(), start])?;
         }
         let sql = "UPDATE hold_budget SET is_held = 0 WHERE account = ? AND id = ?";

@@ -1,12 +1,17 @@
 //! Values in columns of the tables that SQLite has no type for.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use rusqlite::Row;
 use rusqlite::types::Type;
 
-use crate::ledger::prepaid::rate::{RateAsk, parse_rate_asks};
-use crate::ledger::prepaid::window::{KeyId, WindowId, WindowKind, format_windows, parse_windows};
+use crate::ledger::prepaid::rate::{RateAsk, RateId, parse_rate_asks};
+use crate::ledger::prepaid::window::{
+    KeyId, WindowError, WindowId, WindowKind, format_windows, parse_windows,
+};
+use crate::ledger::push_number;
+use crate::money::Money;
 
 /// The key of a call, and the windows in which it counts.
 pub(super) type CallWindows = (Option<KeyId>, Vec<WindowId>);
@@ -55,4 +60,69 @@ where
 pub(super) fn read_kind(row: &Row<'_>, column: usize) -> rusqlite::Result<WindowKind> {
     let name: String = row.get(column)?;
     WindowKind::of_name(&name).ok_or(rusqlite::Error::InvalidColumnType(column, name, Type::Text))
+}
+
+/// Returns what an allotment may hold in windows, in nano-USD, as a JSON object; `None` if there is
+/// nothing.
+pub(super) fn slices_column(slices: &BTreeMap<WindowId, Money>) -> Option<String> {
+    let push = |text: &mut String, (window, amount): (&WindowId, &Money)| {
+        window.push_to(text);
+        push_number(text, "\":", amount.nano());
+    };
+    (!slices.is_empty()).then(|| json_object(slices, push))
+}
+
+/// Reads what [`slices_column`] returned.
+pub(super) fn read_slices(
+    row: &Row<'_>,
+    column: usize,
+) -> rusqlite::Result<BTreeMap<WindowId, Money>> {
+    let Some(text) = row.get::<_, Option<String>>(column)? else { return Ok(BTreeMap::new()) };
+    let fault = |why: Box<dyn std::error::Error + Send + Sync>| {
+        rusqlite::Error::FromSqlConversionFailure(column, Type::Text, why)
+    };
+    let slices: BTreeMap<String, i64> =
+        serde_json::from_str(&text).map_err(|why| fault(why.into()))?;
+    let parse = |(window, nano): (String, i64)| {
+        let window = window.parse().map_err(|why: WindowError| fault(why.into()))?;
+        Ok((window, Money::from_nano(nano).map_err(|why| fault(why.into()))?))
+    };
+    slices.into_iter().map(parse).collect()
+}
+
+/// Returns what an allotment has of rate limits, in units, as a JSON object; `None` if there is
+/// nothing.
+pub(super) fn rates_column(rates: &BTreeMap<RateId, i64>) -> Option<String> {
+    let push = |text: &mut String, (id, units): (&RateId, &i64)| {
+        id.push_to(text);
+        push_number(text, "\":", *units);
+    };
+    (!rates.is_empty()).then(|| json_object(rates, push))
+}
+
+/// Reads what [`rates_column`] returned. What cannot be read, a later version has written; it is
+/// passed over, since no limit may keep an end from being posted.
+pub(super) fn read_rates(row: &Row<'_>, column: usize) -> rusqlite::Result<BTreeMap<RateId, i64>> {
+    let text: Option<String> = row.get(column)?;
+    let rates: Option<BTreeMap<String, i64>> =
+        text.and_then(|text| serde_json::from_str(&text).ok());
+    let rates = rates.into_iter().flatten();
+    Ok(rates.filter_map(|(id, units)| Some((id.parse().ok()?, units))).collect())
+}
+
+/// Writes a JSON object. `push_member` appends the name of a member, which needs no escapes, the
+/// quote after it, the colon and the value.
+pub(super) fn json_object<I: IntoIterator>(
+    members: I,
+    push_member: impl Fn(&mut String, I::Item),
+) -> String {
+    let mut text = String::with_capacity(128);
+    let mut start_of_member = "{\"";
+    for member in members {
+        text.push_str(start_of_member);
+        push_member(&mut text, member);
+        start_of_member = ",\"";
+    }
+    text.push_str(if text.is_empty() { "{}" } else { "}" });
+    text
 }

@@ -1,33 +1,39 @@
-//! The rows of rate limits: buckets, what holds took of them, and what allotments have of them.
+//! The rows of rate limits: buckets, and what holds took of them.
+//!
+//! Nearly every update of an allotment changes all limits of an account and a key. So the buckets
+//! of an owner are one row.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::columns;
 use crate::clock::unix_ms;
 use crate::ledger::prepaid::rate::{RateAsk, RateBucket, RateId, RateKind, format_rate_asks};
+use crate::ledger::prepaid::window::BudgetOwner;
+use crate::ledger::push_number;
 
-/// At most this many buckets of an account are kept in memory.
-const BUCKETS_MAX: usize = 1_000;
+/// At most this many owners of buckets of an account are kept in memory.
+const OWNERS_MAX: usize = 256;
 /// A bucket that no call has taken from for so long, in ms, is deleted: it has drained, or what it
 /// had beyond that is forgiven.
 const UNUSED_TTL_MS: i64 = 2 * 24 * 60 * 60 * 1_000;
-/// One step looks at so many buckets, and so deletes at most as many.
+/// One step looks at the buckets of at most this many owners.
 const PURGE_MAX: usize = 500;
 
 /// The tables of rate limits.
 pub(super) const SCHEMA: &str = "
--- What is in the buckets of rate limits. owner: as in the table of budgets. row: that of the plan.
--- level: in units times the ms of a minute, at the time at (unix ms). A bucket without a row is
--- empty.
-CREATE TABLE IF NOT EXISTS rate_bucket (
+-- What is in the buckets of rate limits. owner: as in the table of budgets. used_at: when the
+-- latest of them was taken from (unix ms). buckets: JSON, such as
+-- {\"calls/0\":[60000,1795721133000]}: by kind and row of the plan, the level in units times the ms
+-- of a minute, and when it was that (unix ms). A bucket that is not there is empty.
+CREATE TABLE IF NOT EXISTS rate_buckets (
     account INTEGER NOT NULL REFERENCES account,
     owner   TEXT    NOT NULL,
-    kind    TEXT    NOT NULL CHECK (kind IN ('requests', 'tokens', 'calls')),
-    row     INTEGER NOT NULL CHECK (row >= 0),
-    level   INTEGER NOT NULL CHECK (level >= 0),
-    at      INTEGER NOT NULL,
-    PRIMARY KEY (account, owner, kind, row)
+    used_at INTEGER NOT NULL,
+    buckets TEXT    NOT NULL,
+    PRIMARY KEY (account, owner)
 ) STRICT, WITHOUT ROWID;
 
 -- What an open hold took of rate limits, if it took anything. The row is still there after the hold
@@ -38,89 +44,112 @@ CREATE TABLE IF NOT EXISTS hold_rate (
     asks    TEXT    NOT NULL,
     PRIMARY KEY (account, id)
 ) STRICT, WITHOUT ROWID;
-
--- What an allotment has of a bucket. It counts as taken there.
-CREATE TABLE IF NOT EXISTS allotment_rate (
-    account   INTEGER NOT NULL REFERENCES account,
-    allotment TEXT    NOT NULL,
-    rate      TEXT    NOT NULL,
-    slice     INTEGER NOT NULL CHECK (slice > 0),
-    PRIMARY KEY (account, allotment, rate)
-) STRICT, WITHOUT ROWID;
 ";
 
-/// The key of a bucket in its table: account, owner, kind and row. The default is before all keys.
-pub(super) type BucketKey = (i64, String, String, i64);
+/// The key of a row of buckets: account and owner. The default is before all keys.
+pub(super) type BucketsKey = (i64, String);
 
 /// The buckets of an account that were read or written lately, as the writer keeps them in memory
-/// from one transaction to the next; `None` if there is no such row.
+/// from one transaction to the next.
 #[derive(Default)]
-pub(super) struct RateRows(BTreeMap<RateId, Option<RateBucket>>);
+pub(super) struct RateRows(BTreeMap<BudgetOwner, Buckets>);
+
+/// The buckets of an owner, by their kinds and rows.
+type Buckets = BTreeMap<(RateKind, u16), RateBucket>;
 
 impl RateRows {
-    /// Returns a bucket; `None` if there is no row of it.
+    /// Returns a bucket; `None` if there is nothing of it in the store.
     pub(super) fn bucket(
         &mut self,
         c: &Connection,
         account: i64,
-        id: RateId,
+        RateId { owner, kind, row }: RateId,
     ) -> rusqlite::Result<Option<RateBucket>> {
-        if let Some(known) = self.0.get(&id) {
-            return Ok(*known);
-        }
-        let found = read_bucket(c, account, id)?;
-        if self.0.len() >= BUCKETS_MAX {
-            self.0.clear();
-        }
-        self.0.insert(id, found);
-        Ok(found)
+        Ok(self.buckets(c, account, owner)?.get(&(kind, row)).copied())
     }
 
-    /// Writes a bucket, if it has changed.
-    pub(super) fn write_bucket(
+    fn buckets(
         &mut self,
         c: &Connection,
         account: i64,
-        id: RateId,
-        bucket: RateBucket,
-    ) -> rusqlite::Result<()> {
-        let known = self.bucket(c, account, id)?;
-        let stays_empty = known.is_none() && bucket.level == 0;
-        if stays_empty || known == Some(bucket) {
-            return Ok(());
+        owner: BudgetOwner,
+    ) -> rusqlite::Result<&mut Buckets> {
+        if self.0.len() >= OWNERS_MAX && !self.0.contains_key(&owner) {
+            self.0.clear();
         }
-        write_bucket(c, account, id, bucket)?;
-        self.0.insert(id, Some(bucket));
+        match self.0.entry(owner) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(place) => Ok(place.insert(read_buckets(c, account, owner)?)),
+        }
+    }
+
+    /// Writes the buckets that have changed.
+    pub(super) fn write_changed(
+        &mut self,
+        c: &Connection,
+        account: i64,
+        changed: &BTreeMap<RateId, RateBucket>,
+    ) -> rusqlite::Result<()> {
+        let changed: Vec<_> = changed.iter().collect();
+        for of_one in changed.chunk_by(|(id, _), (next, _)| id.owner == next.owner) {
+            let Some((RateId { owner, .. }, _)) = of_one.first() else { continue };
+            let buckets = self.buckets(c, account, *owner)?;
+            let mut has_changed = false;
+            for (id, bucket) in of_one {
+                let known = buckets.get(&(id.kind, id.row));
+                let stays_empty = known.is_none() && bucket.level == 0;
+                if !stays_empty && known != Some(*bucket) {
+                    buckets.insert((id.kind, id.row), **bucket);
+                    has_changed = true;
+                }
+            }
+            if has_changed {
+                write_buckets(c, account, *owner, buckets)?;
+            }
+        }
         Ok(())
     }
 }
 
-fn read_bucket(c: &Connection, account: i64, id: RateId) -> rusqlite::Result<Option<RateBucket>> {
-    let mut select = c.prepare_cached(
-        "SELECT level, at FROM rate_bucket
-         WHERE account = ? AND owner = ? AND kind = ? AND row = ?",
-    )?;
-    let RateId { owner, kind, row } = id;
-    let found = select.query_row(params![account, owner.to_string(), kind.name(), row], |found| {
-        Ok(RateBucket { level: found.get(0)?, at: found.get(1)? })
+/// Reads the buckets of an owner. One that cannot be read, a later version has written; it is
+/// passed over, since no limit may keep an end from being posted.
+fn read_buckets(c: &Connection, account: i64, owner: BudgetOwner) -> rusqlite::Result<Buckets> {
+    let mut select =
+        c.prepare_cached("SELECT buckets FROM rate_buckets WHERE account = ? AND owner = ?")?;
+    let found = select.query_row(params![account, owner.to_text()], |row| row.get(0));
+    let text: Option<String> = found.optional()?;
+    let found: BTreeMap<String, (i64, i64)> =
+        text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let parsed = found.into_iter().filter_map(|(name, (level, at))| {
+        let (kind, row) = name.split_once('/')?;
+        let kind = RateKind::ALL.into_iter().find(|known| known.name() == kind)?;
+        Some(((kind, row.parse().ok()?), RateBucket { level, at }))
     });
-    found.optional()
+    Ok(parsed.collect())
 }
 
-/// Writes a bucket. Nearly always there is a row of it, and SQLite checks the kind only for an
-/// insert: it makes a table of all kinds for that each time, which takes 20,000 instructions.
-fn write_bucket(
+/// Writes the buckets of an owner, and forgets those that were not used for long. Nearly always
+/// there is a row of them, and an update takes less than an insert that meets it.
+fn write_buckets(
     c: &Connection,
     account: i64,
-    RateId { owner, kind, row }: RateId,
-    RateBucket { level, at }: RateBucket,
+    owner: BudgetOwner,
+    buckets: &mut Buckets,
 ) -> rusqlite::Result<()> {
-    let values = params![level, at, account, owner.to_string(), kind.name(), row];
-    let update = "UPDATE rate_bucket SET level = ?, at = ?
-                  WHERE account = ? AND owner = ? AND kind = ? AND row = ?";
+    let used_at = buckets.values().map(|bucket| bucket.at).max().unwrap_or_default();
+    buckets.retain(|_, bucket| bucket.at >= used_at.saturating_sub(UNUSED_TTL_MS));
+    let text = columns::json_object(buckets, |text, ((kind, row), RateBucket { level, at })| {
+        text.push_str(kind.name());
+        push_number(text, "/", *row);
+        push_number(text, "\":[", *level);
+        push_number(text, ",", *at);
+        text.push(']');
+    });
+    let values = params![used_at, text, account, owner.to_text()];
+    let update = "UPDATE rate_buckets SET used_at = ?, buckets = ? WHERE account = ? AND owner = ?";
     if c.prepare_cached(update)?.execute(values)? == 0 {
-        let insert = "INSERT INTO rate_bucket (level, at, account, owner, kind, row)
-                      VALUES (?, ?, ?, ?, ?, ?)";
+        let insert =
+            "INSERT INTO rate_buckets (used_at, buckets, account, owner) VALUES (?, ?, ?, ?)";
         c.prepare_cached(insert)?.execute(values)?;
     }
     Ok(())
@@ -134,36 +163,35 @@ pub(super) fn release_places(
     taken: impl IntoIterator<Item = (RateId, i64)>,
 ) -> rusqlite::Result<()> {
     for (id, amount) in taken.into_iter().filter(|(id, _)| id.kind == RateKind::Calls) {
-        if let Some(bucket) = read_bucket(c, account, id)? {
-            write_bucket(c, account, id, bucket.remove(amount))?;
+        let mut buckets = read_buckets(c, account, id.owner)?;
+        if let Some(bucket) = buckets.get_mut(&(id.kind, id.row)) {
+            *bucket = bucket.remove(amount);
+            write_buckets(c, account, id.owner, &mut buckets)?;
         }
     }
     Ok(())
 }
 
-/// Deletes those of the next buckets after `last` that were not used for long, and returns their
-/// number. `last` becomes the last one that was looked at; after the end it begins anew. So the
-/// table needs no index by time, which every call would have to keep.
-pub(super) fn purge_unused(c: &Connection, last: &mut BucketKey) -> rusqlite::Result<usize> {
+/// Deletes those of the next owners' buckets after `last` that were not used for long, and returns
+/// the number of rows. `last` becomes the last one that was looked at; after the end it begins
+/// anew. So the table needs no index by time, which every call would have to keep.
+pub(super) fn purge_unused(c: &Connection, last: &mut BucketsKey) -> rusqlite::Result<usize> {
     let before = unix_ms().saturating_sub(UNUSED_TTL_MS);
     let limit = i64::try_from(PURGE_MAX).unwrap_or(i64::MAX);
     let mut select = c.prepare_cached(
-        "SELECT account, owner, kind, row, at FROM rate_bucket
-         WHERE (account, owner, kind, row) > (?, ?, ?, ?)
-         ORDER BY account, owner, kind, row LIMIT ?",
+        "SELECT account, owner, used_at FROM rate_buckets WHERE (account, owner) > (?, ?)
+         ORDER BY account, owner LIMIT ?",
     )?;
-    let (account, owner, kind, row) = std::mem::take(last);
-    let next = select.query_map(params![account, owner, kind, row, limit], |found| {
-        let key = (found.get(0)?, found.get(1)?, found.get(2)?, found.get(3)?);
-        Ok((key, found.get(4)?))
+    let (account, owner) = std::mem::take(last);
+    let next = select.query_map(params![account, owner, limit], |found| {
+        Ok(((found.get(0)?, found.get(1)?), found.get(2)?))
     })?;
-    let mut next: Vec<(BucketKey, i64)> = next.collect::<rusqlite::Result<_>>()?;
-    let mut delete = c.prepare_cached(
-        "DELETE FROM rate_bucket WHERE account = ? AND owner = ? AND kind = ? AND row = ?",
-    )?;
+    let mut next: Vec<(BucketsKey, i64)> = next.collect::<rusqlite::Result<_>>()?;
+    let mut delete =
+        c.prepare_cached("DELETE FROM rate_buckets WHERE account = ? AND owner = ?")?;
     let mut purged = 0;
-    for ((account, owner, kind, row), _) in next.iter().filter(|(_, at)| *at < before) {
-        purged += delete.execute(params![account, owner, kind, row])?;
+    for ((account, owner), _) in next.iter().filter(|(_, used_at)| *used_at < before) {
+        purged += delete.execute(params![account, owner])?;
     }
     if next.len() == PURGE_MAX {
         *last = next.pop().map(|(key, _)| key).unwrap_or_default();
@@ -189,62 +217,4 @@ pub(super) fn write_asks(
 pub(super) fn delete_asks(c: &Connection, account: i64, hold: &str) -> rusqlite::Result<()> {
     let sql = "DELETE FROM hold_rate WHERE account = ? AND id = ?";
     c.prepare_cached(sql)?.execute(params![account, hold]).map(drop)
-}
-
-/// Reads what an allotment has of each bucket. A name that cannot be read, a later version has
-/// written; it is passed over, since no limit may keep an end from being posted.
-pub(super) fn read_slices(
-    c: &Connection,
-    account: i64,
-    allotment: &str,
-) -> rusqlite::Result<BTreeMap<RateId, i64>> {
-    let mut select = c.prepare_cached(
-        "SELECT rate, slice FROM allotment_rate WHERE account = ? AND allotment = ?",
-    )?;
-    let slices = select.query_map(params![account, allotment], |row| {
-        Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?))
-    })?;
-    let parsed =
-        slices.map(|slice| slice.map(|(id, units)| Some((id.parse::<RateId>().ok()?, units))));
-    parsed.filter_map(Result::transpose).collect()
-}
-
-/// Writes what has changed of the slices of an allotment.
-pub(super) fn write_slices(
-    c: &Connection,
-    account: i64,
-    allotment: &str,
-    before: Option<&BTreeMap<RateId, i64>>,
-    after: &BTreeMap<RateId, i64>,
-) -> rusqlite::Result<()> {
-    let none = BTreeMap::new();
-    let before = before.unwrap_or(&none);
-    for id in before.keys().filter(|id| !after.contains_key(*id)) {
-        let sql = "DELETE FROM allotment_rate WHERE account = ? AND allotment = ? AND rate = ?";
-        c.prepare_cached(sql)?.execute(params![account, allotment, id.to_string()])?;
-    }
-    for (id, slice) in after.iter().filter(|(id, slice)| before.get(id) != Some(*slice)) {
-        let id = id.to_string();
-        let values = params![slice, account, allotment, id];
-        let update = "UPDATE allotment_rate SET slice = ?
-                      WHERE account = ? AND allotment = ? AND rate = ?";
-        if c.prepare_cached(update)?.execute(values)? == 0 {
-            let insert = "INSERT INTO allotment_rate (slice, account, allotment, rate)
-                          VALUES (?, ?, ?, ?)";
-            c.prepare_cached(insert)?.execute(values)?;
-        }
-    }
-    Ok(())
-}
-
-/// Gives the places of an allotment back that a version of the program has ended that does not know
-/// them.
-pub(super) fn release_slices(
-    c: &Connection,
-    account: i64,
-    allotment: &str,
-) -> rusqlite::Result<()> {
-    release_places(c, account, read_slices(c, account, allotment)?)?;
-    let sql = "DELETE FROM allotment_rate WHERE account = ? AND allotment = ?";
-    c.prepare_cached(sql)?.execute(params![account, allotment]).map(drop)
 }

@@ -3,8 +3,8 @@
 
 use super::columns::read_rate_asks;
 use super::hold_rows::HoldKey;
-use super::rate_rows;
 use super::write_txn::WriteTxn;
+use super::{allotment_rows, rate_rows};
 use crate::ledger::AccountName;
 use crate::ledger::prepaid::rate::{RateAsk, RateId};
 use crate::ledger::prepaid::records::{AccountChanges, PrepaidAccount};
@@ -44,10 +44,7 @@ pub(super) fn save(
     }
     let conn = txn.conn;
     let Some((account, rows)) = txn.rates(name)? else { return Ok(()) };
-    for (id, bucket) in &changes.rates {
-        rows.write_bucket(conn, account, *id, *bucket)?;
-    }
-    Ok(())
+    rows.write_changed(conn, account, &changes.rates)
 }
 
 /// Gives the places of a hold back that a version of the program has ended that knows no rate
@@ -65,8 +62,8 @@ pub(super) fn release_hold(
     Ok(())
 }
 
-/// Gives the places of all holds and allotments back that a version of the program has ended that
-/// knows no rate limits.
+/// Gives the places of all holds and the slices of all allotments back that a version of the
+/// program has ended that does not know them.
 pub(super) fn reconcile(txn: &mut WriteTxn<'_>) -> rusqlite::Result<()> {
     let conn = txn.conn;
     let mut holds = conn.prepare_cached(
@@ -86,22 +83,12 @@ pub(super) fn reconcile(txn: &mut WriteTxn<'_>) -> rusqlite::Result<()> {
             release_hold(txn, &name, HoldKey { account, id: &id }, &asks)?;
         }
     }
-    let mut allotments = conn.prepare_cached(
-        "SELECT DISTINCT account, allotment,
-                         (SELECT name FROM account AS a WHERE a.id = r.account)
-         FROM allotment_rate AS r
-         WHERE NOT EXISTS (
-             SELECT 1 FROM allotment AS a
-             WHERE a.account = r.account AND a.id = r.allotment AND a.state < 2)",
-    )?;
-    let ended = allotments.query_map([], |row| {
-        let (account, allotment): (i64, String) = (row.get(0)?, row.get(1)?);
-        Ok((account, allotment, row.get::<_, String>(2)?))
-    })?;
-    for (account, allotment, name) in ended.collect::<rusqlite::Result<Vec<_>>>()? {
-        rate_rows::release_slices(conn, account, &allotment)?;
+    for account in allotment_rows::release_left_slices(conn)? {
+        let name = "SELECT name FROM account WHERE id = ?";
+        let name: String = conn.prepare_cached(name)?.query_row([account], |row| row.get(0))?;
         if let Some(name) = AccountName::parse(&name) {
             txn.forget_rates(&name);
+            txn.forget_budgets(&name);
         }
     }
     Ok(())

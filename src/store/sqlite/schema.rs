@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior};
 
 use super::super::data_version::{BASE_VERSION, version_fault};
-use super::{account_settings, kept_bytes, rate_rows};
+use super::{account_settings, kept_bytes, older_tables, rate_rows};
 
 /// How long a connection waits for another process that writes.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -91,6 +91,10 @@ CREATE TABLE IF NOT EXISTS lending (
 
 -- Allotments. What one holds, and until when, is in its row of open_hold, so that a version of the
 -- program that does not know this table does not spend it. state: 0 open, 1 fenced, 2 ended.
+-- slices: what it may hold in windows, in nano-USD, as JSON ({\"key:7/total/0\":5}); it counts as
+-- lent and held there. rates: what it has of rate limits, in units ({\"account/calls/0\":3}); it
+-- counts as taken there. Both are null if there is nothing. A version of the program that does not
+-- know them leaves them when it ends the allotment.
 CREATE TABLE IF NOT EXISTS allotment (
     account     INTEGER NOT NULL REFERENCES account,
     id          TEXT    NOT NULL,
@@ -103,6 +107,8 @@ CREATE TABLE IF NOT EXISTS allotment (
     tight       INTEGER NOT NULL CHECK (tight IN (0, 1)),
     state       INTEGER NOT NULL CHECK (state BETWEEN 0 AND 2),
     ended_at    INTEGER CHECK ((ended_at IS NULL) = (state < 2)),
+    slices      TEXT,
+    rates       TEXT,
     PRIMARY KEY (account, id)
 ) STRICT, WITHOUT ROWID;
 
@@ -129,15 +135,6 @@ CREATE TABLE IF NOT EXISTS allotment_call_budget (
     key_id    INTEGER,
     windows   TEXT    NOT NULL,
     PRIMARY KEY (account, allotment, call)
-) STRICT, WITHOUT ROWID;
-
--- What an allotment may hold in each window. It counts as lent and held there.
-CREATE TABLE IF NOT EXISTS allotment_slice (
-    account   INTEGER NOT NULL REFERENCES account,
-    allotment TEXT    NOT NULL,
-    window    TEXT    NOT NULL,
-    amount    INTEGER NOT NULL CHECK (amount > 0),
-    PRIMARY KEY (account, allotment, window)
 ) STRICT, WITHOUT ROWID;
 
 -- The limits of budgets. owner: 'account', or 'key:' and the id of a key. most is null if the limit
@@ -384,6 +381,7 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     enable_secure_delete(connection)?;
     connection.execute_batch(SCHEMA)?;
     connection.execute_batch(rate_rows::SCHEMA)?;
+    older_tables::prepare(connection)?;
     account_settings::prepare_schema(connection)?;
     kept_bytes::prepare_schema(connection)?;
     connection.set_prepared_statement_cache_capacity(64);

@@ -35,8 +35,8 @@ WITH named AS (
     SELECT account, held, lent, owner || '/' || kind || '/' || start AS window
       FROM budget_window)
 SELECT name,
-       w.lent - COALESCE((SELECT SUM(s.amount) FROM allotment_slice AS s
-                         WHERE s.account = w.account AND s.window = w.window), 0),
+       w.lent - COALESCE((SELECT SUM(s.value) FROM allotment AS t, json_each(t.slices) AS s
+                         WHERE t.account = w.account AND s.key = w.window), 0),
        w.held - w.lent
            - COALESCE((SELECT SUM(COALESCE(o.held, h.held)) FROM hold_budget AS b
                          LEFT JOIN open_hold AS o ON o.account = b.account AND o.id = b.id
@@ -188,8 +188,8 @@ fn compare_books(connection: &Connection) -> rusqlite::Result<Vec<Vec<String>>> 
 
 /// Returns for each window of a budget what does not add up.
 fn compare_windows(connection: &Connection) -> rusqlite::Result<Vec<Vec<String>>> {
-    let has_budgets = "SELECT 1 FROM sqlite_schema WHERE name = 'budget_window'";
-    if !connection.prepare(has_budgets)?.exists([])? {
+    let has_slices = "SELECT 1 FROM pragma_table_info('allotment') WHERE name = 'slices'";
+    if !connection.prepare(has_slices)?.exists([])? {
         return Ok(Vec::new());
     }
     let mut select = connection.prepare(WINDOW_DIFFERENCES)?;
@@ -270,7 +270,9 @@ mod tests {
             "INSERT INTO payment (account, tx, amount, at) VALUES (1, 't', 5000000000, 1);
              INSERT INTO budget_window (account, owner, kind, start, spent, held, lent)
              VALUES (1, 'account', 'total', 0, 9, 12, 5);
-             INSERT INTO allotment_slice VALUES (1, 'x', 'account/total/0', 3);
+             INSERT INTO allotment (account, id, lent_at, last_seq, last_step, needed, open_calls,
+                                    may_be_free, tight, state, slices)
+             VALUES (1, 'x', 1, 0, 0, 0, 0, 0, 0, 0, '{\"account/total/0\":3}');
              INSERT INTO hold_budget VALUES (1, 'open', 7, 'account/total/0', 1),
                                             (1, 'other', 7, 'account/total/1', 1),
                                             (1, 'ended', 7, 'account/total/0', 0);

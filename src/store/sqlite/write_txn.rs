@@ -13,7 +13,7 @@ use super::accounts::{self, AccountRow};
 use super::budget_rows::BudgetRows;
 use super::cache_entries;
 use super::lending::Lending;
-use super::rate_rows::{BucketKey, RateRows};
+use super::rate_rows::{BucketsKey, RateRows};
 use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
 use crate::ledger::account::Balances;
@@ -34,8 +34,8 @@ pub(super) struct RowCache {
     note_counts: HashMap<(AccountName, Namespace), usize>,
     /// Whether any account has, or had, a budget; `None` if it was not read yet.
     has_budgets: Option<bool>,
-    /// The last bucket of a rate limit that a sweep has looked at.
-    pub(super) last_purged: BucketKey,
+    /// The last owner of rate limits whose buckets a sweep has looked at.
+    pub(super) last_purged: BucketsKey,
     /// SQLite's `data_version` when the rows were read. It changes when another connection writes.
     data_version: i64,
 }

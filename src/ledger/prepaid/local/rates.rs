@@ -49,6 +49,21 @@ impl LocalRate {
         self.slice.saturating_sub(self.needed).saturating_sub(spent).max(0)
     }
 
+    /// Takes what a call asks for, and returns what is left; `None` if it is not free. What is
+    /// above a shadow limit is not counted.
+    fn take(&mut self, ask: &RateAsk) -> Option<RateReading> {
+        let is_exceeded = self.free() < ask.amount;
+        let is_above_shadow = ask.is_shadow && self.room < ask.amount;
+        if is_exceeded && !is_above_shadow {
+            return None;
+        }
+        if !is_exceeded {
+            self.change(ask.id.kind, ask.amount);
+        }
+        let remaining = self.room.saturating_add(self.free());
+        Some(RateReading { is_exceeded, ..RateReading::within(remaining) })
+    }
+
     /// Takes units, or with a negative amount gives some back.
     fn change(&mut self, kind: RateKind, amount: i64) {
         let part = if kind == RateKind::Calls { &mut self.needed } else { &mut self.spent };
@@ -62,27 +77,27 @@ pub(super) struct LocalRates(BTreeMap<RateId, LocalRate>);
 
 impl LocalRates {
     /// Takes what a call asks for, all of it or nothing. Returns what each limit has left, as far
-    /// as is known here. A call names a limit once. What is above a shadow limit is not counted.
+    /// as is known here. A call names a limit once.
     pub(super) fn take(&mut self, asks: &[RateAsk]) -> Option<Vec<RateReading>> {
-        let fits = |ask: &RateAsk| {
-            let is_above_shadow = |rate: &LocalRate| ask.is_shadow && rate.room < ask.amount;
-            let fits = |rate: &LocalRate| rate.free() >= ask.amount || is_above_shadow(rate);
-            self.0.get(&ask.id).is_some_and(fits)
-        };
-        if !asks.iter().all(fits) {
-            return None;
-        }
         let mut readings = Vec::with_capacity(asks.len());
         for ask in asks {
-            let rate = self.0.get_mut(&ask.id)?;
-            let is_exceeded = rate.free() < ask.amount;
-            if !is_exceeded {
-                rate.change(ask.id.kind, ask.amount);
-            }
-            let remaining = rate.room.saturating_add(rate.free());
-            readings.push(RateReading { is_exceeded, ..RateReading::within(remaining) });
+            let reading = self.0.get_mut(&ask.id).and_then(|rate| rate.take(ask));
+            let Some(reading) = reading else {
+                self.give_back(asks.iter().zip(&readings));
+                return None;
+            };
+            readings.push(reading);
         }
         Some(readings)
+    }
+
+    /// Undoes what asks have taken.
+    fn give_back<'a>(&mut self, taken: impl Iterator<Item = (&'a RateAsk, &'a RateReading)>) {
+        for (ask, _) in taken.filter(|(_, reading)| !reading.is_exceeded) {
+            if let Some(rate) = self.0.get_mut(&ask.id) {
+                rate.change(ask.id.kind, ask.amount.saturating_neg());
+            }
+        }
     }
 
     /// What is free of a limit.
