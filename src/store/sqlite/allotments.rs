@@ -199,21 +199,27 @@ fn load_budgets(
     let checkpoints: Vec<_> =
         account.allotments.values().flat_map(|a| a.checkpoints.values().cloned()).collect();
     let calls: Vec<_> = told.chain(&checkpoints).collect();
-    let mut keys: BTreeSet<KeyId> =
-        demanded.chain(calls.iter().filter_map(|end| end.key)).collect();
-    let mut windows: BTreeSet<WindowId> =
-        calls.iter().flat_map(|end| end.windows.iter().copied()).collect();
-    windows.extend(account.allotments.values().flat_map(|a| a.slices.keys().copied()));
+    let mut keys: Vec<KeyId> = demanded.chain(calls.iter().filter_map(|end| end.key)).collect();
+    let mut windows: Vec<WindowId> =
+        account.allotments.values().flat_map(|a| a.slices.keys()).copied().collect();
     windows.extend(demand.into_iter().flat_map(|demand| demand.needed_in.keys().copied()));
+    windows.extend(calls.iter().flat_map(|end| &end.windows));
+    // Nearly all calls of an update count in the same few windows.
+    windows.sort_unstable();
+    windows.dedup();
     // A call that runs may ask for more while its key makes no new calls.
     keys.extend(windows.iter().filter_map(|window| match window.owner {
         BudgetOwner::Account => None,
         BudgetOwner::Key(key) => Some(key),
     }));
+    keys.sort_unstable();
+    keys.dedup();
     budgets::load(txn, name, account, keys.iter().copied(), |known| {
         windows.extend(windows_at(known, None, now));
         windows.extend(keys.iter().flat_map(|key| windows_at(known, Some(*key), now)));
-        windows.into_iter().collect()
+        windows.sort_unstable();
+        windows.dedup();
+        windows
     })
 }
 

@@ -79,44 +79,56 @@ impl BudgetRows {
         Ok(found)
     }
 
-    /// Writes a window. The first write of a window deletes those of the same budget that can be
+    /// Writes windows. The first write of a window deletes those of the same budget that can be
     /// forgotten.
-    pub(super) fn write_window(
+    pub(super) fn write_windows(
         &mut self,
         c: &Connection,
         account: i64,
-        id: WindowId,
-        used: WindowUse,
+        changed: &BTreeMap<WindowId, WindowUse>,
     ) -> rusqlite::Result<()> {
-        let known = self.window(c, account, id)?;
-        if known == Some(used) {
-            return Ok(());
-        }
-        let WindowId { owner, kind, start } = id;
-        let owner = owner.to_text();
-        if known.is_none() {
-            // A window that began before this moment ended a day ago. See
-            // `WindowUse::is_forgettable`.
-            let before = kind.start_at(unix_ms().saturating_sub(DAY_MS));
-            let mut delete = c.prepare_cached(
-                "DELETE FROM budget_window
-                 WHERE account = ? AND owner = ? AND kind = ? AND start < ? AND held = 0",
-            )?;
-            if delete.execute(params![account, owner, kind.name(), before])? > 0 {
-                self.windows.clear();
+        let mut update = c.prepare_cached(
+            "UPDATE budget_window SET spent = ?, held = ?, lent = ?
+             WHERE account = ? AND owner = ? AND kind = ? AND start = ?",
+        )?;
+        for (id, used) in changed {
+            let known = self.window(c, account, *id)?;
+            if known == Some(*used) {
+                continue;
             }
+            if known.is_none() {
+                self.delete_forgettable(c, account, *id)?;
+            }
+            let WindowId { owner, kind, start } = *id;
+            let [spent, held, lent] = [used.spent, used.held, used.lent].map(Money::nano);
+            let owner = owner.to_text();
+            let values = params![spent, held, lent, account, owner, kind.name(), start];
+            if update.execute(values)? == 0 {
+                let insert =
+                    "INSERT INTO budget_window (spent, held, lent, account, owner, kind, start)
+                     VALUES (?, ?, ?, ?, ?, ?, ?)";
+                c.prepare_cached(insert)?.execute(values)?;
+            }
+            self.windows.insert(*id, Some(*used));
         }
-        let [spent, held, lent] = [used.spent, used.held, used.lent].map(Money::nano);
-        let values = params![spent, held, lent, account, owner, kind.name(), start];
-        let update = "UPDATE budget_window SET spent = ?, held = ?, lent = ?
-                      WHERE account = ? AND owner = ? AND kind = ? AND start = ?";
-        if c.prepare_cached(update)?.execute(values)? == 0 {
-            let insert =
-                "INSERT INTO budget_window (spent, held, lent, account, owner, kind, start)
-                          VALUES (?, ?, ?, ?, ?, ?, ?)";
-            c.prepare_cached(insert)?.execute(values)?;
+        Ok(())
+    }
+
+    /// Deletes windows of the same budget that ended a day ago (`WindowUse::is_forgettable`).
+    fn delete_forgettable(
+        &mut self,
+        c: &Connection,
+        account: i64,
+        WindowId { owner, kind, .. }: WindowId,
+    ) -> rusqlite::Result<()> {
+        let before = kind.start_at(unix_ms().saturating_sub(DAY_MS));
+        let mut delete = c.prepare_cached(
+            "DELETE FROM budget_window
+             WHERE account = ? AND owner = ? AND kind = ? AND start < ? AND held = 0",
+        )?;
+        if delete.execute(params![account, owner.to_text(), kind.name(), before])? > 0 {
+            self.windows.clear();
         }
-        self.windows.insert(id, Some(used));
         Ok(())
     }
 }

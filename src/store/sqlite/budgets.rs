@@ -59,10 +59,7 @@ pub(super) fn save_windows(
     }
     let conn = txn.conn;
     let Some((account, rows)) = txn.budgets(name)? else { return Ok(()) };
-    for (id, used) in &changes.windows {
-        rows.write_window(conn, account, *id, *used)?;
-    }
-    Ok(())
+    rows.write_windows(conn, account, &changes.windows)
 }
 
 /// Sets or removes the limit of a budget; `false` if there is no such account.
