@@ -8,9 +8,13 @@ pub(super) const BASE_VERSION: u32 = 1;
 /// heed the limits.
 pub(super) const RESTRICTIONS_VERSION: u32 = 2;
 
+/// The version of a SQLite file whose allotments have their slices in their own rows, instead of a
+/// store with restrictions: a program before it would not see them.
+pub(super) const SLICES_VERSION: u32 = 3;
+
 /// The latest version that this program can read. It is raised only by a change that programs
 /// before it would misread.
-pub(super) const DATA_VERSION: u32 = RESTRICTIONS_VERSION;
+pub(super) const DATA_VERSION: u32 = SLICES_VERSION;
 
 /// Returns why a store with data of this version cannot be used; `None` if it can.
 pub(super) fn version_fault(found: u32) -> Option<String> {

@@ -299,7 +299,7 @@ async fn a_version_without_settings_finds_no_key_in_a_file_whose_account_has_any
     set(&*ledger, &ada, &AccountSettings::default()).await;
     assert_eq!((found_before(), version()), ([true, false, true], 1), "nothing is set");
     set(&*ledger, &ada, &on_plan("free")).await;
-    assert_eq!((found_before(), version()), ([false, false, true], 2));
+    assert_eq!((found_before(), version()), ([false, false, true], 3));
     ledger.add_key(keys[1].hash(), record(&ada, &keys[1], 5)).await.expect("a key");
     assert_eq!(found_before(), [false, false, true]);
     set(&*ledger, &ada, &AccountSettings::default()).await;

@@ -187,7 +187,7 @@ async fn a_version_without_scopes_finds_no_key_that_has_one() {
     let scope = KeyScope { disabled: true, ..KeyScope::default() };
     let scoped = KeyRecord { scope: scope.clone(), ..record(&keys[2], &account) };
     ledger.add_key(keys[2].hash(), scoped).await.expect("it is added");
-    assert_eq!((found_before(), version()), ([true, true, false], 2));
+    assert_eq!((found_before(), version()), ([true, true, false], 3));
     assert_eq!(ledger.set_key_scope(plain, scope).await, Ok(true));
     assert_eq!(found_before(), [false, true, false]);
     assert_eq!(ledger.set_key_scope(plain, KeyScope::default()).await, Ok(true));

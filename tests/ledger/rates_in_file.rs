@@ -322,29 +322,25 @@ async fn a_bucket_of_long_ago_is_forgotten_when_its_owner_takes_from_another() {
     assert_eq!(names, "calls/0 tokens/3");
 }
 
-/// The tables of a version that had a row for each bucket and for each slice.
+/// The tables of a version that had a row for each slice, after it has lent to an allotment.
 const ROW_EACH: &str = "
-    CREATE TABLE rate_bucket (
-        account INTEGER NOT NULL REFERENCES account, owner TEXT NOT NULL, kind TEXT NOT NULL,
-        row INTEGER NOT NULL, level INTEGER NOT NULL, at INTEGER NOT NULL,
-        PRIMARY KEY (account, owner, kind, row)) STRICT, WITHOUT ROWID;
     CREATE TABLE allotment_rate (
         account INTEGER NOT NULL REFERENCES account, allotment TEXT NOT NULL, rate TEXT NOT NULL,
         slice INTEGER NOT NULL, PRIMARY KEY (account, allotment, rate)) STRICT, WITHOUT ROWID;
     CREATE TABLE allotment_slice (
         account INTEGER NOT NULL REFERENCES account, allotment TEXT NOT NULL, window TEXT NOT NULL,
         amount INTEGER NOT NULL, PRIMARY KEY (account, allotment, window)) STRICT, WITHOUT ROWID;
-    INSERT INTO rate_bucket SELECT account, owner, 'calls', 0, 240000, used_at FROM rate_buckets;
-    INSERT INTO rate_bucket SELECT account, owner, 'requests', 0, 120000, used_at FROM rate_buckets;
     INSERT INTO allotment_rate SELECT account, id, 'account/calls/0', 4 FROM allotment;
     INSERT INTO allotment_slice SELECT account, id, 'account/total/0', 7 FROM allotment;
-    DROP TABLE rate_buckets;
+    INSERT INTO budget_window (account, owner, kind, start, spent, held, lent)
+    SELECT account, 'account', 'total', 0, 1, 9, 7 FROM allotment;
     DROP INDEX allotment_left;
     ALTER TABLE allotment DROP COLUMN slices;
-    ALTER TABLE allotment DROP COLUMN rates";
+    ALTER TABLE allotment DROP COLUMN rates;
+    PRAGMA user_version = 2";
 
 #[tokio::test]
-async fn rows_of_each_bucket_and_slice_are_moved_into_those_of_their_owners() {
+async fn what_an_older_version_had_lent_comes_back_when_its_allotment_has_ended() {
     let folder = tempfile::tempdir().expect("a folder");
     assert_eq!(SqliteStore::create(&file(folder.path())), Ok(true));
     let ledger = SqliteStore::open(&file(folder.path())).expect("a store");
@@ -353,22 +349,42 @@ async fn rows_of_each_bucket_and_slice_are_moved_into_those_of_their_owners() {
     assert!(matches!(told, Ok(Some(LedgerAnswer::Status(_)))), "{told:?}");
     drop(ledger);
     beside(folder.path()).execute_batch(ROW_EACH).expect("older tables");
-    for _ in 0..2 {
-        let ledger = SqliteStore::open(&file(folder.path())).expect("a store");
-        assert_eq!((places(folder.path()), rows(folder.path())), (4, [2, 0, 1]));
-        drop(ledger);
-    }
-    let slices = "SELECT slices FROM allotment";
-    let slices: String = beside(folder.path()).query_row(slices, [], |row| row.get(0)).expect("it");
-    assert_eq!(slices, "{\"account/total/0\":7}");
-    let older = "SELECT count(*) FROM sqlite_schema
-                 WHERE name IN ('rate_bucket', 'allotment_rate', 'allotment_slice')";
-    assert_eq!(number(folder.path(), older), 0);
+    let window = || {
+        let row = "SELECT held || ' ' || lent FROM budget_window";
+        beside(folder.path()).query_row(row, [], |row| row.get::<_, String>(0)).expect("a window")
+    };
+    let left = || {
+        ["allotment_rate", "allotment_slice"]
+            .map(|table| number(folder.path(), &format!("SELECT count(*) FROM {table}")))
+    };
     let ledger = SqliteStore::open(&file(folder.path())).expect("a store");
-    let ended = "UPDATE allotment SET slices = NULL; UPDATE open_hold SET lease_until = 1";
-    beside(folder.path()).execute_batch(ended).expect("its lease is over");
     ledger.expire_holds().await.expect("a sweep");
-    assert_eq!((places(folder.path()), rows(folder.path())), (0, [2, 0, 0]));
+    assert_eq!((places(folder.path()), window(), left()), (4, "9 7".to_owned(), [1, 1]));
+    assert_eq!(number(folder.path(), "PRAGMA user_version"), 3);
+    let ended = "UPDATE open_hold SET lease_until = 1";
+    beside(folder.path()).execute_batch(ended).expect("its lease is over");
+    for _ in 0..2 {
+        ledger.expire_holds().await.expect("a sweep");
+    }
+    assert_eq!((places(folder.path()), window(), left()), (0, "2 0".to_owned(), [0, 0]));
+}
+
+/// The clock was ten days ahead when a call took a place. Nothing of the other limits was kept.
+#[tokio::test]
+async fn limits_counted_nothing_after_the_clock_had_been_ahead() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ledger = open(&url(folder.path())).await;
+    let account = rich(&*ledger).await;
+    let rates = [ask(RateKind::Requests, 2, 1), place(9)];
+    assert_eq!(admit(&*ledger, &account, "a", &rates).await, Some(vec![1, 8]));
+    let ahead = now() + 240 * HOUR_MS;
+    let sql = format!(
+        "UPDATE rate_buckets SET used_at = {ahead},
+         buckets = json_set(buckets, '$.\"calls/0\"', json_array(60000, {ahead}))"
+    );
+    beside(folder.path()).execute_batch(&sql).expect("it was ahead");
+    assert_eq!(admit(&*ledger, &account, "b", &rates).await, Some(vec![0, 7]));
+    assert_eq!(admit(&*ledger, &account, "c", &rates).await, None);
 }
 
 const ALLOTMENT: &str = "allotment_run1-1";

@@ -292,14 +292,25 @@ fn write_hold(
 /// Gives the slices of an allotment back that a version of the program has ended that does not know
 /// them.
 fn release_slices(c: &Connection, account: i64, allotment: &mut Allotment) -> rusqlite::Result<()> {
-    let mut update = c.prepare_cached(
-        "UPDATE budget_window SET held = held - ?1, lent = lent - ?1
-         WHERE account = ?2 AND owner = ?3 AND kind = ?4 AND start = ?5",
-    )?;
-    for (WindowId { owner, kind, start }, amount) in std::mem::take(&mut allotment.slices) {
-        update.execute(params![amount.nano(), account, owner.to_text(), kind.name(), start])?;
+    for (window, amount) in std::mem::take(&mut allotment.slices) {
+        release_slice(c, account, window, amount)?;
     }
     rate_rows::release_places(c, account, std::mem::take(&mut allotment.rates))
+}
+
+/// Gives back what was lent of a window, at most all of it.
+pub(super) fn release_slice(
+    c: &Connection,
+    account: i64,
+    WindowId { owner, kind, start }: WindowId,
+    amount: Money,
+) -> rusqlite::Result<()> {
+    let mut update = c.prepare_cached(
+        "UPDATE budget_window SET held = held - min(lent, ?1), lent = lent - min(lent, ?1)
+         WHERE account = ?2 AND owner = ?3 AND kind = ?4 AND start = ?5",
+    )?;
+    let values = params![amount.nano(), account, owner.to_text(), kind.name(), start];
+    update.execute(values).map(drop)
 }
 
 /// Gives the slices of all allotments back that a version of the program has ended that does not

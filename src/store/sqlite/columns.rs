@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use rusqlite::Row;
 use rusqlite::types::Type;
+use serde_json::Value;
 
 use crate::ledger::prepaid::rate::{RateAsk, RateId, parse_rate_asks};
 use crate::ledger::prepaid::window::{
@@ -104,10 +105,13 @@ pub(super) fn rates_column(rates: &BTreeMap<RateId, i64>) -> Option<String> {
 /// passed over, since no limit may keep an end from being posted.
 pub(super) fn read_rates(row: &Row<'_>, column: usize) -> rusqlite::Result<BTreeMap<RateId, i64>> {
     let text: Option<String> = row.get(column)?;
-    let rates: Option<BTreeMap<String, i64>> =
-        text.and_then(|text| serde_json::from_str(&text).ok());
-    let rates = rates.into_iter().flatten();
-    Ok(rates.filter_map(|(id, units)| Some((id.parse().ok()?, units))).collect())
+    let rates = parse_members(text.as_deref()).into_iter();
+    Ok(rates.filter_map(|(id, units)| Some((id.parse().ok()?, units.as_i64()?))).collect())
+}
+
+/// Parses the members of a JSON object; none if the text is no object.
+pub(super) fn parse_members(text: Option<&str>) -> BTreeMap<String, Value> {
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
 /// Writes a JSON object. `push_member` appends the name of a member, which needs no escapes, the

@@ -3,7 +3,7 @@
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
-use super::super::data_version::RESTRICTIONS_VERSION;
+use super::super::data_version::SLICES_VERSION;
 use super::super::key_of_id::{parse_key_id, pick_key};
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyRecord, KeyScope, Unavailable,
@@ -172,7 +172,7 @@ fn write_scope(c: &Connection, hash: KeyHash, scope: &KeyScope) -> rusqlite::Res
 pub(super) fn raise_version(c: &Connection) -> rusqlite::Result<()> {
     let version = "user_version";
     let found: u32 = c.pragma_query_value(None, version, |row| row.get(0))?;
-    c.pragma_update(None, version, found.max(RESTRICTIONS_VERSION))
+    c.pragma_update(None, version, found.max(SLICES_VERSION))
 }
 
 /// Parses what is set of an account: nothing if there is no text. `None` if it cannot be read. Then

@@ -111,16 +111,16 @@ impl RateRows {
     }
 }
 
-/// Reads the buckets of an owner. One that cannot be read, a later version has written; it is
-/// passed over, since no limit may keep an end from being posted.
+/// Reads the buckets of an owner. One that cannot be read, a later version has written; it is empty
+/// here, and the next write forgets it, since no limit may keep an end from being posted.
 fn read_buckets(c: &Connection, account: i64, owner: BudgetOwner) -> rusqlite::Result<Buckets> {
     let mut select =
         c.prepare_cached("SELECT buckets FROM rate_buckets WHERE account = ? AND owner = ?")?;
     let found = select.query_row(params![account, owner.to_text()], |row| row.get(0));
     let text: Option<String> = found.optional()?;
-    let found: BTreeMap<String, (i64, i64)> =
-        text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    let parsed = found.into_iter().filter_map(|(name, (level, at))| {
+    let found = columns::parse_members(text.as_deref());
+    let parsed = found.into_iter().filter_map(|(name, value)| {
+        let (level, at) = serde_json::from_value(value).ok()?;
         let (kind, row) = name.split_once('/')?;
         let kind = RateKind::ALL.into_iter().find(|known| known.name() == kind)?;
         Some(((kind, row.parse().ok()?), RateBucket { level, at }))
@@ -137,7 +137,9 @@ fn write_buckets(
     buckets: &mut Buckets,
 ) -> rusqlite::Result<()> {
     let used_at = buckets.values().map(|bucket| bucket.at).max().unwrap_or_default();
-    buckets.retain(|_, bucket| bucket.at >= used_at.saturating_sub(UNUSED_TTL_MS));
+    // A bucket may be from a time at which the clock was ahead.
+    let before = used_at.min(unix_ms()).saturating_sub(UNUSED_TTL_MS);
+    buckets.retain(|_, bucket| bucket.at >= before);
     let text = columns::json_object(buckets, |text, ((kind, row), RateBucket { level, at })| {
         text.push_str(kind.name());
         push_number(text, "/", *row);

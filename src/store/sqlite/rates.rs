@@ -4,7 +4,7 @@
 use super::columns::read_rate_asks;
 use super::hold_rows::HoldKey;
 use super::write_txn::WriteTxn;
-use super::{allotment_rows, rate_rows};
+use super::{allotment_rows, older_tables, rate_rows};
 use crate::ledger::AccountName;
 use crate::ledger::prepaid::rate::{RateAsk, RateId};
 use crate::ledger::prepaid::records::{AccountChanges, PrepaidAccount};
@@ -83,7 +83,9 @@ pub(super) fn reconcile(txn: &mut WriteTxn<'_>) -> rusqlite::Result<()> {
             release_hold(txn, &name, HoldKey { account, id: &id }, &asks)?;
         }
     }
-    for account in allotment_rows::release_left_slices(conn)? {
+    let mut accounts = allotment_rows::release_left_slices(conn)?;
+    accounts.extend(older_tables::release_ended(conn)?);
+    for account in accounts {
         let name = "SELECT name FROM account WHERE id = ?";
         let name: String = conn.prepare_cached(name)?.query_row([account], |row| row.get(0))?;
         if let Some(name) = AccountName::parse(&name) {

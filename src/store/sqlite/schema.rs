@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionBehavior};
 
-use super::super::data_version::{BASE_VERSION, version_fault};
+use super::super::data_version::{
+    BASE_VERSION, RESTRICTIONS_VERSION, SLICES_VERSION, version_fault,
+};
 use super::{account_settings, kept_bytes, older_tables, rate_rows};
 
 /// How long a connection waits for another process that writes.
@@ -94,7 +96,7 @@ CREATE TABLE IF NOT EXISTS lending (
 -- slices: what it may hold in windows, in nano-USD, as JSON ({\"key:7/total/0\":5}); it counts as
 -- lent and held there. rates: what it has of rate limits, in units ({\"account/calls/0\":3}); it
 -- counts as taken there. Both are null if there is nothing. A version of the program that does not
--- know them leaves them when it ends the allotment.
+-- know them leaves them when it ends the allotment, until it forgets that after a day.
 CREATE TABLE IF NOT EXISTS allotment (
     account     INTEGER NOT NULL REFERENCES account,
     id          TEXT    NOT NULL,
@@ -365,8 +367,13 @@ pub(super) fn open(
         return Err(fault);
     }
     configure(&connection, busy_wait).map_err(to_message)?;
-    if found < BASE_VERSION {
-        connection.pragma_update(None, version, BASE_VERSION).map_err(to_message)?;
+    let due = match found {
+        0 => BASE_VERSION,
+        RESTRICTIONS_VERSION => SLICES_VERSION,
+        _ => found,
+    };
+    if due != found {
+        connection.pragma_update(None, version, due).map_err(to_message)?;
     }
     Ok((connection, skip_busy_wait))
 }
@@ -381,7 +388,7 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     enable_secure_delete(connection)?;
     connection.execute_batch(SCHEMA)?;
     connection.execute_batch(rate_rows::SCHEMA)?;
-    older_tables::prepare(connection)?;
+    older_tables::add_columns(connection)?;
     account_settings::prepare_schema(connection)?;
     kept_bytes::prepare_schema(connection)?;
     connection.set_prepared_statement_cache_capacity(64);

@@ -12,6 +12,7 @@ use rusqlite::{Connection, OpenFlags, Row};
 use super::super::data_version::version_fault;
 use super::embedded_store::is_missing_or_empty;
 use super::file_identity::{FileId, side_file};
+use super::older_tables;
 use super::schema::{self, BUSY_TIMEOUT};
 use crate::permissions;
 
@@ -31,12 +32,12 @@ SELECT name,
 /// What must be 0 of each window of a budget: the difference between what is lent of it and the
 /// slices of allotments, and between what else is held in it and the holds.
 const WINDOW_DIFFERENCES: &str = "
-WITH named AS (
+named AS (
     SELECT account, held, lent, owner || '/' || kind || '/' || start AS window
       FROM budget_window)
 SELECT name,
-       w.lent - COALESCE((SELECT SUM(s.value) FROM allotment AS t, json_each(t.slices) AS s
-                         WHERE t.account = w.account AND s.key = w.window), 0),
+       w.lent - COALESCE((SELECT SUM(s.amount) FROM slice AS s
+                         WHERE s.account = w.account AND s.window = w.window), 0),
        w.held - w.lent
            - COALESCE((SELECT SUM(COALESCE(o.held, h.held)) FROM hold_budget AS b
                          LEFT JOIN open_hold AS o ON o.account = b.account AND o.id = b.id
@@ -188,11 +189,22 @@ fn compare_books(connection: &Connection) -> rusqlite::Result<Vec<Vec<String>>> 
 
 /// Returns for each window of a budget what does not add up.
 fn compare_windows(connection: &Connection) -> rusqlite::Result<Vec<Vec<String>>> {
-    let has_slices = "SELECT 1 FROM pragma_table_info('allotment') WHERE name = 'slices'";
-    if !connection.prepare(has_slices)?.exists([])? {
+    if !older_tables::has_table(connection, "budget_window")? {
         return Ok(Vec::new());
     }
-    let mut select = connection.prepare(WINDOW_DIFFERENCES)?;
+    // A file may have slices of this version, of one before it, or of both.
+    let mut slices = Vec::new();
+    if older_tables::has_columns(connection)? {
+        slices.push(
+            "SELECT account, s.key, s.value FROM allotment, json_each(allotment.slices) AS s",
+        );
+    }
+    if older_tables::has_table(connection, "allotment_slice")? {
+        slices.push("SELECT account, window, amount FROM allotment_slice");
+    }
+    let slices = slices.join(" UNION ALL ");
+    let sql = format!("WITH slice (account, window, amount) AS ({slices}), {WINDOW_DIFFERENCES}");
+    let mut select = connection.prepare(&sql)?;
     let windows = select.query_map([], |row| read_differences(row, &COMPARED_IN_WINDOWS))?;
     windows.collect()
 }
