@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::path::Path;
 
 use tempfile::TempDir;
-
 use tollgate::ledger::key::ApiKey;
 use tollgate::ledger::{AccountName, KeyRecord, KeyScope, Operation, Outcome};
 use tollgate::money::Money;

@@ -225,7 +225,7 @@ fn write_row(
         .map(drop)
 }
 
-/// Writes what has changed of an allotment whose state has not, so that no index is touched.
+/// Writes what has changed of an allotment whose state has not. So no index is written.
 fn update_row(
     c: &Connection,
     key: AllotmentRowKey<'_>,
