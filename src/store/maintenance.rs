@@ -147,6 +147,16 @@ impl Maintenance {
         }
     }
 
+    /// Waits until an embedded store was probed once, so that the first calls have all that later
+    /// ones have: this process keeps their attempts, and lends to their accounts. A shared store
+    /// lets nothing through before that ([`Maintenance::check_open`]).
+    pub(crate) async fn probed(&self) {
+        match &self.kind {
+            MaintenanceKind::Embedded(embedded) => embedded.probed().await,
+            MaintenanceKind::Shared(_) => {}
+        }
+    }
+
     /// Whether the outbox can be written, so that the end of a hold is safe on this machine before
     /// the store has acknowledged it.
     #[must_use]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, SetOnce};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::embedded_fleet::EmbeddedFleet;
@@ -30,6 +30,8 @@ pub(super) struct EmbeddedMaintenance {
     /// Whether the store answered the last probe. A store whose file was deleted or replaced has
     /// lost what it committed, so no file of the outbox is removed while this is `false`.
     is_store_up: AtomicBool,
+    /// Set when the store was probed for the first time.
+    has_probed: SetOnce<()>,
 }
 
 impl EmbeddedMaintenance {
@@ -40,8 +42,8 @@ impl EmbeddedMaintenance {
         allotments: AllotmentUpkeep<Arc<SqliteStore>>,
     ) -> EmbeddedMaintenance {
         let replay = Mutex::new(SegmentReplay::new(outbox.log.clone(), reply_store));
-        let is_store_up = AtomicBool::new(false);
-        EmbeddedMaintenance { outbox, replay, fleet, allotments, is_store_up }
+        let (is_store_up, has_probed) = (AtomicBool::new(false), SetOnce::new());
+        EmbeddedMaintenance { outbox, replay, fleet, allotments, is_store_up, has_probed }
     }
 
     /// Whether the store has all entries that earlier processes left, and has accepted every write
@@ -69,6 +71,11 @@ impl EmbeddedMaintenance {
         self.allotments.finish().await;
     }
 
+    /// Waits until it is known whether this process keeps the first attempts of its calls itself.
+    pub(super) async fn probed(&self) {
+        self.has_probed.wait().await;
+    }
+
     pub(super) async fn run(&self, uptime: &Uptime) {
         let store: &Arc<SqliteStore> = &self.outbox.store;
         let probing = async {
@@ -92,6 +99,7 @@ impl EmbeddedMaintenance {
                 if let Err(why) = self.fleet.update().await {
                     log_fleet_error(&why);
                 }
+                let _ = self.has_probed.set(());
                 sleep(PROBE_INTERVAL).await;
             }
         };

@@ -274,6 +274,11 @@ impl SharedMaintenance {
         if must_wait_for_peers {
             sleep_until(noticed + PEERS_WAIT).await;
         }
+        if is_first {
+            // A member that has not polled yet keeps the first attempts of its calls in the store.
+            // Calls need not wait for more: if this fails, `poll_fleet` says so and goes on.
+            let _ = self.fleet.poll().await;
+        }
         progress.recovered_run = Some(seen.run_id.clone());
         gate.set_recovered_run(&run);
         self.allotments.start_lending();
