@@ -147,13 +147,13 @@ impl Maintenance {
         }
     }
 
-    /// Waits until an embedded store was probed once, so that the first calls have all that later
-    /// ones have: this process keeps their attempts, and lends to their accounts. A shared store
-    /// lets nothing through before that ([`Maintenance::check_open`]).
-    pub(crate) async fn probed(&self) {
+    /// Whether an embedded store was probed once. Calls are served before that, but this process
+    /// neither keeps their first attempts nor makes their holds in memory. A shared store lets
+    /// nothing through as long ([`Maintenance::check_open`]).
+    pub(crate) fn has_probed(&self) -> bool {
         match &self.kind {
-            MaintenanceKind::Embedded(embedded) => embedded.probed().await,
-            MaintenanceKind::Shared(_) => {}
+            MaintenanceKind::Embedded(embedded) => embedded.has_probed(),
+            MaintenanceKind::Shared(_) => true,
         }
     }
 

@@ -31,6 +31,7 @@ use crate::gateway::upstream::routes::RouteTable;
 use crate::gateway::upstream::vendor_key::read_key;
 use crate::ledger::Ledger;
 use crate::permissions;
+use crate::store::maintenance::Maintenance;
 
 /// A scraper must send its request within this time, and read the response within it.
 const SCRAPER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,6 +41,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(65);
 /// Serves the admin address.
 pub(super) struct AdminServer {
     ledger: Arc<dyn Ledger>,
+    maintenance: Arc<Maintenance>,
     routes: Arc<RouteTable>,
     /// The catalogue, whose vendors are listed.
     catalogue: Arc<ArcSwap<Catalogue>>,
@@ -55,7 +57,7 @@ type TokenDigest = [u8; 32];
 /// take nothing from the clients.
 pub(super) fn build(
     conf: &Config,
-    ledger: Arc<dyn Ledger>,
+    (ledger, maintenance): (Arc<dyn Ledger>, Arc<Maintenance>),
     routes: Arc<RouteTable>,
     catalogue: Arc<ArcSwap<Catalogue>>,
     connections_max: usize,
@@ -65,7 +67,7 @@ pub(super) fn build(
         token.map(|token| token_digest(&token))
     });
     let (ledger_timeout, token) = (conf.timeouts.ledger, digest.transpose()?);
-    let admin = AdminServer { ledger, routes, catalogue, ledger_timeout, token };
+    let admin = AdminServer { ledger, maintenance, routes, catalogue, ledger_timeout, token };
     let parts = EdgeConfig {
         app: admin,
         tls: None,
@@ -133,6 +135,7 @@ impl AdminServer {
     /// least one vendor. A request without the token gets only that result.
     async fn readiness(&self, is_authorized: bool) -> Response<Vec<u8>> {
         let ledger = match tokio::time::timeout(self.ledger_timeout, self.ledger.ping()).await {
+            Ok(Ok(())) if !self.maintenance.has_probed() => "starting".to_owned(),
             Ok(Ok(())) => "ok".to_owned(),
             Ok(Err(why)) => why.to_string(),
             Err(_) => "no answer in time".to_owned(),

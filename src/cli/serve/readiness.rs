@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::{ServiceReadyNotifier, ServiceWithDependents};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::handover::{ListenerSet, NamedSocket};
 use super::upgrade::{self, ReadyHandshake, SocketReceiver};
@@ -18,8 +18,6 @@ use crate::conf::{AdminAddress, Config, ServerSection};
 use crate::store::maintenance::Maintenance;
 
 /// How long an address that is in use is tried again, if no running process serves meanwhile.
-/// The listeners open after this time even if the store was not probed yet.
-const FIRST_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const BIND_TIMEOUT: Duration = Duration::from_secs(30);
 const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -114,8 +112,6 @@ impl ServiceWithDependents for StartupGate {
         ready: ServiceReadyNotifier,
     ) {
         let Some(sockets) = sockets else { return };
-        // A store that has much to take from earlier processes does so while calls are served.
-        let _ = timeout(FIRST_PROBE_TIMEOUT, self.maintenance.probed()).await;
         if let Err(why) = self.publish_listen_fds(&sockets).await {
             // No request was accepted yet, so the process may exit at once.
             log::error!(

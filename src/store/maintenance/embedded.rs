@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Mutex, SetOnce};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::embedded_fleet::EmbeddedFleet;
@@ -30,8 +30,8 @@ pub(super) struct EmbeddedMaintenance {
     /// Whether the store answered the last probe. A store whose file was deleted or replaced has
     /// lost what it committed, so no file of the outbox is removed while this is `false`.
     is_store_up: AtomicBool,
-    /// Set when the store was probed for the first time.
-    has_probed: SetOnce<()>,
+    /// Whether the store was probed once.
+    has_probed: AtomicBool,
 }
 
 impl EmbeddedMaintenance {
@@ -42,7 +42,7 @@ impl EmbeddedMaintenance {
         allotments: AllotmentUpkeep<Arc<SqliteStore>>,
     ) -> EmbeddedMaintenance {
         let replay = Mutex::new(SegmentReplay::new(outbox.log.clone(), reply_store));
-        let (is_store_up, has_probed) = (AtomicBool::new(false), SetOnce::new());
+        let (is_store_up, has_probed) = (AtomicBool::new(false), AtomicBool::new(false));
         EmbeddedMaintenance { outbox, replay, fleet, allotments, is_store_up, has_probed }
     }
 
@@ -71,9 +71,8 @@ impl EmbeddedMaintenance {
         self.allotments.finish().await;
     }
 
-    /// Waits until it is known whether this process keeps the first attempts of its calls itself.
-    pub(super) async fn probed(&self) {
-        self.has_probed.wait().await;
+    pub(super) fn has_probed(&self) -> bool {
+        self.has_probed.load(Ordering::SeqCst)
     }
 
     pub(super) async fn run(&self, uptime: &Uptime) {
@@ -99,7 +98,7 @@ impl EmbeddedMaintenance {
                 if let Err(why) = self.fleet.update().await {
                     log_fleet_error(&why);
                 }
-                let _ = self.has_probed.set(());
+                self.has_probed.store(true, Ordering::SeqCst);
                 sleep(PROBE_INTERVAL).await;
             }
         };
