@@ -9,14 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::rate::{RateAsk, RateId};
 use super::records::{AllotmentId, CallEnd};
 use super::update::AllotmentUpdate;
-use super::window::{BudgetOwner, KeyId, WindowId};
+use super::window::{KeyId, WindowId};
 use crate::money::{Money, MoneyError};
 
 pub mod holds;
 pub mod messages;
 pub mod rates;
+mod windows;
 
 use rates::LocalRates;
+use windows::LocalWindows;
 
 /// What a gateway has read of the revision may be this old, in ms. So nothing is held by what was
 /// true a second ago, even where the store is not heard any more.
@@ -38,12 +40,6 @@ struct LocalHold {
     is_checkpoint_new: bool,
     /// Whether the store may know a checkpoint of the call.
     is_told: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct LocalSlice {
-    amount: Money,
-    until: i64,
 }
 
 /// The keys that may make holds.
@@ -69,14 +65,12 @@ pub struct LocalAllotment {
     lent: Money,
     /// The sum of open holds, of what they ask for, and of ends that are not told yet.
     used: Money,
-    used_in: BTreeMap<WindowId, Money>,
     /// What was lent beyond what is used, and is not used yet.
     fresh: Money,
     fresh_until: i64,
     held_until: i64,
-    slices: BTreeMap<WindowId, LocalSlice>,
+    windows: LocalWindows,
     rates: LocalRates,
-    current: BTreeSet<WindowId>,
     keys: LentKeys,
     open: BTreeMap<String, LocalHold>,
     ends: BTreeMap<u64, CallEnd>,
@@ -104,13 +98,11 @@ impl LocalAllotment {
             lent_at: 0,
             lent: Money::ZERO,
             used: Money::ZERO,
-            used_in: BTreeMap::new(),
             fresh: Money::ZERO,
             fresh_until: now_ms,
             held_until: now_ms,
-            slices: BTreeMap::new(),
+            windows: LocalWindows::default(),
             rates: LocalRates::default(),
-            current: BTreeSet::new(),
             keys: LentKeys::These(BTreeSet::new()),
             open: BTreeMap::new(),
             ends: BTreeMap::new(),
@@ -183,6 +175,13 @@ impl LocalAllotment {
         !self.ends.is_empty()
     }
 
+    /// How many ends neither the store has nor the message under way tells.
+    #[must_use]
+    pub fn untold(&self) -> usize {
+        let under_way = self.in_flight.as_ref().map_or(0, |message| message.update.ends.len());
+        self.ends.len().saturating_sub(under_way)
+    }
+
     /// The number of the first end that has not been told yet.
     #[must_use]
     pub fn first_untold(&self) -> Option<u64> {
@@ -198,13 +197,10 @@ impl LocalAllotment {
         }
     }
 
-    /// What new calls of a key can hold as far as its own slices go; `None` if the key has none. A
-    /// window that has ended may have a slice for calls that still run; no new call counts in it.
+    /// What new calls of a key can hold as far as its own slices go; `None` if the key has none.
     #[must_use]
     pub fn free_of_key(&self, key: KeyId, now_ms: i64) -> Option<Money> {
-        let own = self.current.iter().filter(|window| window.owner == BudgetOwner::Key(key));
-        let own = own.filter(|window| self.slices.contains_key(*window));
-        own.map(|window| self.free_in(*window, now_ms)).min()
+        self.windows.free_of_key(key, now_ms)
     }
 
     /// What is free of a rate limit.
@@ -251,8 +247,8 @@ impl LocalAllotment {
 
     /// The same by window.
     #[must_use]
-    pub fn used_in(&self) -> &BTreeMap<WindowId, Money> {
-        &self.used_in
+    pub fn used_in(&self) -> Vec<(WindowId, Money)> {
+        self.windows.used().collect()
     }
 
     /// What new calls can hold now.
@@ -274,33 +270,16 @@ impl LocalAllotment {
             && now_ms < self.read_at.saturating_add(REVISION_AGE_MAX_MS)
     }
 
-    fn used_in_window(&self, window: WindowId) -> Money {
-        self.used_in.get(&window).copied().unwrap_or_default()
-    }
-
-    fn free_in(&self, window: WindowId, now_ms: i64) -> Money {
-        let alive = self.slices.get(&window).filter(|slice| now_ms < slice.until);
-        alive.map_or(Money::ZERO, |slice| slice.amount.saturating_sub(self.used_in_window(window)))
-    }
-
     fn add_use(&mut self, amount: Money, windows: &[WindowId]) -> Result<(), MoneyError> {
         let used = self.used.checked_add(amount)?;
-        for window in windows {
-            let there = self.used_in.entry(*window).or_default();
-            *there = there.checked_add(amount)?;
-        }
+        self.windows.add(amount, windows)?;
         self.used = used;
         Ok(())
     }
 
     fn drop_use(&mut self, amount: Money, windows: &[WindowId]) -> Result<(), MoneyError> {
         self.used = self.used.checked_sub(amount)?;
-        for window in windows {
-            let there = self.used_in.entry(*window).or_default();
-            *there = there.checked_sub(amount)?;
-        }
-        self.used_in.retain(|_, amount| *amount > Money::ZERO);
-        Ok(())
+        self.windows.subtract(amount, windows)
     }
 }
 

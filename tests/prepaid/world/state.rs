@@ -387,8 +387,8 @@ impl<M: Machine> World<M> {
             return Err(format!("{open} calls are open in {places} places"));
         }
         for (window, used) in local.used_in() {
-            let slice = allotment.slices.get(window).copied().unwrap_or_default();
-            if !is_blind && *used > slice {
+            let slice = allotment.slices.get(&window).copied().unwrap_or_default();
+            if !is_blind && used > slice {
                 return Err(format!("a gateway uses {used} of a slice of {slice} in {window:?}"));
             }
         }

@@ -3,8 +3,8 @@
 
 use super::super::rate::{RateAsk, RateReading};
 use super::super::records::CallEnd;
-use super::super::update::{CALLS_MAX, WINDOWS_USED_MAX};
-use super::super::window::{BudgetOwner, KeyId, WindowId};
+use super::super::update::CALLS_MAX;
+use super::super::window::KeyId;
 use super::{LocalAllotment, LocalHold};
 use crate::money::{Money, MoneyError};
 
@@ -59,19 +59,9 @@ impl LocalAllotment {
         if !(has_place && is_new && is_covered) {
             return Ok(LocalAnswer::Direct);
         }
-        let is_own = |window: &&WindowId| match window.owner {
-            BudgetOwner::Account => true,
-            BudgetOwner::Key(owner) => key == Some(owner),
+        let Some(windows) = self.windows.of_call(key, amount, now_ms) else {
+            return Ok(LocalAnswer::Direct);
         };
-        let mut windows = Vec::with_capacity(self.current.len());
-        windows.extend(self.current.iter().filter(is_own));
-        if windows.iter().any(|window| self.free_in(*window, now_ms) < amount) {
-            return Ok(LocalAnswer::Direct);
-        }
-        let new = windows.iter().filter(|window| !self.used_in.contains_key(*window)).count();
-        if self.used_in.len() + new > WINDOWS_USED_MAX {
-            return Ok(LocalAnswer::Direct);
-        }
         self.used.checked_add(amount)?;
         let Some(readings) = self.rates.take(rates) else { return Ok(LocalAnswer::Direct) };
         let mut counted = Vec::with_capacity(rates.len());
@@ -111,8 +101,8 @@ impl LocalAllotment {
             return Ok(LocalExtension::Held(hold.held));
         }
         if hold.asked == Money::ZERO {
-            let is_free_in = |window: &WindowId| self.free_in(*window, now_ms) >= more;
-            let is_free = self.free(now_ms) >= more && hold.windows.iter().all(is_free_in);
+            let is_free =
+                self.free(now_ms) >= more && self.windows.have_free(&hold.windows, more, now_ms);
             self.add_use(more, &hold.windows)?;
             if let Some(hold) = self.open.get_mut(call) {
                 if is_free {
@@ -131,11 +121,7 @@ impl LocalAllotment {
             return Ok(LocalExtension::Ask);
         }
         // The part of what was asked for that the store did not give is given up.
-        let missing_in = |window: &WindowId| {
-            let amount = self.slices.get(window).map_or(Money::ZERO, |slice| slice.amount);
-            self.used_in_window(*window).saturating_sub(amount)
-        };
-        let missing = hold.windows.iter().map(missing_in);
+        let missing = hold.windows.iter().map(|window| self.windows.missing_in(*window));
         let missing = missing.fold(self.used.saturating_sub(self.lent), Money::max);
         let missing = missing.min(hold.asked);
         self.drop_use(missing, &hold.windows)?;

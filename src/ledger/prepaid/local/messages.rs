@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use super::super::answer::{AllotmentStatus, LedgerAnswer, WindowSlice};
+use super::super::answer::{AllotmentStatus, LedgerAnswer};
 use super::super::rate::RateId;
 use super::super::records::CallEnd;
 use super::super::update::{AllotmentDemand, AllotmentUpdate, CALLS_MAX};
-use super::super::window::{BudgetOwner, KeyId, WindowId};
+use super::super::window::KeyId;
 use super::holds::call_end;
 use super::rates::RateLoad;
-use super::{InFlight, LentKeys, LocalAllotment, LocalSlice, use_of};
+use super::{InFlight, LentKeys, LocalAllotment, use_of};
 use crate::money::{Money, MoneyError};
 
 /// An allotment has at least so many quotes free.
@@ -112,43 +112,19 @@ impl LocalAllotment {
         ends: &[CallEnd],
         now_ms: i64,
     ) -> Result<AllotmentDemand, MoneyError> {
-        let (mut needed, mut needed_in) = (self.used, self.used_in.clone());
+        let mut needed = self.used;
         for end in ends {
             needed = needed.checked_sub(use_of(end))?;
-            for window in &end.windows {
-                if let Some(there) = needed_in.get_mut(window) {
-                    *there = there.checked_sub(use_of(end))?;
-                }
-            }
         }
-        needed_in.retain(|_, amount| *amount > Money::ZERO);
         let free = self.free(now_ms).min(load.free);
-        let mut kept_in = needed_in.clone();
-        for window in self.current.clone() {
-            let wanted = match window.owner {
-                BudgetOwner::Account => free,
-                BudgetOwner::Key(key) => load.keys.get(&key).copied().unwrap_or_default(),
-            };
-            let kept = self.free_in(window, now_ms).min(wanted).min(free);
-            if kept > Money::ZERO {
-                let there = kept_in.entry(window).or_default();
-                *there = there.checked_add(kept)?;
-            }
-        }
+        let windows = self.windows.demand(ends, free, &load.keys, now_ms)?;
         self.lent = self.lent.min(self.used.checked_add(free)?);
-        for (window, slice) in &mut self.slices {
-            let of = |amounts: &BTreeMap<WindowId, Money>| {
-                amounts.get(window).copied().unwrap_or_default()
-            };
-            let of_ends = of(&self.used_in).checked_sub(of(&needed_in))?;
-            slice.amount = slice.amount.min(of(&kept_in).checked_add(of_ends)?);
-        }
         Ok(AllotmentDemand {
             needed,
-            needed_in,
+            needed_in: windows.needed,
             open_calls: u32::try_from(self.open.len()).unwrap_or(u32::MAX),
             kept: needed.checked_add(free)?,
-            kept_in,
+            kept_in: windows.kept,
             free: load.free,
             quote: load.quote,
             keys: load.keys.clone(),
@@ -198,11 +174,7 @@ impl LocalAllotment {
         self.fresh = status.free.min(self.lent.saturating_sub(self.used));
         self.fresh_until = until(status.free_for_ms);
         self.held_until = until(status.held_for_ms);
-        let slice = |(id, slice): (&WindowId, &WindowSlice)| {
-            (*id, LocalSlice { amount: slice.amount, until: until(slice.for_ms) })
-        };
-        self.slices = status.slices.iter().map(slice).collect();
-        self.current.clone_from(&status.current);
+        self.windows.adopt(status, asked_at);
         self.keys = if status.open_to_all {
             LentKeys::All
         } else {
