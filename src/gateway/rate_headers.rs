@@ -19,7 +19,7 @@ const TOLD_KINDS: [RateKind; 2] = [RateKind::Requests, RateKind::Tokens];
 
 /// The names of the headers that all endpoints have, for each of [`TOLD_KINDS`]: the limit, what
 /// remains, and when it is whole again.
-const TOLD_NAMES: [[HeaderName; 3]; 2] = [
+static TOLD_NAMES: [[HeaderName; 3]; 2] = [
     [
         HeaderName::from_static("x-ratelimit-limit-requests"),
         HeaderName::from_static("x-ratelimit-remaining-requests"),
@@ -43,27 +43,21 @@ const MESSAGES_LIMITS: [(&str, RateKind); 4] = [
 
 /// The headers that tell of rate limits. Without a limit there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct RateHeaders(Vec<(HeaderName, HeaderValue)>);
+pub(crate) struct RateHeaders {
+    /// The figures for each of [`TOLD_KINDS`]. Their headers are made when they are written: most
+    /// are written once, and a header that is cloned costs as much as one that is made.
+    told: [Option<RateFigures>; 2],
+    /// The headers that only the messages format has.
+    messages: Vec<(HeaderName, HeaderValue)>,
+}
 
 impl RateHeaders {
     /// Makes the headers that the answers of all endpoints have. Of several limits of a kind they
     /// tell of the tightest one. A limit that refuses nothing is not told.
     #[must_use]
     pub(crate) fn of_call(rates: &CallRates) -> RateHeaders {
-        let mut headers = RateHeaders(Vec::with_capacity(TOLD_NAMES.as_flattened().len()));
-        for (kind, [limit, remaining, reset]) in TOLD_KINDS.into_iter().zip(TOLD_NAMES) {
-            let Some(figures) = RateFigures::of_tightest(rates, kind) else { continue };
-            let mut digits = itoa::Buffer::new();
-            for (name, figure) in [(limit, figures.limit), (remaining, figures.remaining)] {
-                let value = HeaderValue::from_str(digits.format(figure));
-                headers.0.extend(value.ok().map(|value| (name, value)));
-            }
-            let time = figures.reset_ms.map(format_duration);
-            if let Some(time) = time.and_then(|time| HeaderValue::try_from(time).ok()) {
-                headers.0.push((reset, time));
-            }
-        }
-        headers
+        let told = TOLD_KINDS.map(|kind| RateFigures::of_tightest(rates, kind));
+        RateHeaders { told, messages: Vec::new() }
     }
 
     /// Adds the headers that only the messages format has. `name_header` makes the name of a header
@@ -91,12 +85,33 @@ impl RateHeaders {
     /// Whether there are no headers.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.told.iter().all(Option::is_none) && self.messages.is_empty()
+    }
+
+    /// How many headers there are at most.
+    #[must_use]
+    pub(crate) fn len_max(&self) -> usize {
+        self.told.iter().flatten().count() * TOLD_NAMES[0].len() + self.messages.len()
     }
 
     /// Adds the headers to the head of an answer.
     pub(crate) fn write_into(&self, head: &mut ResponseHead) {
-        for (name, value) in &self.0 {
+        for ([limit, remaining, reset], figures) in TOLD_NAMES.iter().zip(&self.told) {
+            let Some(figures) = figures else { continue };
+            let mut add = |name: &HeaderName, value: &str| {
+                // All characters of these values are allowed in a header.
+                if let Ok(value) = HeaderValue::from_str(value) {
+                    head.headers.insert(name.clone(), value);
+                }
+            };
+            let mut digits = itoa::Buffer::new();
+            add(limit, digits.format(figures.limit));
+            add(remaining, digits.format(figures.remaining));
+            if let Some(ms) = figures.reset_ms {
+                add(reset, &format_duration(ms));
+            }
+        }
+        for (name, value) in &self.messages {
             head.headers.insert(name.clone(), value.clone());
         }
     }
@@ -104,12 +119,13 @@ impl RateHeaders {
     /// A name of the configuration that no header can have is left out.
     fn add(&mut self, name: String, value: String) {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-            self.0.push((name, value));
+            self.messages.push((name, value));
         }
     }
 }
 
 /// What is told of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RateFigures {
     limit: i64,
     /// At least nothing, also while calls are in debt.
@@ -226,7 +242,10 @@ mod tests {
 
     fn lines(headers: &RateHeaders) -> Vec<String> {
         let text = |value: &HeaderValue| value.to_str().expect("a text").to_owned();
-        headers.0.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect()
+        let mut head = ResponseHead::new(200, 0);
+        headers.write_into(&mut head);
+        assert!(head.headers.len() <= headers.len_max());
+        head.headers.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect()
     }
 
     fn account(kind: RateKind, size: i64) -> RateAsk {

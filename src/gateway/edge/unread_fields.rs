@@ -21,11 +21,20 @@ const RETRY_COUNT: &str = "x-stainless-retry-count";
 #[must_use]
 pub(super) fn is_unread(name: &str) -> bool {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
-    let start = name.get(..PLATFORM_PREFIX.len());
-    match start {
-        Some(start) if start.eq_ignore_ascii_case(PLATFORM_PREFIX) => !is(RETRY_COUNT),
-        _ => CLIENT_FIELDS.into_iter().any(is),
+    // It is asked of each field of a head, so most are told by a byte.
+    match name.as_bytes().first().map(u8::to_ascii_lowercase) {
+        Some(b'x') => has_platform_prefix(name) && !is(RETRY_COUNT),
+        Some(b'a' | b'u') => CLIENT_FIELDS.into_iter().any(is),
+        _ => false,
     }
+}
+
+fn has_platform_prefix(name: &str) -> bool {
+    const LENGTH: usize = PLATFORM_PREFIX.len();
+    let start = name.as_bytes().first_chunk::<LENGTH>();
+    start.is_some_and(|start| {
+        start.map(|byte| byte.to_ascii_lowercase()) == PLATFORM_PREFIX.as_bytes()
+    })
 }
 
 /// Whether a rule for forwarded fields, a name or the beginning of one before a `*`, is for a field

@@ -75,7 +75,7 @@ pub(crate) fn build_head(
     vendor_head: &ResponseHeader,
 ) -> pingora::Result<ResponseHeader> {
     let stream = priced.call.stream;
-    let mut head = ResponseHead::new(200, 12);
+    let mut head = ResponseHead::new(200, 12 + ctx.rate_headers.len_max());
     match &priced.call.kind {
         RequestKind::Speech { characters } => {
             let kind = vendor_head.headers.get(CONTENT_TYPE).cloned();

@@ -98,7 +98,7 @@ pub(crate) async fn write_response(
     reply: LocalResponse,
 ) -> Result<()> {
     let body = reply.body;
-    let mut head = ResponseHead::new(reply.status, 12);
+    let mut head = ResponseHead::new(reply.status, 12 + ctx.rate_headers.len_max());
     if !body.is_empty() {
         head.insert(CONTENT_TYPE, head::JSON)?;
     }
