@@ -105,7 +105,11 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
                 if self.book.has_lease(&busy.name, id) { LocalStep::VoidInStore } else { step }
             }
         };
-        self.book.mark_due(busy, &mut state);
+        if matches!(op, Operation::Settle { .. } | Operation::Void { .. }) {
+            self.book.mark_due_later(busy, &mut state, boottime_ms());
+        } else {
+            self.book.mark_due(busy, &mut state);
+        }
         Some(step)
     }
 

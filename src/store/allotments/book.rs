@@ -1,13 +1,13 @@
 //! The accounts of which this process makes holds in memory, and those that have something to tell.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::busy_account::AccountAllotments;
 use crate::clock::boottime_ms;
@@ -29,6 +29,11 @@ const TIGHT_REFRESH_MS: i64 = 100;
 pub(super) const ANSWER_POLL: Duration = Duration::from_millis(2);
 /// Who needs all ends in the store waits at most this long for it.
 const TELL_WAIT_MAX: Duration = Duration::from_secs(1);
+/// The ends of a busy account wait for more of them, at most this long, in ms. Who calls money back
+/// is heard with the next update, and waits 200 ms (four fifths of `ledger_ms`) for an answer.
+const TELL_DELAY_MS: i64 = 50;
+/// With this many ends to tell, an account waits no longer.
+const ENDS_PER_UPDATE: usize = 64;
 /// The number of shards of the table of accounts.
 const SHARDS: usize = 16;
 
@@ -57,6 +62,8 @@ pub(in crate::store) struct AllotmentBook {
     lenders: Mutex<AccountShard>,
     /// The accounts whose allotments have something to tell.
     due: Mutex<Vec<Arc<BusyAccount>>>,
+    /// The accounts that wait for more to tell, by when they are due, in ms of [`boottime_ms`].
+    delayed: Mutex<BTreeMap<i64, Vec<Arc<BusyAccount>>>>,
     pub(super) wakeup: Notify,
     next_number: AtomicU64,
     /// Whether holds are made in memory.
@@ -77,6 +84,7 @@ impl AllotmentBook {
             lenders: Mutex::default(),
             accounts: AtomicU64::new(0),
             due: Mutex::default(),
+            delayed: Mutex::default(),
             wakeup: Notify::new(),
             next_number: AtomicU64::new(1),
             is_lending: AtomicBool::new(false),
@@ -168,6 +176,57 @@ impl AllotmentBook {
         drop(due);
         if is_first {
             self.wakeup.notify_one();
+        }
+    }
+
+    /// Adds an account whose calls have ended to a later round of updates, with what ends until
+    /// then; to the next one if its last update was a while ago, if many have ended, or if its
+    /// money is short. `state` is that of the account.
+    pub(super) fn mark_due_later(
+        &self,
+        busy: &Arc<BusyAccount>,
+        state: &mut AccountAllotments,
+        now_ms: i64,
+    ) {
+        let is_quiet = now_ms.saturating_sub(state.updated_at) >= TELL_DELAY_MS;
+        let is_tight = state.all().any(|local| local.is_tight() && !local.has_ended());
+        if is_quiet || is_tight || state.untold() >= ENDS_PER_UPDATE {
+            return self.mark_due(busy, state);
+        }
+        if state.is_due || std::mem::replace(&mut state.is_delayed, true) {
+            return;
+        }
+        let due_at = state.updated_at.saturating_add(TELL_DELAY_MS);
+        let mut delayed = lock(&self.delayed);
+        let is_first = delayed.first_key_value().is_none_or(|(first, _)| due_at < *first);
+        delayed.entry(due_at).or_default().push(busy.clone());
+        drop(delayed);
+        if is_first {
+            self.wakeup.notify_one();
+        }
+    }
+
+    /// Waits until an account may have something to tell.
+    pub(super) async fn wait_for_due(&self) {
+        let first = lock(&self.delayed).first_key_value().map(|(due_at, _)| *due_at);
+        let Some(due_at) = first else { return self.wakeup.notified().await };
+        let left = u64::try_from(due_at.saturating_sub(boottime_ms())).unwrap_or(0);
+        let _ = timeout(Duration::from_millis(left), self.wakeup.notified()).await;
+    }
+
+    /// Adds the accounts that have waited long enough to the next round of updates.
+    pub(super) fn end_delays(&self, now_ms: i64) {
+        let mut delayed = lock(&self.delayed);
+        let later = delayed.split_off(&now_ms.saturating_add(1));
+        let waited = std::mem::replace(&mut *delayed, later);
+        drop(delayed);
+        for busy in waited.into_values().flatten() {
+            let mut state = busy.lock();
+            state.is_delayed = false;
+            if state.all().any(LocalAllotment::has_untold) {
+                // It may have been told of others meanwhile, and waits from then on.
+                self.mark_due_later(&busy, &mut state, now_ms);
+            }
         }
     }
 

@@ -18,8 +18,11 @@ const BUSY_WITHIN_MS: i64 = 100;
 const BUSY_HOLDS: usize = 4;
 /// After this time without a new hold, in ms, an account gives back what it has free.
 const IDLE_AFTER_MS: i64 = 200;
-/// The sum of the holds of this time, in ms, is what should be free.
-const LOAD_WINDOW_MS: i64 = 50;
+/// The sum of the holds of this time, in ms, is what should be free: twice what is needed until the
+/// ends of these calls are told.
+const LOAD_WINDOW_MS: i64 = 100;
+/// An account without a call for this long, in ms, is forgotten.
+pub(super) const FORGET_AFTER_MS: i64 = 10_000;
 /// Of at most this many rate limits of an account something is borrowed.
 const LIMITS_MAX: usize = 96;
 
@@ -189,6 +192,8 @@ pub(super) struct AccountAllotments {
     pub(super) load: LoadMeter,
     /// Whether an update is to be sent in the next round.
     pub(super) is_due: bool,
+    /// Whether it waits for more to tell.
+    pub(super) is_delayed: bool,
     /// When the last update was sent.
     pub(super) updated_at: i64,
     /// Whether the store has refused one of the last updates for good.
@@ -221,6 +226,16 @@ impl AccountAllotments {
         self.all().all(LocalAllotment::is_settled)
     }
 
+    /// Whether there is nothing that anybody could miss.
+    pub(super) fn is_empty(&self) -> bool {
+        self.is_settled() && !self.all().any(LocalAllotment::is_out) && self.not_durable.is_empty()
+    }
+
+    /// Whether the account has made no call for a while, and has nothing that anybody could miss.
+    pub(super) fn is_unused(&self, now_ms: i64) -> bool {
+        self.load.idle_ms(now_ms) >= FORGET_AFTER_MS && self.is_empty()
+    }
+
     /// Returns the number of the last end of each allotment.
     pub(super) fn last_seqs(&self) -> Vec<(AllotmentId, u64)> {
         self.all().map(|local| (local.id().clone(), local.last_seq())).collect()
@@ -235,6 +250,11 @@ impl AccountAllotments {
             local.must_reload() || local.first_untold().is_some_and(is_wanted)
         };
         !self.all().any(lacks)
+    }
+
+    /// How many ends the next updates will tell.
+    pub(super) fn untold(&self) -> usize {
+        self.all().map(LocalAllotment::untold).sum()
     }
 
     /// Whether an update waits for its answer.
@@ -284,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_was_held_two_windows_ago_is_forgotten() {
-        for (at, quote) in [(1_099, nano(100)), (1_100, nano(7))] {
+        for (at, quote) in [(1_199, nano(100)), (1_200, nano(7))] {
             let mut meter = LoadMeter::default();
             meter.record(None, nano(100), &[], 1_000);
             meter.record(None, nano(7), &[], at);
@@ -295,18 +315,18 @@ mod tests {
     #[test]
     fn what_was_held_lately_should_be_free_and_room_for_eight_calls_at_least() {
         let mut meter = LoadMeter::default();
-        for at in [1_000, 1_010, 1_049] {
+        for at in [1_000, 1_040, 1_099] {
             meter.record(None, nano(100), &[], at);
         }
-        let load = meter.load(1_049);
+        let load = meter.load(1_099);
         assert_eq!((load.free, load.quote), (nano(800), nano(100)));
         for _ in 0..20 {
-            meter.record(None, nano(50), &[], 1_055);
+            meter.record(None, nano(50), &[], 1_120);
         }
-        let load = meter.load(1_060);
+        let load = meter.load(1_125);
         assert_eq!((load.free, load.quote), (nano(1_000), nano(100)));
-        assert_eq!(meter.load(1_254).free, nano(1_000));
-        assert_eq!((meter.load(1_255).free, meter.is_idle(1_255)), (nano(0), true));
+        assert_eq!(meter.load(1_319).free, nano(1_000));
+        assert_eq!((meter.load(1_320).free, meter.is_idle(1_320)), (nano(0), true));
         meter.record(None, nano(7), &[], 2_000);
         let load = meter.load(2_000);
         assert_eq!((load.free, load.quote), (nano(56), nano(7)), "the old ones are forgotten");

@@ -130,3 +130,20 @@ async fn a_call_that_nobody_ends_is_charged_what_it_had_cost_and_holds_nothing_m
     };
     world.while_kept(body).await;
 }
+
+/// What waits is told with ends, and this account had none.
+#[tokio::test]
+async fn a_note_of_a_running_stream_waited_for_ends_that_did_not_come() {
+    let world = BusyWorld::new(Duration::from_secs(60)).await;
+    let body = async {
+        let _lease = world.hold().await;
+        let busy = world.ledger.book.find(&world.account).expect("a busy account");
+        world.ledger.book.take_due();
+        busy.lock().is_due = false;
+        busy.lock().updated_at = boottime_ms();
+        let (id, line) = (CALL.to_owned(), "{}".to_owned());
+        world.submit(Operation::Checkpoint { id, charge: nano(7), line }).await;
+        assert!(busy.lock().is_due);
+    };
+    world.while_kept(body).await;
+}

@@ -31,8 +31,6 @@ const SCAN_INTERVAL: Duration = Duration::from_millis(100);
 /// A busy account sends an update at least this often, in ms: what it may hold rests on what it
 /// has read, and on whether the store lends again.
 const REFRESH_MS: i64 = 100;
-/// An account without a call for this long, in ms, is forgotten.
-const FORGET_AFTER_MS: i64 = 10_000;
 /// At most this many updates are on their way at the same time.
 const UPDATES_MAX: usize = 256;
 /// The log of ends is maintained, and what the store has is synced, this often.
@@ -74,8 +72,9 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
 
     async fn send_rounds(&self) {
         loop {
-            self.book.wakeup.notified().await;
+            self.book.wait_for_due().await;
             let began = Instant::now();
+            self.book.end_delays(boottime_ms());
             // What has failed is sent again by the scan.
             let _ = self.send_due().await;
             sleep(ROUND_INTERVAL.saturating_sub(began.elapsed())).await;
@@ -172,8 +171,11 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         failpoint!("update_noted");
         failpoint!("recall_noted", if local.is_tight() && local.has_free());
         // What was kept while the money was called back goes back at once.
-        if local.has_untold() || (local.is_tight() && local.has_free()) {
+        let (has_ends, must_give) = (local.has_untold(), local.is_tight() && local.has_free());
+        if must_give {
             self.book.mark_due(busy, &mut state);
+        } else if has_ends {
+            self.book.mark_due_later(busy, &mut state, boottime_ms());
         }
         state.not_durable.insert(id.clone(), known_seq);
         Ok(())
@@ -230,7 +232,7 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
                     unused.push(busy.clone());
                 }
             }
-            self.retire(unused, |state| is_unused(state, now)).await;
+            self.retire(unused, |state| state.is_unused(now)).await;
             METRICS.allotments.set(borrowed);
             if may_have_abandoned {
                 ended = Instant::now();
@@ -250,18 +252,17 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
         if self.is_update_needed(&state, now) {
             self.book.mark_due(busy, &mut state);
         }
-        (state.all().any(LocalAllotment::is_out), is_unused(&state, now))
+        (state.all().any(LocalAllotment::is_out), state.is_unused(now))
     }
 
     fn forget_accounts(&self, now: i64) {
         for busy in self.book.all() {
-            let is_unused = is_unused(&busy.lock(), now);
+            let is_unused = busy.lock().is_unused(now);
             let name = busy.name.clone();
             drop(busy);
             if is_unused {
-                self.book.remove_if(&name, |state| {
-                    self::is_unused(state, now) && state.all().next().is_none()
-                });
+                self.book
+                    .remove_if(&name, |state| state.is_unused(now) && state.all().next().is_none());
             }
         }
     }
@@ -432,7 +433,7 @@ impl<S: AllotmentStore> AllotmentUpkeep<S> {
                 sleep(ROUND_INTERVAL).await;
             }
             self.record_durable().await?;
-            self.retire(self.book.lenders(), is_empty).await;
+            self.retire(self.book.lenders(), AccountAllotments::is_empty).await;
             Ok::<(), Unavailable>(())
         };
         // What is not told now, the next process tells.
@@ -471,16 +472,6 @@ fn drop_settled(busy: &BusyAccount) {
         state.expired.extend(ended);
     }
     state.expired.retain(|local| !local.is_settled());
-}
-
-/// Whether an account has made no call for a while and has nothing that anybody could miss.
-fn is_unused(state: &AccountAllotments, now_ms: i64) -> bool {
-    state.load.idle_ms(now_ms) >= FORGET_AFTER_MS && is_empty(state)
-}
-
-/// Whether an account has nothing that anybody could miss.
-fn is_empty(state: &AccountAllotments) -> bool {
-    state.is_settled() && !state.all().any(LocalAllotment::is_out) && state.not_durable.is_empty()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::*;
 use crate::ledger::prepaid::rate::{RateAsk, RateId, RateKind, RateLimit};
 use crate::ledger::prepaid::window::BudgetOwner;
+use crate::store::allotments::busy_account::FORGET_AFTER_MS;
 
 /// After this time without a hold, an account is idle.
 const IDLE: Duration = Duration::from_millis(250);
@@ -54,11 +55,72 @@ async fn an_update_is_sent_when_something_is_to_tell_and_not_before() {
     assert!(!is_needed(now, 99) && is_needed(now, 100), "the answer may be lost");
 }
 
+/// Whether an account is told in the next round if its ends are noted at this time.
+fn is_told_next(world: &World, busy: &Arc<BusyAccount>, now_ms: i64) -> bool {
+    world.book().mark_due_later(busy, &mut busy.lock(), now_ms);
+    let due = world.book().take_due();
+    busy.lock().is_due = false;
+    due.iter().any(|due| Arc::ptr_eq(due, busy))
+}
+
+#[tokio::test]
+async fn a_busy_account_waits_for_more_to_tell_and_a_quiet_one_does_not() {
+    let (world, busy, _) = world_with_hold().await;
+    world.book().take_due();
+    let told_at = boottime_ms() + 1_000;
+    busy.lock().updated_at = told_at;
+    assert!(!is_told_next(&world, &busy, told_at + 49));
+    assert!(is_told_next(&world, &busy, told_at + 50), "it is quiet");
+    for call in 2..=64 {
+        world.call(&ada(), &call.to_string()).await;
+    }
+    world.book().take_due();
+    busy.lock().is_due = false;
+    busy.lock().updated_at = told_at;
+    assert!(!is_told_next(&world, &busy, told_at + 1), "63 ends");
+    world.call(&ada(), "65").await;
+    world.book().take_due();
+    busy.lock().is_due = false;
+    busy.lock().updated_at = told_at;
+    assert!(is_told_next(&world, &busy, told_at + 1), "64 ends");
+    world.tell().await;
+    busy.lock().updated_at = told_at;
+    assert!(!is_told_next(&world, &busy, told_at + 1));
+    busy.lock().all_mut().for_each(|local| local.observe(0, true, i64::MIN));
+    assert!(is_told_next(&world, &busy, told_at + 1), "its money is called back");
+}
+
+#[tokio::test]
+async fn what_waits_for_more_is_told_in_time_and_once() {
+    let (world, busy, _) = world_with_hold().await;
+    world.tell().await;
+    let due = |now| {
+        world.book().end_delays(now);
+        world.book().take_due().len()
+    };
+    for has_end in [true, false] {
+        let told_at = boottime_ms() + 1_000;
+        if has_end {
+            let ended = busy.lock().find_open("1").map(|local| local.end("1", nano(1), "{}", None));
+            assert!(matches!(ended, Some(Ok(Some(_)))));
+        }
+        busy.lock().updated_at = told_at;
+        for later in 0..3 {
+            world.book().mark_due_later(&busy, &mut busy.lock(), told_at + later);
+        }
+        assert_eq!(due(told_at + 49), 0);
+        assert_eq!(due(told_at + 50), usize::from(has_end), "it may have been told meanwhile");
+        assert_eq!(due(told_at + 10_000), 0);
+        assert!(!busy.lock().is_delayed);
+        world.tell().await;
+    }
+}
+
 #[tokio::test]
 async fn an_account_is_forgotten_when_nobody_could_miss_it_and_not_before() {
     let (world, busy, held_at) = world_with_hold().await;
-    let is_empty = || is_empty(&busy.lock());
-    let is_unused = |idle| is_unused(&busy.lock(), held_at + idle);
+    let is_empty = || busy.lock().is_empty();
+    let is_unused = |idle| busy.lock().is_unused(held_at + idle);
     let is_out_and_durable = || {
         let state = busy.lock();
         (state.all().any(LocalAllotment::is_out), state.not_durable.is_empty())
