@@ -90,7 +90,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         cors_origins: conf.listen.cors_origins.clone(),
     });
     let credentials = ReloadableCredentials::load(conf, conf_file, routes.clone())?;
-    let tls = credentials.certificate.as_ref().map(ServerCertificate::acceptor);
+    let acceptor = credentials.certificate.as_ref().map(ServerCertificate::acceptor);
     let background = background::BackgroundTasks {
         ledger: stores.background.ledger.clone(),
         bodies,
@@ -110,10 +110,10 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         grace_s: conf.server.grace_s,
         force_stop: Arc::default(),
     };
-    let service = listener::build(conf, &server.configuration, gateway, connection_limits, tls);
+    let service =
+        listener::build(conf, &server.configuration, gateway, connection_limits, acceptor);
     let listener_service = listener::ListenerService { store: stores.requests, service };
-    let store = (stores.background.ledger, maintenance.clone());
-    let admin = admin::build(conf, store, routes.clone(), catalogue, admin_max)?;
+    let admin = admin::build(conf, maintenance.clone(), routes.clone(), catalogue, admin_max)?;
     resolve_vendors(&routes)?;
     let (startup, signals) = prepare(conf, upgrade, maintenance, background.force_stop.clone())?;
     let startup_gate = server.add_service(startup);

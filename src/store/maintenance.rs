@@ -147,13 +147,19 @@ impl Maintenance {
         }
     }
 
-    /// Whether an embedded store was probed once. Calls are served before that, but this process
-    /// neither keeps their first attempts nor makes their holds in memory. A shared store lets
-    /// nothing through as long ([`Maintenance::check_open`]).
-    pub(crate) fn has_probed(&self) -> bool {
+    /// Checks whether the store answers and paid calls can be admitted, with all that they have
+    /// later. Before an embedded store was probed once, this process neither keeps their first
+    /// attempts nor makes their holds in memory; it serves them all the same.
+    ///
+    /// # Errors
+    /// [`Unavailable`] with the reason why not.
+    pub(crate) async fn check_ready(&self) -> Result<(), Unavailable> {
+        self.ledger.ping().await?;
         match &self.kind {
-            MaintenanceKind::Embedded(embedded) => embedded.has_probed(),
-            MaintenanceKind::Shared(_) => true,
+            MaintenanceKind::Embedded(embedded) if !embedded.has_probed() => {
+                Err(Unavailable("the process starts".to_owned()))
+            }
+            MaintenanceKind::Embedded(_) | MaintenanceKind::Shared(_) => Ok(()),
         }
     }
 

@@ -29,7 +29,6 @@ use crate::gateway::in_flight::InFlight;
 use crate::gateway::limits::Timeouts;
 use crate::gateway::upstream::routes::RouteTable;
 use crate::gateway::upstream::vendor_key::read_key;
-use crate::ledger::Ledger;
 use crate::permissions;
 use crate::store::maintenance::Maintenance;
 
@@ -40,7 +39,6 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(65);
 
 /// Serves the admin address.
 pub(super) struct AdminServer {
-    ledger: Arc<dyn Ledger>,
     maintenance: Arc<Maintenance>,
     routes: Arc<RouteTable>,
     /// The catalogue, whose vendors are listed.
@@ -57,7 +55,7 @@ type TokenDigest = [u8; 32];
 /// take nothing from the clients.
 pub(super) fn build(
     conf: &Config,
-    (ledger, maintenance): (Arc<dyn Ledger>, Arc<Maintenance>),
+    maintenance: Arc<Maintenance>,
     routes: Arc<RouteTable>,
     catalogue: Arc<ArcSwap<Catalogue>>,
     connections_max: usize,
@@ -67,7 +65,7 @@ pub(super) fn build(
         token.map(|token| token_digest(&token))
     });
     let (ledger_timeout, token) = (conf.timeouts.ledger, digest.transpose()?);
-    let admin = AdminServer { ledger, maintenance, routes, catalogue, ledger_timeout, token };
+    let admin = AdminServer { maintenance, routes, catalogue, ledger_timeout, token };
     let parts = EdgeConfig {
         app: admin,
         tls: None,
@@ -134,8 +132,8 @@ impl AdminServer {
     /// Returns whether the process is ready: it can reach the ledger, and has an address for at
     /// least one vendor. A request without the token gets only that result.
     async fn readiness(&self, is_authorized: bool) -> Response<Vec<u8>> {
-        let ledger = match tokio::time::timeout(self.ledger_timeout, self.ledger.ping()).await {
-            Ok(Ok(())) if !self.maintenance.has_probed() => "starting".to_owned(),
+        let checking = self.maintenance.check_ready();
+        let ledger = match tokio::time::timeout(self.ledger_timeout, checking).await {
             Ok(Ok(())) => "ok".to_owned(),
             Ok(Err(why)) => why.to_string(),
             Err(_) => "no answer in time".to_owned(),
