@@ -91,8 +91,9 @@ def of_one_kind(sim_port, name, kind, stream, head, requests, limited=False):
     variant = Variant(place, port, process, conf, key)
     load(variant, kind, stream, head, requests // 10)
     switch(process, "on")
-    # Until what it lends fits what calls need. The account must not be idle after that: it would
-    # give everything back.
+    # The first calls of a busy account are held in the store, until what it lends is enough. It must
+    # not be idle after that, or it gives everything back: so it is still at work when the counts
+    # begin at nothing.
     load(variant, kind, stream, head, requests)
     with control(process, "-z") as zeroing:
         load(variant, kind, stream, head, requests, after=zeroing)
@@ -124,7 +125,8 @@ def switch(process, way):
 
 
 def control(process, option):
-    return subprocess.Popen(["callgrind_control", option, str(process.pid)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = ["callgrind_control", option, str(process.pid)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def settled(process):
