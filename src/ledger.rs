@@ -23,12 +23,13 @@ pub mod lease;
 mod operation;
 pub mod prepaid;
 mod receipt;
+mod transfer_entry;
 
 pub use account::Balances;
 pub use account_name::AccountName;
 pub use account_settings::{AccountSettings, PlanName};
 pub use budget::BudgetUse;
-pub use journal::JournalEntry;
+pub use journal::{EntryKind, JournalEntry};
 pub(crate) use journal::{JournalLine, PricedUsage, ServedCall};
 pub(crate) use json_text::{push_number, push_string};
 pub use key::{KeyHash, KeyRecord};
@@ -39,6 +40,7 @@ pub use operation::{HoldRequest, Operation, Outcome};
 pub use prepaid::rate::{RateAsk, RateId, RateKind, RateLimit, RateReading};
 pub use prepaid::window::{BudgetOwner, KeyId, WindowId, WindowKind};
 pub use receipt::Receipt;
+pub use transfer_entry::{TransferEntry, TransferType};
 
 /// The result of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -90,6 +92,14 @@ pub trait Ledger: Send + Sync {
         seq: u64,
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable>;
+    /// Returns what came into an account and went back beside charges: payments, refunds and
+    /// corrections, oldest first, without the first `skipped`, at most `limit`.
+    async fn list_transfers(
+        &self,
+        account: &AccountName,
+        skipped: u64,
+        limit: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable>;
     /// Returns the number of the last entry of an account's journal; 0 if it is empty.
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable>;
     /// Ends every hold whose lease has expired: posts its checkpoint and releases the rest.
@@ -281,6 +291,9 @@ pub async fn place_hold(
         | Outcome::Voided
         | Outcome::HoldEnded
         | Outcome::UnknownHold
+        | Outcome::Taken { .. }
+        | Outcome::Corrected(_)
+        | Outcome::UnknownCharge
         | Outcome::OutOfRange => Err(HoldRefused::Conflict),
     }
 }

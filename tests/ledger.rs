@@ -34,4 +34,5 @@ pub(crate) mod subject;
 mod sweeps;
 mod tables;
 mod tls;
+mod transfers;
 mod users;

@@ -1,19 +1,18 @@
-//! The balances of an account, and payments into them.
+//! The balances of an account.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::operation::Outcome;
 use crate::money::Money;
 
 /// The balances of an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Balances {
-    /// C: the sum of all payments.
+    /// C: the sum of all payments, without what was paid back.
     pub credit: Money,
     /// A: the part that is free to hold.
     pub available: Money,
     /// H: the part that is set aside for running calls.
     pub held: Money,
-    /// P: the sum of all charges.
+    /// P: the sum of all charges, without what was given back of them.
     pub posted: Money,
     /// W: the part of the charges that the account could not pay: the operator's loss.
     pub written_off: Money,
@@ -25,24 +24,6 @@ impl Balances {
     pub fn is_balanced(&self) -> bool {
         let sum = |parts: &[Money]| parts.iter().map(|m| i128::from(m.nano())).sum::<i128>();
         sum(&[self.credit, self.written_off]) == sum(&[self.available, self.held, self.posted])
-    }
-}
-
-/// Applies a payment to the balances. `known` is the amount of an earlier payment with the same id.
-#[must_use]
-pub fn credit(balances: &mut Balances, known: Option<Money>, amount: Money) -> Outcome {
-    match known {
-        Some(earlier) if earlier == amount => Outcome::AlreadyDone,
-        Some(_) => Outcome::Conflict,
-        None => match (balances.credit.checked_add(amount), balances.available.checked_add(amount))
-        {
-            (Ok(credit), Ok(available)) => {
-                balances.credit = credit;
-                balances.available = available;
-                Outcome::Done
-            }
-            _ => Outcome::OutOfRange,
-        },
     }
 }
 

@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use super::account::{self, Balances};
+use super::account::Balances;
 use super::budget::BudgetUse;
-use super::journal::JournalEntry;
+use super::journal::{EntryKind, JournalEntry};
 use super::operation::{Operation, Outcome};
 use super::prepaid::operations::{self, AppliedOperation};
+use super::prepaid::posted_line::read_posted;
 use super::prepaid::rate::{RateBucket, RateId};
 use super::prepaid::records::{
-    AccountChanges, AccountHead, BudgetLimits, DirectHold, KeyBudgets, PrepaidAccount,
+    AccountChanges, AccountHead, BudgetLimits, DirectHold, JournalRecord, KeyBudgets,
+    PrepaidAccount, TransferRecord,
 };
 use super::prepaid::settings;
 use super::prepaid::window::{BudgetOwner, KeyId, WindowId, WindowKind, WindowUse};
@@ -24,7 +26,7 @@ pub struct InMemoryAccount {
     pub balances: Balances,
     /// The journal, oldest entry first.
     pub journal: Vec<JournalEntry>,
-    payments: BTreeMap<String, Money>,
+    transfers: BTreeMap<String, TransferRecord>,
     holds: BTreeMap<String, DirectHold>,
     budgets: BudgetLimits,
     keys: BTreeMap<KeyId, KeyBudgets>,
@@ -35,16 +37,12 @@ pub struct InMemoryAccount {
 impl InMemoryAccount {
     /// Applies an operation at the time `now` (unix ms).
     pub fn apply(&mut self, op: &Operation, now: i64) -> Outcome {
-        if let Operation::Credit { tx, amount } = op {
-            let answer =
-                account::credit(&mut self.balances, self.payments.get(tx).copied(), *amount);
-            if answer == Outcome::Done {
-                self.payments.insert(tx.clone(), *amount);
-            }
-            return answer;
-        }
+        let lines = match op {
+            Operation::Correct { found, .. } => self.read_lines(found),
+            _ => Vec::new(),
+        };
         let AppliedOperation { outcome, changes } =
-            self.with_records(|account| operations::apply_operation(account, op, now));
+            self.with_records(lines, |account| operations::apply_operation(account, op, now));
         self.commit(changes);
         outcome
     }
@@ -57,15 +55,16 @@ impl InMemoryAccount {
         limit: Option<Money>,
         now: i64,
     ) {
-        let step =
-            self.with_records(|account| settings::set_budget(account, owner, kind, limit, now));
+        let step = self.with_records(Vec::new(), |account| {
+            settings::set_budget(account, owner, kind, limit, now)
+        });
         self.commit(step.changes);
     }
 
     /// Returns the budgets, with what is used of the windows that run at `now` (unix ms).
     #[must_use]
     pub fn budgets(&mut self, now: i64) -> Vec<BudgetUse> {
-        self.with_records(|account| budget_uses(account, now))
+        self.with_records(Vec::new(), |account| budget_uses(account, now))
     }
 
     /// Ends the holds whose lease has expired at `now` (unix ms). Returns how many.
@@ -85,15 +84,28 @@ impl InMemoryAccount {
         // rest.
         holds.sort();
         for (_, id) in holds {
-            let step = self.with_records(|account| direct::expire_hold(account, &id, now));
+            let step =
+                self.with_records(Vec::new(), |account| direct::expire_hold(account, &id, now));
             ended += u64::from(!step.changes.holds.is_empty());
             self.commit(step.changes);
         }
         ended
     }
 
-    /// Lends the records to a function of the pure machine.
-    fn with_records<T>(&mut self, function: impl FnOnce(&PrepaidAccount) -> T) -> T {
+    /// Returns the records of the journal entries with these numbers, and of all corrections.
+    fn read_lines(&self, found: &[u64]) -> Vec<JournalRecord> {
+        let is_meant = |entry: &&JournalEntry| {
+            entry.kind == EntryKind::Correction || found.contains(&entry.seq)
+        };
+        self.journal.iter().filter(is_meant).filter_map(read_posted).collect()
+    }
+
+    /// Lends the records, with these of the journal, to a function of the pure machine.
+    fn with_records<T>(
+        &mut self,
+        journal: Vec<JournalRecord>,
+        function: impl FnOnce(&PrepaidAccount) -> T,
+    ) -> T {
         let mut head = AccountHead::from_balances(self.balances);
         head.lines = self.journal.len() as u64;
         head.budgets.clone_from(&self.budgets);
@@ -104,11 +116,14 @@ impl InMemoryAccount {
             windows: std::mem::take(&mut self.windows),
             rates: std::mem::take(&mut self.rates),
             holds: std::mem::take(&mut self.holds),
+            transfers: std::mem::take(&mut self.transfers),
+            journal,
             ..PrepaidAccount::default()
         };
         let result = function(&account);
         (self.keys, self.windows) = (account.keys, account.windows);
         (self.rates, self.holds) = (account.rates, account.holds);
+        self.transfers = account.transfers;
         result
     }
 
@@ -120,11 +135,8 @@ impl InMemoryAccount {
         self.windows.extend(changes.windows);
         self.rates.extend(changes.rates);
         self.holds.extend(changes.holds);
-        for record in changes.lines {
-            let (seq, amount) = (record.seq, record.amount);
-            let (written_off, line) = (record.written_off, record.line);
-            self.journal.push(JournalEntry { seq, amount, written_off, line });
-        }
+        self.transfers.extend(changes.transfers);
+        self.journal.extend(changes.lines.into_iter().map(JournalEntry::from));
     }
 }
 

@@ -6,20 +6,47 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::json_text::{push_number, push_string};
+use super::prepaid::records::{JournalRecord, RecordKind};
 use super::prepaid::window::KeyId;
 use crate::money::{BilledUnits, Money, TokenUsage, Usage, UsageBasis};
 
-/// A charge as it is in the journal.
+/// What an entry of the journal is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EntryKind {
+    /// A charge: P grows by the amount, and W by the part that the account could not pay.
+    #[default]
+    Charge,
+    /// A part of a charge was given back: P falls by the amount, and W by the part of it that the
+    /// account had not paid.
+    Correction,
+}
+
+/// A charge, or a correction of one, as it is in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalEntry {
     /// The number of the entry in the account's journal, from 1.
     pub seq: u64,
-    /// The amount that was posted.
+    /// What it is about.
+    pub kind: EntryKind,
+    /// The amount that was posted, or given back.
     pub amount: Money,
     /// The part of the amount that the account could not pay.
     pub written_off: Money,
     /// The journal line, as JSON.
     pub line: String,
+}
+
+impl From<JournalRecord> for JournalEntry {
+    /// Makes the entry of a charge or of a correction. The machine has no other records of accounts
+    /// whose credit never expires.
+    fn from(record: JournalRecord) -> JournalEntry {
+        let kind = match record.kind {
+            RecordKind::Charge | RecordKind::Expiry(_) => EntryKind::Charge,
+            RecordKind::Correction(_) => EntryKind::Correction,
+        };
+        let JournalRecord { seq, amount, written_off, line, .. } = record;
+        JournalEntry { seq, kind, amount, written_off, line }
+    }
 }
 
 /// The content of a journal line. The amount is stored beside the line, as an exact number.
@@ -64,6 +91,10 @@ pub(crate) struct JournalLine<'a> {
     /// retry finds by it that the call was charged, even if its reply is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_digest: Option<Cow<'a, str>>,
+    /// The windows of budgets in which the charge counts, with commas between them. The store adds
+    /// them when it posts the charge; no gateway writes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<Cow<'a, str>>,
     /// How far the part of the charge above its hold is above a budget, in nano-USD. The store adds
     /// it when it posts the charge; no gateway writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,6 +165,7 @@ impl<'a> JournalLine<'a> {
             price_version: used.price_version.into(),
             vendor_request_id: call.vendor_request_id.map(Cow::Borrowed),
             retry_digest: call.retry_digest.map(Cow::Owned),
+            windows: None,
             over_budget_nano: None,
         }
     }
@@ -164,6 +196,7 @@ impl JournalLine<'_> {
         push_string(&mut json, r#","price_version":"#, &self.price_version);
         push_optional(&mut json, r#","vendor_request_id":"#, self.vendor_request_id.as_deref());
         push_optional(&mut json, r#","retry_digest":"#, self.retry_digest.as_deref());
+        push_optional(&mut json, r#","windows":"#, self.windows.as_deref());
         if let Some(over) = self.over_budget_nano {
             push_number(&mut json, r#","over_budget_nano":"#, over);
         }
@@ -238,7 +271,7 @@ mod tests {
     fn line() -> impl Strategy<Value = JournalLine<'static>> {
         let bases = vec![UsageBasis::Reported, UsageBasis::Counted, UsageBasis::Fixed];
         let texts = prop::collection::vec("(?s).{0,20}", 7);
-        let optional_texts = prop::collection::vec(proptest::option::of("(?s).{0,20}"), 3);
+        let optional_texts = prop::collection::vec(proptest::option::of("(?s).{0,20}"), 4);
         let numbers = (any::<i64>(), any::<Option<u64>>(), any::<u32>());
         let used = (units(), prop::sample::select(bases), proptest::option::of(units()));
         (texts, optional_texts, numbers, used).prop_map(|(texts, optional, numbers, used)| {
@@ -261,6 +294,7 @@ mod tests {
                 price_version: text(6),
                 vendor_request_id: optional(1),
                 retry_digest: optional(2),
+                windows: optional(3),
                 over_budget_nano: numbers.1.map(|_| numbers.0),
             }
         })

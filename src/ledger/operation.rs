@@ -17,6 +17,30 @@ pub enum Operation {
         /// The amount paid in.
         amount: Money,
     },
+    /// Pays credit back. Money that is lent to gateways is called back first, for at most
+    /// [`TAKE_WAIT_MS`](super::prepaid::transfer::TAKE_WAIT_MS); what the account does not have is
+    /// told as uncovered, which is final.
+    Take {
+        /// The caller's id of the refund, which makes a repeat harmless.
+        tx: String,
+        /// The amount to pay back.
+        amount: Money,
+        /// Why, for the people who read the list of payments. It may be empty.
+        reason: String,
+    },
+    /// Gives back a part of a posted charge, by a line of its own in the journal.
+    Correct {
+        /// The caller's id of the correction, which makes a repeat harmless.
+        tx: String,
+        /// The id of the charged request.
+        request: String,
+        /// The numbers of all journal lines of the request, as a search has found them.
+        found: Vec<u64>,
+        /// The amount to give back; of it, at most what is left of the charge is given.
+        amount: Money,
+        /// Why, for the people who read the journal. It may be empty.
+        reason: String,
+    },
     /// Places a hold: as much of `wanted` as is available, but not below `least`.
     Hold {
         /// The caller's id of the hold.
@@ -79,17 +103,30 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns the id of the hold that the operation is about; `None` for a payment.
+    /// Returns the id of the hold that the operation is about; `None` for payments, refunds and
+    /// corrections.
     #[must_use]
     pub(crate) fn hold_id(&self) -> Option<&str> {
         match self {
-            Operation::Credit { .. } => None,
+            Operation::Credit { .. } | Operation::Take { .. } | Operation::Correct { .. } => None,
             Operation::Hold { id, .. }
             | Operation::Extend { id, .. }
             | Operation::Renew { id, .. }
             | Operation::Checkpoint { id, .. }
             | Operation::Settle { id, .. }
             | Operation::Void { id } => Some(id),
+        }
+    }
+
+    /// Returns the caller's id of a payment, a refund or a correction; `None` for any other
+    /// operation.
+    #[must_use]
+    pub(crate) fn transfer_id(&self) -> Option<&str> {
+        match self {
+            Operation::Credit { tx, .. }
+            | Operation::Take { tx, .. }
+            | Operation::Correct { tx, .. } => Some(tx),
+            _ => None,
         }
     }
 
@@ -188,6 +225,17 @@ pub enum Outcome {
     HoldEnded,
     /// There is no such hold.
     UnknownHold,
+    /// Credit was paid back, now or before.
+    Taken {
+        /// The amount that was paid back.
+        taken: Money,
+        /// The amount that the account did not have.
+        uncovered: Money,
+    },
+    /// This part of a charge was given back, now or before.
+    Corrected(Money),
+    /// No such request was charged.
+    UnknownCharge,
     /// There is no such account.
     NoAccount,
     /// A sum would exceed the range of [`Money`]; nothing was done.

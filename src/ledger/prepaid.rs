@@ -17,6 +17,7 @@ pub mod lending_rule;
 pub mod local;
 pub mod lot;
 pub mod operations;
+pub mod posted_line;
 pub mod rate;
 pub(crate) mod rate_slices;
 pub mod records;

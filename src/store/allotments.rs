@@ -20,8 +20,8 @@ use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalExtension, NumberedEnd};
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyId, KeyRecord,
-    KeyScope, Ledger, Operation, Outcome, RateAsk, RateReading, Receipt, SweepReport, Unavailable,
-    WindowKind,
+    KeyScope, Ledger, Operation, Outcome, RateAsk, RateReading, Receipt, SweepReport,
+    TransferEntry, Unavailable, WindowKind,
 };
 use crate::money::{Money, MoneyError};
 
@@ -73,7 +73,10 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
         let mut state = busy.lock();
         let local = state.find_open(op.hold_id()?)?;
         let step = match op {
-            Operation::Credit { .. } | Operation::Hold { .. } => return None,
+            Operation::Credit { .. }
+            | Operation::Take { .. }
+            | Operation::Correct { .. }
+            | Operation::Hold { .. } => return None,
             Operation::Renew { .. } => return Some(LocalStep::Done(Outcome::Done)),
             // The store has given back what it held.
             Operation::Extend { .. } if local.has_ended() => {
@@ -235,6 +238,15 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         }
         self.book.tell_ends(account).await?;
         self.outbox.read_journal(account, seq, limit).await
+    }
+
+    async fn list_transfers(
+        &self,
+        account: &AccountName,
+        skipped: u64,
+        limit: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable> {
+        self.outbox.list_transfers(account, skipped, limit).await
     }
 
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {

@@ -12,9 +12,13 @@ pub(super) const RESTRICTIONS_VERSION: u32 = 2;
 /// store with restrictions: a program before it would not see them.
 pub(super) const SLICES_VERSION: u32 = 3;
 
+/// The version of a store from its first refund or correction on: a program before it would take a
+/// correction for a charge, and would credit a payment that has the id of a refund.
+pub(super) const TRANSFERS_VERSION: u32 = 4;
+
 /// The latest version that this program can read. It is raised only by a change that programs
 /// before it would misread.
-pub(super) const DATA_VERSION: u32 = SLICES_VERSION;
+pub(super) const DATA_VERSION: u32 = TRANSFERS_VERSION;
 
 /// Returns why a store with data of this version cannot be used; `None` if it can.
 pub(super) fn version_fault(found: u32) -> Option<String> {

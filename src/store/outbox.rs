@@ -28,7 +28,8 @@ use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, Operation, Outcome, Receipt, SweepReport, Unavailable, WindowKind,
+    KeyScope, Ledger, Operation, Outcome, Receipt, SweepReport, TransferEntry, Unavailable,
+    WindowKind,
 };
 use crate::metrics::METRICS;
 use crate::money::Money;
@@ -378,6 +379,15 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable> {
         self.store.read_journal(account, seq, limit).await
+    }
+
+    async fn list_transfers(
+        &self,
+        account: &AccountName,
+        skipped: u64,
+        limit: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable> {
+        self.store.list_transfers(account, skipped, limit).await
     }
 
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {

@@ -13,7 +13,8 @@ use redis::Value;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, Operation, Outcome, Receipt, SweepReport, Unavailable, WindowKind,
+    KeyScope, Ledger, Operation, Outcome, Receipt, SweepReport, TransferEntry, Unavailable,
+    WindowKind,
 };
 use crate::money::Money;
 
@@ -48,6 +49,7 @@ mod store_id;
 mod stored_settings;
 mod sweep;
 mod topology;
+mod transfers;
 
 pub(super) use fleet::{PendingEnds, RedisFleet};
 pub(super) use run_fencing::ServerInfo;
@@ -60,6 +62,8 @@ use forgotten::ScriptAnswer;
 use keys::{ACCOUNTS_KEY, AccountKeys};
 use operations::{operation_call, parse_outcome, reply_strings};
 use run_gate::Requirement;
+
+use super::data_version::TRANSFERS_VERSION;
 
 impl RedisStore {
     /// Applies an operation in whatever run the server is in, without asking the run gate.
@@ -117,7 +121,12 @@ impl Ledger for RedisStore {
     }
 
     fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a> {
-        Receipt::start(async move { Ok(self.apply_gated(account, &op).await?.0) })
+        Receipt::start(async move {
+            if matches!(op, Operation::Take { .. } | Operation::Correct { .. }) {
+                self.raise_version(TRANSFERS_VERSION).await?;
+            }
+            Ok(self.apply_gated(account, &op).await?.0)
+        })
     }
 
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
@@ -148,6 +157,15 @@ impl Ledger for RedisStore {
         let lines: Vec<String> = self.connection().await?.query(&range).await?;
         let numbered = (seq + 1..).zip(&lines);
         numbered.map(|(seq, text)| keys::parse_journal_entry(seq, text)).collect()
+    }
+
+    async fn list_transfers(
+        &self,
+        account: &AccountName,
+        skipped: u64,
+        limit: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable> {
+        self.read_transfers(account, skipped, limit).await
     }
 
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {

@@ -13,7 +13,7 @@ use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::prepaid::update::AllotmentUpdate;
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, Operation, Receipt, SweepReport, Unavailable, WindowKind,
+    KeyScope, Ledger, Operation, Receipt, SweepReport, TransferEntry, Unavailable, WindowKind,
 };
 use crate::money::Money;
 
@@ -25,6 +25,7 @@ mod budget_rows;
 mod budgets;
 mod cache_entries;
 mod columns;
+mod data_version;
 mod disk;
 mod embedded_store;
 mod file_identity;
@@ -37,13 +38,13 @@ mod keys;
 mod kv_cache;
 mod lending;
 mod older_tables;
-mod payments;
 mod queue;
 mod rate_rows;
 mod rates;
 mod reader;
 mod schema;
 mod snapshot;
+mod transfers;
 mod write_txn;
 mod writer;
 
@@ -111,7 +112,9 @@ impl Ledger for SqliteStore {
     fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a> {
         let account = account.clone();
         let when = match op {
-            Operation::Credit { .. } => Priority::NowDurable,
+            Operation::Credit { .. } | Operation::Take { .. } | Operation::Correct { .. } => {
+                Priority::NowDurable
+            }
             Operation::Settle { .. } | Operation::Checkpoint { .. } => Priority::DeferredDurable,
             Operation::Hold { .. }
             | Operation::Extend { .. }
@@ -119,7 +122,9 @@ impl Ledger for SqliteStore {
             | Operation::Void { .. } => Priority::Now,
         };
         Receipt::start(self.scheduler.run(when, move |txn| match &op {
-            Operation::Credit { tx, amount } => payments::credit(txn, &account, tx, *amount),
+            Operation::Credit { .. } | Operation::Take { .. } | Operation::Correct { .. } => {
+                transfers::apply(txn, &account, &op)
+            }
             op => holds::apply_operation(txn, &account, op),
         }))
     }
@@ -145,6 +150,18 @@ impl Ledger for SqliteStore {
         self.scheduler
             .run(Priority::Now, move |txn| accounts::read_journal(txn.conn, &account, seq, limit))
             .await
+    }
+
+    async fn list_transfers(
+        &self,
+        account: &AccountName,
+        skipped: u64,
+        limit: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable> {
+        let account = account.clone();
+        let listing =
+            move |txn: &mut WriteTxn<'_>| transfers::list(txn.conn, &account, skipped, limit);
+        self.scheduler.run(Priority::Now, listing).await
     }
 
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::{
-    BudgetOwner, BudgetUse, HoldRequest, JournalEntry, Operation, Outcome, WindowKind,
+    BudgetOwner, BudgetUse, EntryKind, HoldRequest, JournalEntry, Operation, Outcome, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -32,6 +32,8 @@ struct Canary {
     held: BTreeMap<String, Money>,
     /// What each hold that was extended held at first.
     extended: BTreeMap<String, Money>,
+    /// When the last operation came, in unix ms.
+    now: i64,
 }
 
 impl Canary {
@@ -85,7 +87,8 @@ impl Canary {
         balances.written_off = more(balances.written_off, lost);
         let seq = self.account.journal.len() as u64 + 1;
         let line = line.to_owned();
-        self.account.journal.push(JournalEntry { seq, amount, written_off: lost, line });
+        let kind = EntryKind::Charge;
+        self.account.journal.push(JournalEntry { seq, kind, amount, written_off: lost, line });
     }
 
     /// What an operation does here beside what it should.
@@ -122,6 +125,15 @@ impl Canary {
                 let tx = format!("{tx}-again-{}", self.account.balances.credit.nano());
                 self.account.apply(&Operation::Credit { tx, amount: *amount }, 0);
             }
+            (
+                Operation::Take { .. } | Operation::Correct { .. },
+                Outcome::Taken { .. } | Outcome::Corrected(_) | Outcome::UnknownCharge,
+            ) => return self.meddle_with_transfer(op, before, answer),
+            (Operation::Take { .. } | Operation::Correct { .. }, Outcome::Conflict)
+                if self.is(F::TransfersOfOtherKindsAreNoConflict) =>
+            {
+                return self.apply_again(op).unwrap_or(answer);
+            }
             (Operation::Credit { .. }, Outcome::Conflict)
                 if self.is(F::OtherCreditIsNoConflict) =>
             {
@@ -136,6 +148,80 @@ impl Canary {
                 return Outcome::Done;
             }
             (_, Outcome::OutOfRange) if self.is(F::OverflowIsSwallowed) => return Outcome::Done,
+            _ => {}
+        }
+        answer
+    }
+
+    /// Does a transfer under another id.
+    fn apply_again(&mut self, op: &Operation) -> Option<Outcome> {
+        let mut op = op.clone();
+        let (Operation::Take { tx, .. } | Operation::Correct { tx, .. }) = &mut op else {
+            return None;
+        };
+        *tx = format!("{tx}-again-{}", self.account.journal.len());
+        Some(self.account.apply(&op, self.now))
+    }
+
+    /// What is wrong with a refund or a correction.
+    fn meddle_with_transfer(
+        &mut self,
+        op: &Operation,
+        before: Balances,
+        answer: Outcome,
+    ) -> Outcome {
+        let is_repeated = self.account.balances == before;
+        match (op, &answer) {
+            (Operation::Take { .. }, Outcome::Taken { taken, .. })
+                if self.is(F::RepeatedRefundTakesAgain) && is_repeated && *taken > Money::ZERO =>
+            {
+                self.apply_again(op);
+            }
+            (_, Outcome::Taken { taken, .. }) if self.is(F::UncoveredIsNotTold) => {
+                return Outcome::Taken { taken: *taken, uncovered: Money::ZERO };
+            }
+            (Operation::Take { amount, .. }, Outcome::Taken { .. })
+                if self.is(F::UncoveredIsTakenLater) && is_repeated =>
+            {
+                let balances = &mut self.account.balances;
+                let taken = balances.available.min(*amount);
+                balances.available = balances.available.saturating_sub(taken);
+                balances.credit = balances.credit.saturating_sub(taken);
+            }
+            (_, Outcome::Taken { taken, .. }) if self.is(F::RefundTakesWhatIsHeld) => {
+                let balances = &mut self.account.balances;
+                let more_taken = balances.held.saturating_sub(*taken);
+                balances.held = balances.held.saturating_sub(more_taken);
+                balances.credit = balances.credit.saturating_sub(more_taken);
+            }
+            (Operation::Correct { .. }, Outcome::Corrected(given))
+                if self.is(F::RepeatedCorrectionGivesAgain)
+                    && is_repeated
+                    && *given > Money::ZERO =>
+            {
+                self.apply_again(op);
+            }
+            (Operation::Correct { amount, .. }, Outcome::Corrected(given))
+                if self.is(F::CorrectionGivesMoreThanTheCharge) =>
+            {
+                let extra = amount.saturating_sub(*given);
+                self.account.balances.available = more(self.account.balances.available, extra);
+                self.account.balances.credit = more(self.account.balances.credit, extra);
+            }
+            (_, Outcome::Corrected(_)) if self.is(F::CorrectionMakesMoneyOfLoss) => {
+                let balances = &mut self.account.balances;
+                let lost = before.written_off.saturating_sub(balances.written_off);
+                balances.written_off = more(balances.written_off, lost);
+                balances.available = more(balances.available, lost);
+            }
+            (_, Outcome::Corrected(_)) if self.is(F::CorrectionWritesNoLine) && !is_repeated => {
+                self.account.journal.pop();
+            }
+            (Operation::Correct { amount, .. }, Outcome::UnknownCharge)
+                if self.is(F::UnknownChargeIsCorrected) =>
+            {
+                return Outcome::Corrected(*amount);
+            }
             _ => {}
         }
         answer
@@ -313,6 +399,7 @@ impl Canary {
 
 impl Machine for Canary {
     fn apply(&mut self, op: &Operation, now: i64) -> Outcome {
+        self.now = now;
         let before = self.account.balances;
         let answer = self.instead(op, now).unwrap_or_else(|| {
             let answer = self.account.apply(&self.misread(op), now);

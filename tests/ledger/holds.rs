@@ -9,7 +9,7 @@ use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
     self, AccountName, AccountSettings, BudgetOwner, BudgetUse, Hold, HoldRefused, HoldRequest,
     JournalEntry, KeyHash, KeyId, KeyRecord, KeyScope, Ledger, Operation, Outcome, Receipt,
-    SweepReport, Unavailable, WindowId, WindowKind,
+    SweepReport, TransferEntry, Unavailable, WindowId, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -62,6 +62,15 @@ impl Ledger for Parrot {
         _: u64,
         _: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable> {
+        away()
+    }
+
+    async fn list_transfers(
+        &self,
+        _: &AccountName,
+        _: u64,
+        _: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable> {
         away()
     }
 

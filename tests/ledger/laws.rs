@@ -7,8 +7,8 @@ use tollgate::ledger::account::Balances;
 use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::prepaid::rate::RATE_UNITS_MAX;
 use tollgate::ledger::{
-    BudgetOwner, BudgetUse, HoldRequest, JournalEntry, KeyId, Operation, Outcome, RateAsk, RateId,
-    RateKind, RateLimit, WindowKind,
+    BudgetOwner, BudgetUse, EntryKind, HoldRequest, JournalEntry, KeyId, Operation, Outcome,
+    RateAsk, RateId, RateKind, RateLimit, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -95,6 +95,11 @@ fn operation() -> impl Strategy<Value = Operation> {
     let tokens = || prop::option::of(0..=60i64);
     prop_oneof![
         2 => (id(), amount()).prop_map(|(tx, amount)| Operation::Credit { tx, amount }),
+        2 => (id(), amount()).prop_map(|(tx, amount)| {
+            Operation::Take { tx, amount, reason: "a \"reason\"".to_owned() }
+        }),
+        3 => (id(), id(), amount())
+            .prop_map(|(tx, request, amount)| script::correct(&tx, &request, amount)),
         5 => (id(), amount(), amount(), lease_ms(), rates()).prop_map(
             |(id, a, b, lease_ms, rates)| {
                 let (key, wanted, least) = (key_of(&id), a.max(b), a.min(b));
@@ -134,9 +139,14 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
 
 /// What a journal says was posted and written off.
 fn replayed(journal: &[JournalEntry]) -> (i128, i128) {
-    let sum =
-        |part: fn(&JournalEntry) -> Money| journal.iter().map(|e| i128::from(part(e).nano())).sum();
+    let sum = |part: fn(&JournalEntry) -> Money| journal.iter().map(|e| signed(e, part(e))).sum();
     (sum(|e| e.amount), sum(|e| e.written_off))
+}
+
+/// An amount of an entry as it changes the balances.
+fn signed(entry: &JournalEntry, amount: Money) -> i128 {
+    let nano = i128::from(amount.nano());
+    if entry.kind == EntryKind::Correction { -nano } else { nano }
 }
 
 /// What the balances and the journal must tell after each operation.
@@ -239,12 +249,13 @@ fn budgets_add_up(
         let held: i128 = open.iter().filter(of_it).map(|(_, held)| held).sum();
         prop_assert_eq!(i128::from(budget.used.held.nano()), held, "held in {:?}", name);
         let is_of = |line: &JournalEntry, id: &str| {
-            line.line.trim_matches('"').starts_with(&format!("{id}."))
+            let name = script::line_name(&line.line);
+            name.strip_prefix(id).is_some_and(|rest| rest.starts_with(['.', '!']))
         };
         let own = IDS.into_iter().filter(|id| counted.counts_in(id, name));
         let charged = |id: &str| {
             let lines = account.journal.iter().filter(|line| is_of(line, id));
-            lines.map(|line| i128::from(line.amount.nano())).sum::<i128>()
+            lines.map(|line| signed(line, line.amount)).sum::<i128>()
         };
         let spent: i128 = own.map(charged).sum();
         prop_assert_eq!(i128::from(budget.used.spent.nano()), spent, "spent in {:?}", name);
@@ -267,8 +278,14 @@ fn limits_hold(
             prop_assert_eq!(budget.used.held, Money::ZERO, "{:?} is new", budget);
             continue;
         };
-        prop_assert!(budget.used.spent >= earlier.used.spent, "{budget:?} was {earlier:?}");
+        let may_fall = matches!(op, Some(Operation::Correct { .. }));
+        let falls = budget.used.spent < earlier.used.spent;
+        prop_assert!(may_fall || !falls, "{budget:?} was {earlier:?}");
         match op {
+            Some(Operation::Correct { .. }) => {
+                prop_assert!(budget.used.spent <= earlier.used.spent, "{budget:?}");
+                prop_assert_eq!(budget.used.held, earlier.used.held);
+            }
             Some(Operation::Hold { .. } | Operation::Extend { .. }) => {
                 let limit = budget.limit.map_or(i128::MAX, |limit| limit.nano().into());
                 let may_be = sum(budget) <= limit || sum(budget) == sum(earlier);
@@ -288,9 +305,10 @@ fn limits_hold(
 /// That what is told of a hold is what its lines in the journal say.
 fn each_is_charged_as_told(account: &InMemoryAccount, now: i64) -> Result<(), TestCaseError> {
     for id in IDS {
-        let of_it = |line: &str| line.trim_matches('"').starts_with(&format!("{id}."));
+        let of_it = |line: &str| script::line_name(line).starts_with(&format!("{id}."));
         let lines: Vec<&JournalEntry> = account.journal.iter().filter(|e| of_it(&e.line)).collect();
-        let settled = lines.iter().filter(|e| e.line.contains(".settle.")).count();
+        let settled =
+            lines.iter().filter(|e| script::line_name(&e.line).contains(".settle.")).count();
         let expired = lines.len() - settled;
         prop_assert!(settled <= 1 && expired <= 1, "{id} was charged twice: {lines:?}");
         let told = match account.clone().apply(&Operation::Void { id: id.to_owned() }, now) {
@@ -393,6 +411,18 @@ fn keeps_the_law(
         (Operation::Extend { id, wanted, .. }, Outcome::Held(held)) => {
             let all = held >= wanted || is_all_taken(id);
             prop_assert!(all, "an extension left what it wanted");
+        }
+        (Operation::Take { amount, .. }, Outcome::Taken { taken, uncovered }) => {
+            let sum = i128::from(taken.nano()) + i128::from(uncovered.nano());
+            prop_assert_eq!(sum, i128::from(amount.nano()), "a part is forgotten");
+        }
+        (Operation::Correct { amount, .. }, Outcome::Corrected(given)) => {
+            prop_assert!(given <= amount, "more is given back than was asked for");
+        }
+        (Operation::Take { .. } | Operation::Correct { .. }, other) => {
+            let is_refusal =
+                matches!(other, Outcome::Conflict | Outcome::UnknownCharge | Outcome::OutOfRange);
+            prop_assert!(is_refusal, "{op:?}: {other:?}");
         }
         (Operation::Settle { charge, .. }, Outcome::Posted { amount, .. }) => {
             prop_assert!(amount >= charge, "less is posted than was charged");

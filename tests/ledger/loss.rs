@@ -15,7 +15,7 @@ use tollgate::ledger::{AccountName, HoldRequest, Operation, Outcome};
 use tollgate::money::Money;
 
 use super::laws::sound;
-use super::script;
+use super::script::{self, line_name};
 
 /// A lease that runs out after a few operations, unless it is renewed.
 const LEASE_MS: u64 = 24;
@@ -328,7 +328,7 @@ impl World {
 
     /// What the journal says that a call was charged.
     fn charged(&self, id: &str) -> Money {
-        let of_it = |line: &str| line.trim_matches('"').starts_with(&format!("{id}."));
+        let of_it = |line: &str| line_name(line).starts_with(&format!("{id}."));
         let lines = self.store.journal.iter().filter(|e| of_it(&e.line));
         lines.map(|e| e.amount).fold(Money::ZERO, sum)
     }

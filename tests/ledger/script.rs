@@ -11,8 +11,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    BudgetOwner, BudgetUse, HoldRequest, JournalEntry, KeyId, Operation, Outcome, RateReading,
-    WindowKind,
+    BudgetOwner, BudgetUse, EntryKind, HoldRequest, JournalEntry, KeyId, Operation, Outcome,
+    RateReading, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -131,6 +131,11 @@ fn set_budget(owner: BudgetOwner, kind: &str, limit: &str) -> Option<Action> {
 fn operation(words: &[&str]) -> Option<Operation> {
     Some(match *words {
         ["credit", tx, amount] => Operation::Credit { tx: tx.to_owned(), amount: money(amount)? },
+        ["take", tx, amount] => {
+            let (tx, amount, reason) = (tx.to_owned(), money(amount)?, "a \"reason\"".to_owned());
+            Operation::Take { tx, amount, reason }
+        }
+        ["correct", tx, request, amount] => correct(tx, request, money(amount)?),
         ["hold", id, wanted, "least", least, "lease", length] => {
             hold(id, [wanted, least], None, length)?
         }
@@ -171,15 +176,40 @@ fn origin([wanted, least]: [&str; 2], key: Option<KeyId>) -> Option<HoldRequest>
     Some(HoldRequest { wanted: money(wanted)?, least: money(least)?, at: now(), key })
 }
 
+/// A correction. All first lines of the journal are named: those of other calls are passed over.
+pub(crate) fn correct(tx: &str, request: &str, amount: Money) -> Operation {
+    let (tx, request) = (tx.to_owned(), request.to_owned());
+    let found = (1..=100).collect();
+    Operation::Correct { tx, request, found, amount, reason: "a \"reason\"".to_owned() }
+}
+
+/// The journal line of a call, which says what it is of.
+fn call_line(id: &str, what: &str, charge: Money) -> String {
+    let name = format!("{id}.{what}.{}", charge.nano());
+    serde_json::json!({ "request_id": id, "name": name }).to_string()
+}
+
+/// Returns what a journal line is of: `CALL.WHAT.CHARGE`, or `CALL!CORRECTION`.
+pub(crate) fn line_name(line: &str) -> String {
+    let Ok(line) = serde_json::from_str::<serde_json::Value>(line) else { return line.to_owned() };
+    let text = |name: &str| line[name].as_str().unwrap_or_default();
+    if line.get("corrects").is_none() {
+        return line.as_str().unwrap_or(text("name")).to_owned();
+    }
+    let is_sound = line["at"].as_i64().is_some_and(|at| at > 0) && text("reason") == "a \"reason\"";
+    assert!(is_sound, "{line}");
+    format!("{}!{}", text("corrects"), text("correction"))
+}
+
 /// A checkpoint whose journal line tells where it came from.
 pub(crate) fn checkpoint(id: &str, charge: Money) -> Operation {
-    let line = format!("\"{id}.checkpoint.{}\"", charge.nano());
+    let line = call_line(id, "checkpoint", charge);
     Operation::Checkpoint { id: id.to_owned(), charge, line }
 }
 
 /// A settlement whose journal line tells where it came from.
 pub(crate) fn settle(id: &str, charge: Money) -> Operation {
-    let line = format!("\"{id}.settle.{}\"", charge.nano());
+    let line = call_line(id, "settle", charge);
     Operation::Settle { id: id.to_owned(), charge, line, origin: None, tokens: None }
 }
 
@@ -241,6 +271,11 @@ pub(crate) fn answer_text(answer: &Outcome) -> String {
         Outcome::Voided => "voided".to_owned(),
         Outcome::HoldEnded => "gone".to_owned(),
         Outcome::UnknownHold => "unknown".to_owned(),
+        Outcome::Taken { taken, uncovered } => {
+            format!("taken {} uncovered {}", taken.nano(), uncovered.nano())
+        }
+        Outcome::Corrected(given) => format!("corrected {}", given.nano()),
+        Outcome::UnknownCharge => "unknown charge".to_owned(),
         Outcome::NoAccount => "no account".to_owned(),
         Outcome::OutOfRange => "out of range".to_owned(),
     }
@@ -276,12 +311,14 @@ pub(crate) fn balances_text(balances: Option<Balances>) -> String {
     )
 }
 
-/// A journal as the tables write it: `LINE=AMOUNT/WRITTEN_OFF …`.
+/// A journal as the tables write it: `LINE=AMOUNT/WRITTEN_OFF …`; the amounts of a correction have
+/// a minus.
 pub(crate) fn journal_text(journal: &[JournalEntry]) -> String {
     let counted = (1..).zip(journal).all(|(seq, entry)| entry.seq == seq);
     let entry = |e: &JournalEntry| {
-        let line = e.line.trim_matches('"');
-        format!("{line}={}/{}", e.amount.nano(), e.written_off.nano())
+        let sign = if e.kind == EntryKind::Correction { "-" } else { "" };
+        let name = line_name(&e.line);
+        format!("{name}={sign}{}/{sign}{}", e.amount.nano(), e.written_off.nano())
     };
     match journal {
         [] => "none".to_owned(),

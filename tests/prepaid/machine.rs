@@ -3,7 +3,7 @@
 use proptest::prelude::ProptestConfig;
 use tollgate::ledger::prepaid::allotment::{expire_allotment, update_allotment};
 use tollgate::ledger::prepaid::answer::{AccountStep, LedgerAnswer};
-use tollgate::ledger::prepaid::correct::correct_charge;
+use tollgate::ledger::prepaid::correct::{ChargeCorrection, correct_charge};
 use tollgate::ledger::prepaid::direct::{self, DirectHoldOrigin, DirectHoldRequest};
 use tollgate::ledger::prepaid::lot::LotId;
 use tollgate::ledger::prepaid::records::{DirectHoldState, KeyStatus, PrepaidAccount};
@@ -97,8 +97,11 @@ pub(crate) fn step_of(account: &PrepaidAccount, op: &Op, now: i64) -> AccountSte
     match op {
         Op::Pay { tx, amount } => transfer::add_payment(account, tx, *amount, now),
         Op::Grant { tx, amount, lot } => transfer::add_grant(account, tx, *amount, *lot, now),
-        Op::Take { tx, amount } => transfer::take_credit(account, tx, *amount, now),
-        Op::Correct { tx, request, amount } => correct_charge(account, tx, request, *amount, now),
+        Op::Take { tx, amount } => transfer::take_credit(account, tx, *amount, "", now),
+        Op::Correct { tx, request, amount } => {
+            let correction = ChargeCorrection { tx, request, amount: *amount, reason: "" };
+            correct_charge(account, correction, now)
+        }
         Op::Hold(request) => direct::place_hold(account, request, now),
         Op::Extend { id, wanted } => direct::extend_hold(account, id, *wanted, now),
         Op::Renew { id, lease_ms } => direct::renew_hold(account, id, *lease_ms, now),

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::{
-    BudgetOwner, BudgetUse, HoldRequest, KeyId, Operation, Outcome, WindowId, WindowKind,
+    BudgetOwner, BudgetUse, EntryKind, HoldRequest, JournalEntry, KeyId, Operation, Outcome,
+    WindowId, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -55,6 +56,14 @@ struct Call {
     state: State,
 }
 
+/// A payment, a refund or a correction, with what was moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Transfer {
+    what: String,
+    amount: i128,
+    moved: i128,
+}
+
 /// What is spent and held of a window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
@@ -70,7 +79,8 @@ struct Sums {
     held: i128,
     posted: i128,
     lost: i128,
-    payments: BTreeMap<String, i128>,
+    /// Payments, refunds and corrections.
+    transfers: BTreeMap<String, Transfer>,
     calls: BTreeMap<String, Call>,
     limits: BTreeMap<(BudgetOwner, WindowKind), Option<i128>>,
     windows: BTreeMap<WindowId, Used>,
@@ -105,6 +115,10 @@ impl Sums {
     fn apply(&mut self, op: &Operation, now: i64) -> Outcome {
         self.attempt(now, |sums, now| match op {
             Operation::Credit { tx, amount } => sums.pay(tx, sum(*amount)),
+            Operation::Take { tx, amount, .. } => sums.take(tx, sum(*amount)),
+            Operation::Correct { tx, request, amount, .. } => {
+                sums.correct(tx, request, sum(*amount), now)
+            }
             Operation::Hold { id, wanted, least, lease_ms, key, .. } => {
                 let asked = (sum(*wanted), sum(*least), *key);
                 let lease_ms = i64::try_from(*lease_ms).expect("a short lease");
@@ -127,17 +141,75 @@ impl Sums {
         })
     }
 
+    /// What was moved before under an id; `Err` if the id was used for something else.
+    fn moved(&self, tx: &str, what: &str, amount: i128) -> Result<Option<i128>, Outcome> {
+        match self.transfers.get(tx) {
+            None => Ok(None),
+            Some(known) if known.what == what && known.amount == amount => Ok(Some(known.moved)),
+            Some(_) => Err(Outcome::Conflict),
+        }
+    }
+
+    fn note(&mut self, tx: &str, what: &str, amount: i128, moved: i128) {
+        let transfer = Transfer { what: what.to_owned(), amount, moved };
+        self.transfers.insert(tx.to_owned(), transfer);
+    }
+
     fn pay(&mut self, tx: &str, amount: i128) -> Outcome {
-        match self.payments.get(tx) {
-            Some(before) if *before == amount => Outcome::AlreadyDone,
-            Some(_) => Outcome::Conflict,
-            None => {
-                self.payments.insert(tx.to_owned(), amount);
-                self.credit += amount;
-                self.available += amount;
-                Outcome::Done
+        match self.moved(tx, "payment", amount) {
+            Err(conflict) => return conflict,
+            Ok(Some(_)) => return Outcome::AlreadyDone,
+            Ok(None) => {}
+        }
+        self.note(tx, "payment", amount, amount);
+        self.credit += amount;
+        self.available += amount;
+        Outcome::Done
+    }
+
+    fn take(&mut self, tx: &str, amount: i128) -> Outcome {
+        let before = match self.moved(tx, "refund", amount) {
+            Err(conflict) => return conflict,
+            Ok(before) => before,
+        };
+        let taken = before.unwrap_or_else(|| amount.min(self.available));
+        if before.is_none() {
+            self.note(tx, "refund", amount, taken);
+            self.credit -= taken;
+            self.available -= taken;
+        }
+        Outcome::Taken { taken: money(taken), uncovered: money(amount - taken) }
+    }
+
+    fn correct(&mut self, tx: &str, request: &str, amount: i128, now: i64) -> Outcome {
+        let what = format!("{request} correction");
+        match self.moved(tx, &what, amount) {
+            Err(conflict) => return conflict,
+            Ok(Some(given)) => return Outcome::Corrected(money(given)),
+            Ok(None) => {}
+        }
+        let is_of = |name: &str| name.split(' ').next() == Some(request);
+        let own: Vec<_> = self.lines.iter().filter(|(_, _, name)| is_of(name)).cloned().collect();
+        if own.is_empty() {
+            return Outcome::UnknownCharge;
+        }
+        // The lines of corrections have minuses.
+        let charged: i128 = own.iter().map(|(amount, ..)| amount).sum();
+        let lost: i128 = own.iter().map(|(_, lost, _)| lost).sum();
+        let given = amount.min(charged);
+        let lost = lost.min(given);
+        self.posted -= given;
+        self.lost -= lost;
+        self.available += given - lost;
+        for window in self.calls.get(request).map(|call| call.windows.clone()).unwrap_or_default() {
+            if window.end() > now {
+                let used = self.windows.entry(window).or_default();
+                used.spent = (used.spent - given).max(0);
             }
         }
+        self.note(tx, &what, amount, given);
+        self.lines.push((-given, -lost, what));
+        Outcome::Corrected(money(given))
     }
 
     /// The windows in which a call counts that a key makes at a time, in order.
@@ -262,7 +334,7 @@ impl Sums {
             used.spent += amount;
             self.is_out_of_range |= i64::try_from(used.spent + used.held).is_err();
         }
-        self.lines.push((amount, lost, line.to_owned()));
+        self.lines.push((amount, lost, name_of(line)));
         lost
     }
 
@@ -370,6 +442,16 @@ impl Sums {
     }
 }
 
+/// What a journal line is of.
+fn name_of(line: &str) -> String {
+    let line: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+    match (line["name"].as_str(), line["corrects"].as_str()) {
+        (Some(name), _) => name.to_owned(),
+        (None, Some(request)) => format!("{request} correction"),
+        (None, None) => String::new(),
+    }
+}
+
 fn told(budget: &BudgetUse) -> (WindowId, Option<i128>, i128, i128) {
     (budget.window, budget.limit.map(sum), sum(budget.used.spent), sum(budget.used.held))
 }
@@ -385,12 +467,22 @@ fn key() -> impl Strategy<Value = Option<KeyId>> {
 
 fn operation() -> impl Strategy<Value = Event> {
     let id = || prop::sample::select(vec!["x", "y", "z", "v", "w"]).prop_map(str::to_owned);
+    let tx = || prop::sample::select(vec!["x", "t1", "t2", "t3", "t4"]).prop_map(str::to_owned);
     let lease = || prop::sample::select(vec![1u64, 60_000, 3_600_000, 200_000_000]);
-    let line = |id: &str, what: &str, charge: Money| format!("{id} {what} {}", charge.nano());
+    let line = |id: &str, what: &str, charge: Money| {
+        let name = format!("{id} {what} {}", charge.nano());
+        serde_json::json!({ "request_id": id, "name": name }).to_string()
+    };
     let ago = prop::sample::select(vec![0, HOUR_MS, 11 * HOUR_MS, LOST_MS - 1, LOST_MS, DAY_MS]);
     let origin = (amount(), amount(), ago, key());
     let op = prop_oneof![
         3 => (id(), amount()).prop_map(|(tx, amount)| Operation::Credit { tx, amount }),
+        2 => (tx(), amount())
+            .prop_map(|(tx, amount)| Operation::Take { tx, amount, reason: String::new() }),
+        3 => (tx(), id(), amount()).prop_map(|(tx, request, amount)| {
+            let found = (1..=100).collect();
+            Operation::Correct { tx, request, found, amount, reason: String::new() }
+        }),
         6 => (id(), amount(), amount(), lease(), key()).prop_map(
             |(id, wanted, least, lease_ms, key)| {
                 Operation::Hold { id, wanted, least, lease_ms, key, rates: Vec::new() }
@@ -463,8 +555,10 @@ fn an_account_does_what_plain_sums_say() {
             prop_assert_eq!(budgets.iter().map(told).collect::<Vec<_>>(), sums.budgets(now));
         }
         let lines = account.journal.iter();
-        let lines: Vec<_> =
-            lines.map(|l| (sum(l.amount), sum(l.written_off), l.line.clone())).collect();
+        let sign = |l: &JournalEntry| if l.kind == EntryKind::Correction { -1 } else { 1 };
+        let lines: Vec<_> = lines
+            .map(|l| (sign(l) * sum(l.amount), sign(l) * sum(l.written_off), name_of(&l.line)))
+            .collect();
         prop_assert_eq!(lines, sums.lines);
     });
 }

@@ -24,6 +24,13 @@ fn operation() -> impl Strategy<Value = Option<Operation>> {
     let line = |id: &str| id.to_owned();
     prop_oneof![
         2 => (id(), amount()).prop_map(|(tx, amount)| Some(Operation::Credit { tx, amount })),
+        1 => (id(), amount()).prop_map(|(tx, amount)| {
+            Some(Operation::Take { tx, amount, reason: String::new() })
+        }),
+        2 => (id(), id(), amount()).prop_map(|(tx, request, amount)| {
+            let (found, reason) = (Vec::new(), String::new());
+            Some(Operation::Correct { tx, request, found, amount, reason })
+        }),
         5 => (id(), amount(), amount(), lease()).prop_map(|(id, wanted, least, lease_ms)| {
             Some(Operation::Hold { id, wanted, least, lease_ms, key: None, rates: Vec::new() })
         }),
@@ -47,6 +54,8 @@ fn operation() -> impl Strategy<Value = Option<Operation>> {
 fn next_op(op: &Operation) -> Op {
     match op.clone() {
         Operation::Credit { tx, amount } => Op::Pay { tx, amount },
+        Operation::Take { tx, amount, .. } => Op::Take { tx, amount },
+        Operation::Correct { tx, request, amount, .. } => Op::Correct { tx, request, amount },
         Operation::Hold { id, wanted, least, lease_ms, key, .. } => {
             Op::Hold(DirectHoldRequest { id, key, wanted, least, rates: Vec::new(), lease_ms })
         }

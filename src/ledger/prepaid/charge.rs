@@ -4,7 +4,8 @@
 use super::draft::AccountDraft;
 use super::lot::LotAmounts;
 use super::records::{JournalRecord, RecordKind};
-use super::window::{KeyId, WindowId};
+use super::window::{KeyId, WindowId, window_texts};
+use crate::ledger::json_text::{push_number, push_string};
 use crate::money::{Money, MoneyError};
 
 /// The call of a charge, as the journal names it.
@@ -28,15 +29,22 @@ pub(crate) struct PaidCharge {
     pub over_budget: Money,
 }
 
-/// Returns a journal line that tells how far its charge is above a limit. Only a store knows that,
-/// so the member comes last into the JSON of the gateway. A line that is no object stays as it is.
-fn tell_over_budget(line: &str, over_budget: Money) -> String {
-    match line.strip_suffix('}') {
-        Some(rest) if over_budget > Money::ZERO => {
-            format!("{rest},\"over_budget_nano\":{}}}", over_budget.nano())
-        }
-        _ => line.to_owned(),
+/// Returns a journal line that tells in which windows its charge counts, and how far it is above a
+/// limit. Only a store knows that, so these members come last into the JSON of the gateway. A line
+/// that is no object stays as it is.
+fn complete_line(line: &str, windows: &[WindowId], over_budget: Money) -> String {
+    let Some(rest) = line.strip_suffix('}').filter(|_| !windows.is_empty()) else {
+        return line.to_owned();
+    };
+    let texts = window_texts(windows);
+    let mut json = String::with_capacity(line.len() + texts.len() + 64);
+    json.push_str(rest);
+    push_string(&mut json, r#","windows":"#, &texts);
+    if over_budget > Money::ZERO {
+        push_number(&mut json, r#","over_budget_nano":"#, over_budget.nano());
     }
+    json.push('}');
+    json
 }
 
 /// Posts `amount`, of which `covered` was held, and writes its line.
@@ -66,7 +74,7 @@ pub(crate) fn post(
         over_budget,
         lots,
         windows: call.windows.to_vec(),
-        line: tell_over_budget(call.line, over_budget),
+        line: complete_line(call.line, call.windows, over_budget),
     });
     Ok(PaidCharge { written_off, over_budget })
 }

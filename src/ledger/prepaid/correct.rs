@@ -8,7 +8,8 @@ use super::draft::{self, AccountDraft};
 use super::lot::LotAmounts;
 use super::records::{JournalRecord, PrepaidAccount, RecordKind, TransferKind, TransferRecord};
 use super::transfer::{has_place, put_into_lot};
-use super::window::{KeyId, WindowId};
+use super::window::{KeyId, WindowId, window_texts};
+use crate::ledger::json_text::{push_number, push_string};
 use crate::money::{Money, MoneyError};
 
 /// What is left of a charge after its corrections.
@@ -21,17 +22,55 @@ struct ChargeLeft {
     key: Option<KeyId>,
 }
 
-/// Gives back `amount` of the charge of a call, and at most what is left of it. P falls by it, W by
+/// A correction of a charge, as its caller asks for it.
+#[derive(Debug, Clone, Copy)]
+pub struct ChargeCorrection<'a> {
+    /// The caller's id, which makes a repeat harmless.
+    pub tx: &'a str,
+    /// The id of the request that was charged.
+    pub request: &'a str,
+    /// The amount to give back.
+    pub amount: Money,
+    /// Why, for the people who read the journal.
+    pub reason: &'a str,
+}
+
+impl ChargeCorrection<'_> {
+    /// Returns the beginning of the journal line, without the brace that ends it. Its names are not
+    /// those of the line of a charge: whoever looks for the charge of a request must not find its
+    /// correction.
+    pub(crate) fn line_head(&self) -> String {
+        let mut json = String::with_capacity(256);
+        push_string(&mut json, r#"{"corrects":"#, self.request);
+        push_string(&mut json, r#","correction":"#, self.tx);
+        push_string(&mut json, r#","reason":"#, self.reason);
+        json
+    }
+
+    fn line(&self, key: Option<KeyId>, windows: &BTreeSet<WindowId>, now: i64) -> String {
+        let mut json = self.line_head();
+        push_number(&mut json, r#","at":"#, now);
+        if let Some(KeyId(id)) = key {
+            push_number(&mut json, r#","key_id":"#, id);
+        }
+        if !windows.is_empty() {
+            push_string(&mut json, r#","windows":"#, &window_texts(windows));
+        }
+        json.push('}');
+        json
+    }
+}
+
+/// Gives back a part of the charge of a call, and at most what is left of it. P falls by it, W by
 /// the part that the account had not paid, and the rest goes to the lots it came from, as though
 /// the charge had been smaller. A budget's spent falls while its window runs.
 #[must_use]
 pub fn correct_charge(
     account: &PrepaidAccount,
-    tx: &str,
-    request: &str,
-    amount: Money,
+    correction: ChargeCorrection<'_>,
     now: i64,
 ) -> AccountStep {
+    let ChargeCorrection { tx, request, amount, reason } = correction;
     draft::run(account, now, |draft| {
         let kind = TransferKind::Correction(request.to_owned());
         if let Some(known) = draft.transfer(tx) {
@@ -68,12 +107,13 @@ pub fn correct_charge(
             written_off,
             over_budget: Money::ZERO,
             lots: back,
+            line: correction.line(left.key, &left.windows, now),
             windows: left.windows.into_iter().collect(),
-            line: String::new(),
         });
         draft.expire_lots()?;
         let moved = Some(given);
-        draft.set_transfer(tx, TransferRecord { kind, amount, at: now, moved });
+        let reason = reason.to_owned();
+        draft.set_transfer(tx, TransferRecord { kind, amount, at: now, moved, reason });
         Ok(LedgerAnswer::Corrected { given, again: false })
     })
 }

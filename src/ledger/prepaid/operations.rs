@@ -1,9 +1,11 @@
-//! Applies the operations of the [`Ledger`](crate::ledger::Ledger) on holds, as every store does.
+//! Applies the operations of the [`Ledger`](crate::ledger::Ledger), as every store does.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::answer::{AccountStep, LedgerAnswer};
+use super::correct::{self, ChargeCorrection};
 use super::direct::{self, DirectHoldOrigin, DirectHoldRequest};
 use super::records::{AccountChanges, BudgetLimits, PrepaidAccount};
+use super::transfer;
 use super::window::{BudgetOwner, KeyId, WindowId};
 use crate::ledger::budget::BudgetUse;
 use crate::ledger::operation::{HoldRequest, Operation, Outcome};
@@ -18,14 +20,19 @@ pub struct AppliedOperation {
     pub changes: AccountChanges,
 }
 
-/// Applies an operation on a hold to the records of an account. `now` is in unix ms. A payment is
-/// no such operation.
+/// Applies an operation to the records of an account. `now` is in unix ms.
 #[must_use]
 pub fn apply_operation(account: &PrepaidAccount, op: &Operation, now: i64) -> AppliedOperation {
     let (step, least) = match op {
-        Operation::Credit { .. } => {
-            let (outcome, changes) = (Outcome::UnknownHold, AccountChanges::default());
-            return AppliedOperation { outcome, changes };
+        Operation::Credit { tx, amount } => {
+            (transfer::add_payment(account, tx, *amount, now), Money::ZERO)
+        }
+        Operation::Take { tx, amount, reason } => {
+            (transfer::take_credit(account, tx, *amount, reason, now), Money::ZERO)
+        }
+        Operation::Correct { tx, request, amount, reason, .. } => {
+            let correction = ChargeCorrection { tx, request, amount: *amount, reason };
+            (correct::correct_charge(account, correction, now), Money::ZERO)
         }
         Operation::Hold { id, wanted, least, lease_ms, key, rates } => {
             let request = DirectHoldRequest {
@@ -108,6 +115,9 @@ fn outcome_of(account: &PrepaidAccount, answer: LedgerAnswer, least: Money) -> O
         LedgerAnswer::Voided => Outcome::Voided,
         LedgerAnswer::HoldEnded => Outcome::HoldEnded,
         LedgerAnswer::UnknownHold => Outcome::UnknownHold,
+        LedgerAnswer::Taken { taken, uncovered, .. } => Outcome::Taken { taken, uncovered },
+        LedgerAnswer::Corrected { given, .. } => Outcome::Corrected(given),
+        LedgerAnswer::UnknownCharge => Outcome::UnknownCharge,
         LedgerAnswer::OutOfRange => Outcome::OutOfRange,
         // The other answers are to operations of other kinds.
         _ => Outcome::Conflict,

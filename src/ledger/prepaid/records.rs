@@ -221,6 +221,8 @@ pub struct TransferRecord {
     pub at: i64,
     /// What was moved; `None` while a refund waits for money that is lent.
     pub moved: Option<Money>,
+    /// Why, as its caller has said; empty if it has not.
+    pub reason: String,
 }
 
 /// What a journal record is about.

@@ -51,7 +51,8 @@ fn add(
         put_into_lot(draft, lot, amount)?;
         draft.expire_lots()?;
         let moved = Some(amount);
-        draft.set_transfer(tx, TransferRecord { kind, amount, at: now, moved });
+        let reason = String::new();
+        draft.set_transfer(tx, TransferRecord { kind, amount, at: now, moved, reason });
         Ok(LedgerAnswer::Done)
     })
 }
@@ -87,7 +88,13 @@ pub(crate) fn put_into_lot(
 /// is lent counts as available: it is called back, and the caller asks again until it has come, for
 /// [`TAKE_WAIT_MS`] at most. What is not there then is told as uncovered, which is final.
 #[must_use]
-pub fn take_credit(account: &PrepaidAccount, tx: &str, amount: Money, now: i64) -> AccountStep {
+pub fn take_credit(
+    account: &PrepaidAccount,
+    tx: &str,
+    amount: Money,
+    reason: &str,
+    now: i64,
+) -> AccountStep {
     draft::run(account, now, |draft| {
         let known = draft.transfer(tx);
         let is_same =
@@ -105,13 +112,16 @@ pub fn take_credit(account: &PrepaidAccount, tx: &str, amount: Money, now: i64) 
             paid.add(*lot, there.available)?;
         }
         let is_lent = draft.head.lent_out > 0 && now < at.saturating_add(TAKE_WAIT_MS);
-        let mut record = TransferRecord { kind: TransferKind::Take, amount, at, moved: None };
+        let (kind, reason) = (TransferKind::Take, reason.to_owned());
+        let mut record = TransferRecord { kind, amount, at, moved: None, reason };
         if paid.total()? < amount && is_lent {
             if known.is_none() {
                 draft.raise_revision();
             }
             refusal::recall(draft);
-            draft.set_transfer(tx, record);
+            if known.is_none() {
+                draft.set_transfer(tx, record);
+            }
             return Ok(LedgerAnswer::Wait);
         }
         let taken = paid.split_last(amount)?;

@@ -6,6 +6,7 @@
 
 use futures_util::future::try_join_all;
 
+use super::super::data_version::RESTRICTIONS_VERSION;
 use super::key_records;
 use super::keys::AccountKeys;
 use super::scripts::ScriptCall;
@@ -39,7 +40,7 @@ impl RedisStore {
         let connection = self.connection().await?;
         let is_set = *settings != AccountSettings::default();
         if is_set {
-            self.raise_version().await?;
+            self.raise_version(RESTRICTIONS_VERSION).await?;
             key_records::restrict_keys(connection, account, BudgetOwner::Account).await?;
         }
         // An account is in the index before it is suspended, so that none is missing there if this

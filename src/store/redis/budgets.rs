@@ -38,7 +38,7 @@ impl RedisStore {
             self.confirm_absence(&keys.account()).await?;
             return Ok(false);
         }
-        self.raise_version().await?;
+        self.raise_version(RESTRICTIONS_VERSION).await?;
         key_records::restrict_keys(connection, account, owner).await?;
         let mut set = ScriptCall::default();
         set.key(keys.account()).key(keys.budgets()).arg(budget_field(owner, kind));
@@ -57,10 +57,10 @@ impl RedisStore {
     }
 
     /// Raises the version of the data, so that no version of the program opens the store that would
-    /// not heed its restrictions.
-    pub(super) async fn raise_version(&self) -> Result<(), Unavailable> {
+    /// misread it.
+    pub(super) async fn raise_version(&self, least: u32) -> Result<(), Unavailable> {
         let mut raise = ScriptCall::default();
-        raise.key(DATA_VERSION_KEY).arg(RESTRICTIONS_VERSION);
+        raise.key(DATA_VERSION_KEY).arg(least);
         self.run_script(&raise, |s| &s.budgets.raise_version).await.map(drop)
     }
 
@@ -73,7 +73,7 @@ impl RedisStore {
         record: &KeyRecord,
     ) -> Result<(), Unavailable> {
         if record.scope != KeyScope::default() {
-            self.raise_version().await?;
+            self.raise_version(RESTRICTIONS_VERSION).await?;
         }
         key_records::add(self.connection().await?, hash, record).await
     }
@@ -94,7 +94,7 @@ impl RedisStore {
         if record.scope == *scope {
             return Ok(true);
         }
-        self.raise_version().await?;
+        self.raise_version(RESTRICTIONS_VERSION).await?;
         key_records::set_scope(connection, prefix, scope).await
     }
 

@@ -1,7 +1,9 @@
 //! The names of an account's Redis keys, and the entries of its journal.
 
 use crate::kv_cache::Namespace;
-use crate::ledger::{AccountName, BudgetOwner, JournalEntry, Unavailable, WindowId, WindowKind};
+use crate::ledger::{
+    AccountName, BudgetOwner, EntryKind, JournalEntry, Unavailable, WindowId, WindowKind,
+};
 use crate::money::Money;
 
 /// The key of the set of all accounts' names.
@@ -49,6 +51,18 @@ impl AccountKeys {
     /// Returns the key of the hash with the amount of each payment, by its transaction id.
     pub(super) fn payments(&self) -> String {
         self.key_for("payments")
+    }
+
+    /// Returns the key of the hash with the records of payments, refunds and corrections, by their
+    /// ids.
+    pub(super) fn transfers(&self) -> String {
+        self.key_for("transfers")
+    }
+
+    /// Returns the key of the hash with what was given back of charges, by their requests:
+    /// `AMOUNT WRITTEN_OFF`.
+    pub(super) fn corrected(&self) -> String {
+        self.key_for("corrected")
     }
 
     pub(super) fn hold(&self, id: &str) -> String {
@@ -138,15 +152,24 @@ impl AccountKeys {
     }
 }
 
-/// Parses a journal entry: `AMOUNT WRITTEN_OFF LINE`, with the amounts in nano-USD.
+/// Parses a journal entry: `AMOUNT WRITTEN_OFF LINE`, with the amounts in nano-USD. Before the
+/// amounts of a correction is a minus.
 pub(super) fn parse_journal_entry(seq: u64, text: &str) -> Result<JournalEntry, Unavailable> {
+    let kind = if text.starts_with('-') { EntryKind::Correction } else { EntryKind::Charge };
     let mut parts = text.splitn(3, ' ');
-    let mut money = || parts.next()?.parse().ok().and_then(|nano| Money::from_nano(nano).ok());
+    let mut money = || {
+        let digits = parts.next()?;
+        let digits = match kind {
+            EntryKind::Charge => digits,
+            EntryKind::Correction => digits.strip_prefix('-')?,
+        };
+        digits.parse().ok().and_then(|nano| Money::from_nano(nano).ok())
+    };
     let amounts = (money(), money());
     let line = parts.next();
     match (amounts, line) {
         ((Some(amount), Some(written_off)), Some(line)) => {
-            Ok(JournalEntry { seq, amount, written_off, line: line.to_owned() })
+            Ok(JournalEntry { seq, kind, amount, written_off, line: line.to_owned() })
         }
         _ => Err(Unavailable(format!("journal entry {seq} cannot be read"))),
     }

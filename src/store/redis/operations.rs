@@ -5,6 +5,8 @@ use redis::{FromRedisValue, Value};
 use super::keys::AccountKeys;
 use super::rate_texts::{format_asks, held_outcome, parse_rate_limited};
 use super::scripts::ScriptCall;
+use crate::ledger::prepaid::correct::ChargeCorrection;
+use crate::ledger::prepaid::transfer::TAKE_WAIT_MS;
 use crate::ledger::{HoldRequest, KeyId, Operation, Outcome, Unavailable};
 use crate::money::Money;
 
@@ -17,7 +19,19 @@ pub(super) fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
     }
     match op {
         Operation::Credit { tx, amount } => {
-            call.key(keys.payments()).arg(tx).arg(amount.nano());
+            call.key(keys.payments()).key(keys.transfers()).arg(tx).arg(amount.nano());
+        }
+        Operation::Take { tx, amount, reason } => {
+            call.key(keys.payments()).key(keys.transfers());
+            call.arg(tx).arg(amount.nano()).arg(reason).arg(TAKE_WAIT_MS);
+        }
+        Operation::Correct { tx, request, found, amount, reason } => {
+            call.key(keys.payments()).key(keys.transfers()).key(keys.corrected());
+            call.key(keys.journal()).arg(tx).arg(request).arg(amount.nano()).arg(reason);
+            call.arg(ChargeCorrection { tx, request, amount: *amount, reason }.line_head());
+            for number in found {
+                call.arg(*number);
+            }
         }
         Operation::Hold { wanted, least, lease_ms, key, rates, .. } => {
             call.arg(wanted.nano()).arg(least.nano()).arg(*lease_ms).arg(key_text(*key));
@@ -92,6 +106,9 @@ pub(super) fn parse_outcome(reply: &[String]) -> Result<Outcome, Unavailable> {
         Some("voided") => Outcome::Voided,
         Some("gone") => Outcome::HoldEnded,
         Some("unknown") => Outcome::UnknownHold,
+        Some("taken") => Outcome::Taken { taken: amount(1)?, uncovered: amount(2)? },
+        Some("corrected") => Outcome::Corrected(amount(1)?),
+        Some("unknown_charge") => Outcome::UnknownCharge,
         Some("no_account") => Outcome::NoAccount,
         Some("out_of_range") => Outcome::OutOfRange,
         _ => return Err(Unavailable(format!("unexpected answer: {reply:?}"))),

@@ -51,7 +51,7 @@ fn gated_script(op: &Operation) -> Option<(Requirement, ScriptSelector)> {
         }
         Operation::Settle { .. } => Some((Requirement::KnownRun, |s| &s.money.settle)),
         Operation::Void { .. } => Some((Requirement::KnownRun, |s| &s.money.void)),
-        Operation::Credit { .. } => None,
+        Operation::Credit { .. } | Operation::Take { .. } | Operation::Correct { .. } => None,
     }
 }
 

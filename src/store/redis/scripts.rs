@@ -57,9 +57,11 @@ impl Scripts {
     }
 
     pub(super) fn all(&self) -> Vec<&Script> {
-        let MoneyScripts { credit, hold, extend, renew, settle, void, expire, states, search } =
+        let MoneyScripts { credit, take, correct, hold, extend, renew, settle, void, .. } =
             &self.money;
-        let money = [credit, hold, extend, renew, settle, void, expire, states, search];
+        let MoneyScripts { expire, states, search, .. } = &self.money;
+        let money =
+            [credit, take, correct, hold, extend, renew, settle, void, expire, states, search];
         let VideoScripts { place, claim, renew, save, delete, remove, page } = &self.videos;
         let videos = [place, claim, renew, save, delete, remove, page];
         let IndexScripts { add, schedule_recheck, update, remove, due } = &self.index;
@@ -85,6 +87,8 @@ impl Scripts {
 /// The scripts on accounts and holds.
 pub(super) struct MoneyScripts {
     pub(super) credit: Script,
+    pub(super) take: Script,
+    pub(super) correct: Script,
     pub(super) hold: Script,
     pub(super) extend: Script,
     pub(super) renew: Script,
@@ -102,6 +106,8 @@ impl MoneyScripts {
     pub(super) fn for_operation(&self, op: &Operation) -> &Script {
         match op {
             Operation::Credit { .. } => &self.credit,
+            Operation::Take { .. } => &self.take,
+            Operation::Correct { .. } => &self.correct,
             Operation::Hold { .. } => &self.hold,
             Operation::Extend { .. } => &self.extend,
             Operation::Renew { .. } | Operation::Checkpoint { .. } => &self.renew,
@@ -267,6 +273,7 @@ const RECALL_LUA: &str = include_str!("scripts/allotments/recall.lua");
 const SLICES_LUA: &str = include_str!("scripts/allotments/slices.lua");
 const RATE_SLICES_LUA: &str = include_str!("scripts/allotments/rate_slices.lua");
 const ALLOTMENT_LUA: &str = include_str!("scripts/allotments/allotment.lua");
+const TRANSFERS_LUA: &str = include_str!("scripts/transfers.lua");
 const FORGOTTEN_LUA: &str = include_str!("scripts/forgotten.lua");
 const HOLDING_LUA: &str = include_str!("scripts/holding.lua");
 const RECORD_LUA: &str = include_str!("scripts/videos/record.lua");
@@ -279,7 +286,21 @@ fn script_source(flags: &str, parts: &[&str]) -> String {
 impl MoneyScripts {
     fn build(make: ScriptBuilder<'_>) -> MoneyScripts {
         MoneyScripts {
-            credit: make("", &[include_str!("scripts/credit.lua")]),
+            credit: make("", &[TRANSFERS_LUA, include_str!("scripts/credit.lua")]),
+            take: make(
+                "",
+                &[AMOUNTS_LUA, RECALL_LUA, TRANSFERS_LUA, include_str!("scripts/take.lua")],
+            ),
+            correct: make(
+                "",
+                &[
+                    AMOUNTS_LUA,
+                    WINDOWS_LUA,
+                    FORGOTTEN_LUA,
+                    TRANSFERS_LUA,
+                    include_str!("scripts/correct.lua"),
+                ],
+            ),
             hold: make(
                 "",
                 &[

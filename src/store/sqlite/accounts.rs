@@ -3,8 +3,8 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::ledger::account::Balances;
-use crate::ledger::prepaid::records::JournalRecord;
-use crate::ledger::{AccountName, JournalEntry};
+use crate::ledger::prepaid::records::{JournalRecord, RecordKind};
+use crate::ledger::{AccountName, EntryKind, JournalEntry};
 use crate::money::Money;
 
 pub(super) struct AccountRow {
@@ -81,13 +81,23 @@ pub(super) fn append_line(
     seq: i64,
     record: &JournalRecord,
 ) -> rusqlite::Result<()> {
+    let (amount, written_off) = (record.amount.nano(), record.written_off.nano());
+    if matches!(record.kind, RecordKind::Correction(_)) {
+        let mut insert = c.prepare_cached(
+            "INSERT INTO journal (account, seq, amount, written_off, line, is_correction)
+             VALUES (?, ?, ?, ?, ?, 1)",
+        )?;
+        return insert.execute(params![account, seq, amount, written_off, record.line]).map(drop);
+    }
     let mut insert = c.prepare_cached(
         "INSERT INTO journal (account, seq, amount, written_off, line) VALUES (?, ?, ?, ?, ?)",
     )?;
-    let (amount, written_off) = (record.amount.nano(), record.written_off.nano());
     insert.execute(params![account, seq, amount, written_off, record.line])?;
     Ok(())
 }
+
+/// The columns of a journal entry.
+const ENTRY_COLUMNS: &str = "seq, amount, written_off, line, is_correction";
 
 pub(super) fn read_journal(
     c: &Connection,
@@ -95,18 +105,33 @@ pub(super) fn read_journal(
     after: u64,
     limit: u32,
 ) -> rusqlite::Result<Vec<JournalEntry>> {
-    let mut select = c.prepare_cached(
-        "SELECT seq, amount, written_off, line FROM journal
+    let mut select = c.prepare_cached(&format!(
+        "SELECT {ENTRY_COLUMNS} FROM journal
          WHERE account = (SELECT id FROM account WHERE name = ?) AND seq > ? ORDER BY seq LIMIT ?",
-    )?;
+    ))?;
     let after = i64::try_from(after).unwrap_or(i64::MAX);
-    let entries = select.query_map(params![name.as_str(), after, limit], |row| {
-        Ok(JournalEntry {
-            seq: row.get::<_, i64>(0)?.unsigned_abs(),
-            amount: read_money(row, 1)?,
-            written_off: read_money(row, 2)?,
-            line: row.get(3)?,
-        })
-    })?;
+    let entries = select.query_map(params![name.as_str(), after, limit], read_entry_row)?;
     entries.collect()
+}
+
+/// Returns the journal entry with a number; `None` if there is none.
+pub(super) fn read_entry(
+    c: &Connection,
+    account: i64,
+    seq: u64,
+) -> rusqlite::Result<Option<JournalEntry>> {
+    let sql = format!("SELECT {ENTRY_COLUMNS} FROM journal WHERE account = ? AND seq = ?");
+    let seq = i64::try_from(seq).unwrap_or(i64::MAX);
+    c.prepare_cached(&sql)?.query_row(params![account, seq], read_entry_row).optional()
+}
+
+fn read_entry_row(row: &Row<'_>) -> rusqlite::Result<JournalEntry> {
+    let is_correction: bool = row.get(4)?;
+    Ok(JournalEntry {
+        seq: row.get::<_, i64>(0)?.unsigned_abs(),
+        kind: if is_correction { EntryKind::Correction } else { EntryKind::Charge },
+        amount: read_money(row, 1)?,
+        written_off: read_money(row, 2)?,
+        line: row.get(3)?,
+    })
 }

@@ -3,8 +3,8 @@
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
-use super::super::data_version::SLICES_VERSION;
 use super::super::key_of_id::{parse_key_id, pick_key};
+use super::data_version;
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyRecord, KeyScope, Unavailable,
 };
@@ -170,9 +170,7 @@ fn write_scope(c: &Connection, hash: KeyHash, scope: &KeyScope) -> rusqlite::Res
 /// Raises the version of the data, so that no version of the program opens the store that would not
 /// heed its restrictions.
 pub(super) fn raise_version(c: &Connection) -> rusqlite::Result<()> {
-    let version = "user_version";
-    let found: u32 = c.pragma_query_value(None, version, |row| row.get(0))?;
-    c.pragma_update(None, version, found.max(SLICES_VERSION))
+    data_version::raise(c, data_version::SLICES_VERSION)
 }
 
 /// Parses what is set of an account: nothing if there is no text. `None` if it cannot be read. Then

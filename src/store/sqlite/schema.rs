@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionB
 use super::super::data_version::{
     BASE_VERSION, RESTRICTIONS_VERSION, SLICES_VERSION, version_fault,
 };
-use super::{account_settings, kept_bytes, older_tables, rate_rows};
+use super::{account_settings, kept_bytes, older_tables, rate_rows, transfers};
 
 /// How long a connection waits for another process that writes.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -82,6 +82,8 @@ CREATE TABLE IF NOT EXISTS journal (
     line        TEXT    NOT NULL,
     PRIMARY KEY (account, seq)
 ) STRICT, WITHOUT ROWID;
+
+-- A further column, is_correction, is added below.
 
 -- What is lent of an account. Until recall_until nothing is lent; until voided_until a call that
 -- ends may have been voided before. A missing row stands for 0.
@@ -388,6 +390,7 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     enable_secure_delete(connection)?;
     connection.execute_batch(SCHEMA)?;
     connection.execute_batch(rate_rows::SCHEMA)?;
+    connection.execute_batch(transfers::SCHEMA)?;
     older_tables::add_columns(connection)?;
     account_settings::prepare_schema(connection)?;
     kept_bytes::prepare_schema(connection)?;

@@ -32,6 +32,15 @@ pub(super) struct Life {
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     Pay(i64),
+    /// Credit is paid back.
+    Refund(i64),
+    /// The last refund is asked for again, as while it waits for money that is lent.
+    RefundAgain,
+    /// A part of a charge is given back. `which` chooses one of the lines.
+    Correct {
+        which: usize,
+        amount: i64,
+    },
     Hold(i64),
     /// A call of a key begins.
     KeyHold {
@@ -122,6 +131,9 @@ fn event() -> impl Strategy<Value = (usize, Event)> {
     let key = || prop::sample::select(KEYS.to_vec());
     let event = prop_oneof![
         2 => (0..=3_000i64).prop_map(Event::Pay),
+        1 => (0..=1_000i64).prop_map(Event::Refund),
+        1 => Just(Event::RefundAgain),
+        2 => (0..40usize, amount()).prop_map(|(which, amount)| Event::Correct { which, amount }),
         4 => amount().prop_map(Event::Hold),
         6 => (key(), amount()).prop_map(|(key, amount)| Event::KeyHold { key, amount }),
         2 => (which(), amount()).prop_map(|(which, wanted)| Event::Extend { which, wanted }),

@@ -14,11 +14,12 @@ use tollgate::ledger::prepaid::local::messages::AllotmentLoad;
 use tollgate::ledger::prepaid::local::rates::RateLoad;
 use tollgate::ledger::prepaid::operations::{AppliedOperation, apply_operation, budget_uses};
 use tollgate::ledger::prepaid::records::{
-    Allotment, AllotmentId, CallEnd, DirectHold, DirectHoldState, PrepaidAccount,
+    Allotment, AllotmentId, CallEnd, DirectHold, DirectHoldState, JournalRecord, PrepaidAccount,
+    RecordKind,
 };
+use tollgate::ledger::prepaid::settings;
 use tollgate::ledger::prepaid::update::AllotmentUpdate;
 use tollgate::ledger::prepaid::window::WindowUse;
-use tollgate::ledger::prepaid::{settings, transfer};
 use tollgate::ledger::{
     AccountName, BudgetOwner, KeyId, Operation, Outcome, RateAsk, RateId, RateKind, RateLimit,
     WindowKind,
@@ -40,12 +41,28 @@ pub(super) fn nano(amount: i64) -> Money {
     Money::from_nano(amount).expect("not negative")
 }
 
-/// Lets the pure machine do an operation.
-fn apply_purely(pure: &PrepaidAccount, op: &Operation, now: i64) -> AppliedOperation {
-    let Operation::Credit { tx, amount } = op else { return apply_operation(pure, op, now) };
-    let AccountStep { answer, changes } = transfer::add_payment(pure, tx, *amount, now);
-    assert_eq!(answer, LedgerAnswer::Done, "{op:?}");
-    AppliedOperation { outcome: Outcome::Done, changes }
+/// The journal line of a call.
+fn call_line(call: &str, what: &str) -> String {
+    format!(r#"{{"request_id":"{call}","what":"{what}"}}"#)
+}
+
+/// A journal line without the time of a correction, which the store reads a little later, and
+/// without its key, which the lines of these charges do not tell the store.
+fn without_time(line: &str) -> String {
+    let Ok(mut line) = serde_json::from_str::<serde_json::Value>(line) else {
+        return line.to_owned();
+    };
+    if line.get("corrects").is_some() {
+        line["at"] = 0.into();
+        line["key_id"] = 0.into();
+    }
+    line.to_string()
+}
+
+/// An amount of a line as it changes what is posted.
+fn signed(line: &JournalRecord) -> i64 {
+    let nano = line.amount.nano();
+    if matches!(line.kind, RecordKind::Correction(_)) { -nano } else { nano }
 }
 
 /// A gateway, with what its log of ends has.
@@ -65,6 +82,7 @@ pub(super) struct Pair<'s> {
     pure: PrepaidAccount,
     pub(super) gateways: Vec<Gateway>,
     made: u32,
+    last_refund: Option<Operation>,
     /// The charges of calls, which must be posted in the end; `None` for one that was voided
     /// elsewhere.
     charges: BTreeMap<String, Option<Money>>,
@@ -81,8 +99,19 @@ impl<'s> Pair<'s> {
     ) -> Pair<'s> {
         assert_eq!(store.ledger().open_account(&account).await, Ok(true));
         let (pure, gateways, charges, costs) = Default::default();
-        let (burst, made) = (0, 0);
-        let mut pair = Pair { store, account, factor, burst, pure, gateways, made, charges, costs };
+        let (burst, made, last_refund) = (0, 0, None);
+        let mut pair = Pair {
+            store,
+            account,
+            factor,
+            burst,
+            pure,
+            gateways,
+            made,
+            last_refund,
+            charges,
+            costs,
+        };
         pair.gateways = (0..GATEWAYS).map(|_| pair.gateway()).collect();
         pair
     }
@@ -156,7 +185,7 @@ impl<'s> Pair<'s> {
         self.settle_recall().await;
         let recall_until = self.pure.head.recall_until;
         let AppliedOperation { outcome: expected, changes } =
-            apply_purely(&self.pure, &op, unix_ms());
+            apply_operation(&self.pure, &op, unix_ms());
         self.pure.commit(changes);
         let outcome = self.store.ledger().submit(&self.account, op.clone()).await;
         assert_eq!(outcome.as_ref(), Ok(&expected), "{op:?}");
@@ -228,6 +257,14 @@ impl<'s> Pair<'s> {
                 let (tx, amount) = (format!("t{}", self.made), self.money(amount));
                 self.submit(Operation::Credit { tx, amount }).await;
             }
+            Event::Refund(amount) => {
+                self.made += 1;
+                let (tx, amount) = (format!("r{}", self.made), self.money(amount));
+                self.last_refund = Some(Operation::Take { tx, amount, reason: String::new() });
+                self.refund_again().await;
+            }
+            Event::RefundAgain => self.refund_again().await,
+            Event::Correct { which, amount } => self.correct(which, amount).await,
             Event::VoidElsewhere { which } => {
                 if let Some(call) = self.gateways[at].open.get(which).cloned() {
                     self.charges.insert(call.clone(), None);
@@ -256,6 +293,22 @@ impl<'s> Pair<'s> {
             | Event::DirectVoid { .. } => self.happen_directly(event).await,
             local => self.happen_in_memory(at, local),
         }
+    }
+
+    async fn refund_again(&mut self) {
+        if let Some(op) = self.last_refund.clone() {
+            self.submit(op).await;
+        }
+    }
+
+    /// Gives a part of the charge of a call back.
+    async fn correct(&mut self, which: usize, amount: i64) {
+        let Some(line) = self.pure.journal.get(which) else { return };
+        self.made += 1;
+        let (tx, request) = (format!("c{}", self.made), line.request.clone());
+        let found = (1..=self.pure.head.lines).collect();
+        let (amount, reason) = (self.money(amount), "why".to_owned());
+        self.submit(Operation::Correct { tx, request, found, amount, reason }).await;
     }
 
     /// Sets or removes the limit of a budget on both.
@@ -294,7 +347,7 @@ impl<'s> Pair<'s> {
                 if let Some(call) = open.get(which) {
                     let so_far = self.costs.entry(call.clone()).or_default();
                     *so_far = (*so_far).max(charge);
-                    local.checkpoint(call, money(charge), &format!("{call} so far"));
+                    local.checkpoint(call, money(charge), &call_line(call, "so far"));
                 }
             }
             Event::End { which, charge } => {
@@ -303,7 +356,9 @@ impl<'s> Pair<'s> {
                     // No call costs less in the end than it did before.
                     let tokens = (which != 0).then_some(charge);
                     let charge = money(charge.max(self.costs.get(&call).copied().unwrap_or(0)));
-                    let ended = local.end(&call, charge, &call, tokens).expect("a sum");
+                    let ended = local
+                        .end(&call, charge, &call_line(&call, "in all"), tokens)
+                        .expect("a sum");
                     self.charges.entry(call).or_insert(Some(charge));
                     self.log_end(at, ended);
                 }
@@ -333,7 +388,8 @@ impl<'s> Pair<'s> {
             }
             Event::DirectSettle { id, charge } => {
                 let tokens = (id != 0).then_some(charge);
-                let (id, charge, line) = (name(id), self.money(charge), name(id));
+                let (id, charge) = (name(id), self.money(charge));
+                let line = call_line(&id, "in all");
                 Operation::Settle { id, charge, line, origin: None, tokens }
             }
             Event::DirectVoid { id } => Operation::Void { id: name(id) },
@@ -394,7 +450,7 @@ impl<'s> Pair<'s> {
         let ledger = self.store.ledger();
         let journal = ledger.read_journal(&self.account, 0, 10_000).await.expect("a journal");
         let line =
-            |seq, amount, written_off, line: &str| (seq, amount, written_off, line.to_owned());
+            |seq, amount, written_off, line: &str| (seq, amount, written_off, without_time(line));
         let stored: Vec<_> =
             journal.iter().map(|l| line(l.seq, l.amount, l.written_off, &l.line)).collect();
         let pure = self.pure.journal.iter();
@@ -423,7 +479,7 @@ impl<'s> Pair<'s> {
             let lines = self.pure.journal.iter().filter(|line| line.windows.contains(id));
             let direct: i64 = holds.map(Money::nano).sum();
             let in_slices: i64 = slices.map(Money::nano).sum();
-            let charged: i64 = lines.map(|line| line.amount.nano()).sum();
+            let charged: i64 = lines.map(signed).sum();
             let told = (spent.nano(), held.nano(), lent.nano());
             assert_eq!(told, (charged, direct + in_slices, in_slices), "{id} after {after:?}");
         }
@@ -467,10 +523,13 @@ impl<'s> Pair<'s> {
         self.compare(&"the end").await;
         self.submit(self.probe_of_rates()).await;
         let posted: BTreeMap<String, i64> =
-            self.pure.journal.iter().fold(BTreeMap::new(), |mut sums, line| {
-                *sums.entry(line.request.clone()).or_default() += line.amount.nano();
-                sums
-            });
+            self.pure.journal.iter().filter(|line| line.kind == RecordKind::Charge).fold(
+                BTreeMap::new(),
+                |mut sums, line| {
+                    *sums.entry(line.request.clone()).or_default() += line.amount.nano();
+                    sums
+                },
+            );
         for (call, charge) in &self.charges {
             let sum = posted.get(call).copied();
             match charge {
@@ -500,7 +559,7 @@ impl<'s> Pair<'s> {
     }
 
     fn had_checkpoint(&self, call: &str) -> bool {
-        let so_far = format!("{call} so far");
-        self.pure.journal.iter().any(|line| line.line == so_far)
+        let is_so_far = |line: &str| line.contains(r#""what":"so far""#);
+        self.pure.journal.iter().any(|line| line.request == call && is_so_far(&line.line))
     }
 }

@@ -138,8 +138,7 @@ impl BudgetCanary {
 
     fn commit(&mut self, changes: AccountChanges) {
         for line in &changes.lines {
-            let (seq, amount, written_off) = (line.seq, line.amount, line.written_off);
-            self.journal.push(JournalEntry { seq, amount, written_off, line: line.line.clone() });
+            self.journal.push(JournalEntry::from(line.clone()));
         }
         self.account.commit(changes);
     }
@@ -162,7 +161,7 @@ impl BudgetCanary {
     fn meddle(&mut self, op: &Operation, before: &PrepaidAccount, outcome: &Outcome) {
         let Some(fault) = self.fault else { return };
         let id = match op {
-            Operation::Credit { .. } => return,
+            Operation::Credit { .. } | Operation::Take { .. } | Operation::Correct { .. } => return,
             Operation::Hold { id, .. }
             | Operation::Extend { id, .. }
             | Operation::Renew { id, .. }

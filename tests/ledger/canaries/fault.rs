@@ -46,12 +46,22 @@ pub(crate) enum Fault {
     LastBitIsLost,
     JournalLosesZeroes,
     JournalForgetsTheLoss,
+    RepeatedRefundTakesAgain,
+    UncoveredIsNotTold,
+    UncoveredIsTakenLater,
+    RefundTakesWhatIsHeld,
+    RepeatedCorrectionGivesAgain,
+    CorrectionGivesMoreThanTheCharge,
+    CorrectionMakesMoneyOfLoss,
+    CorrectionWritesNoLine,
+    UnknownChargeIsCorrected,
+    TransfersOfOtherKindsAreNoConflict,
 }
 
 use Fault as F;
 
 /// All of them.
-pub(crate) const FAULTS: [Fault; 43] = [
+pub(crate) const FAULTS: [Fault; 53] = [
     F::SettledTwicePostsTwice,
     F::LeastIsIgnored,
     F::PartialHoldIsRefused,
@@ -95,4 +105,14 @@ pub(crate) const FAULTS: [Fault; 43] = [
     F::LastBitIsLost,
     F::JournalLosesZeroes,
     F::JournalForgetsTheLoss,
+    F::RepeatedRefundTakesAgain,
+    F::UncoveredIsNotTold,
+    F::UncoveredIsTakenLater,
+    F::RefundTakesWhatIsHeld,
+    F::RepeatedCorrectionGivesAgain,
+    F::CorrectionGivesMoreThanTheCharge,
+    F::CorrectionMakesMoneyOfLoss,
+    F::CorrectionWritesNoLine,
+    F::UnknownChargeIsCorrected,
+    F::TransfersOfOtherKindsAreNoConflict,
 ];

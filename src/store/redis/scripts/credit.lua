@@ -1,15 +1,16 @@
 -- Adds a payment to an account, once.
--- KEYS: the account, its payments.
+-- KEYS: the account, its payments, its transfers.
 -- ARGV: the id of the payment, the amount.
--- Reply: 'done'; 'exists' if the payment was added before; 'conflict' if it was added with another
---   amount; 'out_of_range'; or 'no_account'.
-local account, payments = KEYS[1], KEYS[2]
+-- Reply: 'done'; 'exists' if the payment was added before; 'conflict' if the id was used for
+--   something else; 'out_of_range'; or 'no_account'.
+-- It comes after transfers.lua.
+local account, payments, transfers = KEYS[1], KEYS[2], KEYS[3]
 local tx, amount = ARGV[1], ARGV[2]
 if not is_amount(amount) then return redis.error_reply('ERR amount') end
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
-local known = redis.call('HGET', payments, tx)
+local known = find_transfer(payments, transfers, tx)
 if known then
-  if known == amount then return {'exists'} end
+  if known.kind == 'payment' and known.amount == amount then return {'exists'} end
   return {'conflict'}
 end
 if amount ~= '0' then
@@ -18,4 +19,5 @@ if amount ~= '0' then
 end
 add(account, 'available', amount)
 redis.call('HSET', payments, tx, amount)
+write_transfer(transfers, tx, 'payment', amount, now_ms(), {})
 return {'done'}

@@ -19,6 +19,7 @@ local charge = known[3] or '0'
 local line = known[4] or ''
 if known[6] then
   local above = end_in_windows(tag_of(account), known[6], known[2], charge, now)
+  line = tell_windows(line, known[6])
   line = tell_over_budget(line, above, excess(to_amount(charge), to_amount(known[2])))
 end
 if is_out_of_range then return {'gone'} end

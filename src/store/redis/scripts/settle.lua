@@ -49,6 +49,7 @@ end
 if counted then
   local held = state == 'open' and known[2] or '0'
   local above = end_in_windows(tag_of(account), counted, held, amount, now_ms())
+  line = tell_windows(line, counted)
   line = tell_over_budget(line, above, excess(to_amount(amount), to_amount(held)))
   if is_out_of_range then return {'out_of_range'} end
 end

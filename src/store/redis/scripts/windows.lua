@@ -181,8 +181,15 @@ local function spend_in(window, charge, now)
   return window.limit and excess(used, window.limit) or ZERO
 end
 
--- Returns a journal line that tells how far its charge is above a limit: as far as the part above
--- its hold goes. A line that is no object stays as it is.
+-- Returns a journal line that tells in which windows its charge counts. A line that is no object
+-- stays as it is.
+local function tell_windows(line, texts)
+  if texts == '' or string.sub(line, -1) ~= '}' then return line end
+  return string.sub(line, 1, -2) .. ',"windows":"' .. texts .. '"}'
+end
+
+-- Returns a journal line that tells how far its charge is above a limit, too: as far as the part
+-- above its hold goes.
 local function tell_over_budget(line, above_limit, above_hold)
   local over = smaller(above_limit, above_hold)
   if not is_below(ZERO, over) or string.sub(line, -1) ~= '}' then return line end

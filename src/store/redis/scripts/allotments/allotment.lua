@@ -105,7 +105,7 @@ local function post_charge(account, call, covered, charge, line, texts)
     local excess_here = spend_in(window, charge, now)
     if is_below(above_limit, excess_here) then above_limit = excess_here end
   end
-  line = tell_over_budget(line, above_limit, above)
+  line = tell_over_budget(tell_windows(line, texts), above_limit, above)
   table.insert(lines, to_digits(charge) .. ' ' .. to_digits(written_off) .. ' ' .. line)
 end
 

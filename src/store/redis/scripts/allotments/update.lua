@@ -104,7 +104,9 @@ local function post_covered_ends(account, allotment)
   local count = 0
   for at = FIRST_CALL, FIRST_CALL + WIDTH * (ends - 1), WIDTH do
     count = count + 1
-    lines[count] = ARGV[at + 2] .. ' 0 ' .. ARGV[at + 3]
+    local line = ARGV[at + 3]
+    if HAS_WINDOWS then line = tell_windows(line, ARGV[at + 4]) end
+    lines[count] = ARGV[at + 2] .. ' 0 ' .. line
     if has_checkpoints then ended_calls[count] = ARGV[at] end
   end
   if HAS_WINDOWS then count_covered_ends(allotment) end

@@ -1,0 +1,88 @@
+-- Gives back a part of the charge of a request, once, by a line of its own in the journal. It is
+-- the operation `correct_charge` of src/ledger/prepaid/correct.rs.
+-- KEYS: the account, its payments, its transfers, its corrected requests, the journal.
+-- ARGV: the id of the correction, the request, the amount, why, the beginning of the journal line;
+--   then the numbers of the request's lines in the journal. Other lines are passed over.
+-- Reply: 'corrected' and the amount that was given back; 'conflict' if the id was used for
+--   something else; 'unknown_charge' if no line is a charge of the request; 'out_of_range'; or
+--   'no_account'.
+-- It comes after windows.lua, forgotten.lua and transfers.lua.
+local account, payments, transfers = KEYS[1], KEYS[2], KEYS[3]
+local corrected, journal = KEYS[4], KEYS[5]
+local tx, request, amount, reason, head = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local FIRST_LINE = 6
+
+-- Adds up the charges of the request. Returns nil if there is none.
+local function read_charges()
+  local wanted = line_mark(request)
+  local charged, seen = nil, {}
+  local lines = redis.call('LLEN', journal)
+  for at = FIRST_LINE, #ARGV do
+    local number = tonumber(ARGV[at])
+    local is_known = number >= 1 and number <= lines and not seen[number]
+    local entry = is_known and redis.call('LINDEX', journal, number - 1)
+    seen[number] = true
+    local posted, lost, line = string.match(entry or '', '^(%d+) (%d+) (.*)$')
+    if posted and string.find(line, wanted, 1, true) then
+      charged = charged or {amount = ZERO, written_off = ZERO, windows = {}}
+      charged.amount = plus(charged.amount, to_amount(posted))
+      charged.written_off = plus(charged.written_off, to_amount(lost))
+      charged.key = string.match(line, '"key_id":(%d+)')
+      local texts = string.match(line, '"windows":"([^"]*)"') or ''
+      for text in string.gmatch(texts, '[^,]+') do charged.windows[text] = true end
+    end
+  end
+  return charged
+end
+
+-- Returns the journal line of the correction.
+local function format_line(key, texts, now)
+  local line = head .. ',"at":' .. string.format('%.0f', now)
+  if key then line = line .. ',"key_id":' .. key end
+  if #texts > 0 then line = line .. ',"windows":"' .. table.concat(texts, ',') .. '"' end
+  return line .. '}'
+end
+
+-- Gives back what was spent in a window that still runs.
+local function unspend(window, given, now)
+  if window.is_new or (window.ends and window.ends <= now) then return end
+  change_held(window, ZERO, ZERO)
+  window.spent = excess(window.spent, given)
+end
+
+if not is_amount(amount) then return redis.error_reply('ERR amount') end
+local available = redis.call('HGET', account, 'available')
+if not available then return {'no_account'} end
+local known = find_transfer(payments, transfers, tx)
+if known then
+  local is_same = known.kind == 'correction' and known.amount == amount
+  if is_same and known.request == request then return {'corrected', known.moved} end
+  return {'conflict'}
+end
+local charged = read_charges()
+if not charged then return {'unknown_charge'} end
+local before = redis.call('HGET', corrected, request) or '0 0'
+local given_before, lost_before = string.match(before, '^(%d+) (%d+)$')
+given_before, lost_before = to_amount(given_before), to_amount(lost_before)
+local left = minus(charged.amount, given_before)
+local given = smaller(to_amount(amount), left)
+local lost = smaller(given, minus(charged.written_off, lost_before))
+local back = minus(given, lost)
+plus(to_amount(available), back)
+if is_out_of_range then return {'out_of_range'} end
+local now, tag, texts = now_ms(), tag_of(account), {}
+for text in pairs(charged.windows) do table.insert(texts, text) end
+table.sort(texts)
+for _, text in ipairs(texts) do unspend(window_of(tag, text), given, now) end
+write_windows(now)
+local digits, lost_digits = to_digits(given), to_digits(lost)
+subtract(account, 'posted', digits)
+subtract(account, 'written_off', lost_digits)
+add(account, 'available', to_digits(back))
+redis.call('HSET', corrected, request,
+  to_digits(plus(given_before, given)) .. ' ' .. to_digits(plus(lost_before, lost)))
+redis.call('RPUSH', journal,
+  '-' .. digits .. ' -' .. lost_digits .. ' ' .. format_line(charged.key, texts, now))
+write_transfer(transfers, tx, 'correction', amount, now,
+  {request = request, reason = reason, moved = digits})
+return {'corrected', digits}

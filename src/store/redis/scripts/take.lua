@@ -1,0 +1,31 @@
+-- Pays credit back, once: credit and what is available fall. Money that is lent is called back
+-- first. It is the operation `take_credit` of src/ledger/prepaid/transfer.rs.
+-- KEYS: the account, its payments, its transfers.
+-- ARGV: the id of the refund, the amount, why, and how long lent money is waited for, in ms.
+-- Reply: 'taken', the amount that was paid back and what the account did not have; 'wait' if money
+--   is lent that may come back; 'conflict' if the id was used for something else; or 'no_account'.
+-- It comes after recall.lua and transfers.lua.
+local account, payments, transfers = KEYS[1], KEYS[2], KEYS[3]
+local tx, amount, reason, wait = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+if not is_amount(amount) then return redis.error_reply('ERR amount') end
+local available = redis.call('HGET', account, 'available')
+if not available then return {'no_account'} end
+local known = find_transfer(payments, transfers, tx)
+if known and (known.kind ~= 'refund' or known.amount ~= amount) then return {'conflict'} end
+if known and known.moved then
+  return {'taken', known.moved, difference(account, amount, known.moved)}
+end
+local now = now_ms()
+local at = known and tonumber(known.at) or now
+local is_short = less(available, amount)
+if is_short and now < at + wait and recall(account, '0') then
+  if not known then write_transfer(transfers, tx, 'refund', amount, at, {reason = reason}) end
+  return {'wait'}
+end
+local taken = is_short and available or amount
+subtract(account, 'available', taken)
+subtract(account, 'credit', taken)
+-- What gateways remember of the account is no longer true.
+redis.call('HINCRBY', account, 'revision', 1)
+write_transfer(transfers, tx, 'refund', amount, at, {reason = reason, moved = taken})
+return {'taken', taken, difference(account, amount, taken)}

@@ -1,0 +1,234 @@
+//! Payments, refunds and corrections in tables, by which a repeated one is recognised. The pure
+//! machine decides; an older version of the program finds payments where they always were.
+
+use std::collections::BTreeSet;
+
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::accounts::{self, read_money};
+use super::data_version;
+use super::write_txn::WriteTxn;
+use super::{allotments, budgets};
+use crate::clock::unix_ms;
+use crate::ledger::prepaid::operations::{self, AppliedOperation};
+use crate::ledger::prepaid::posted_line::read_posted;
+use crate::ledger::prepaid::records::{
+    AccountChanges, AccountHead, JournalRecord, PrepaidAccount, RecordKind, TransferKind,
+    TransferRecord,
+};
+use crate::ledger::{
+    AccountName, EntryKind, JournalEntry, KeyId, Operation, Outcome, TransferEntry, TransferType,
+};
+use crate::money::Money;
+
+/// Everything but payments, which have a table of their own. moved: null while a refund waits for
+/// money that is lent. The reason is for people.
+pub(super) const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS transfer (
+    account     INTEGER NOT NULL REFERENCES account,
+    tx          TEXT    NOT NULL,
+    kind        TEXT    NOT NULL CHECK (kind IN ('refund', 'correction')),
+    amount      INTEGER NOT NULL CHECK (amount >= 0),
+    at          INTEGER NOT NULL,
+    moved       INTEGER CHECK (moved BETWEEN 0 AND amount),
+    written_off INTEGER NOT NULL CHECK (written_off >= 0),
+    request     TEXT,
+    reason      TEXT    NOT NULL,
+    CHECK ((kind = 'correction') = (request IS NOT NULL)),
+    PRIMARY KEY (account, tx)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS transfer_request ON transfer (account, request)
+WHERE request IS NOT NULL;
+";
+
+/// Makes a payment, a refund or a correction, unless it was made before.
+pub(super) fn apply(
+    txn: &mut WriteTxn<'_>,
+    name: &AccountName,
+    op: &Operation,
+) -> rusqlite::Result<Outcome> {
+    let Some((account, balances)) = txn.account_row(name)?.map(|row| (row.id, row.balances)) else {
+        return Ok(Outcome::NoAccount);
+    };
+    let (conn, now) = (txn.conn, unix_ms());
+    let mut head = AccountHead::from_balances(balances);
+    if let Some(lending) = txn.lending(name)? {
+        (head.lent_out, head.recall_until) = (lending.lent_out(), lending.recall_until);
+    }
+    let mut records = PrepaidAccount { head, ..PrepaidAccount::default() };
+    let Some(tx) = op.transfer_id() else { return Ok(Outcome::Conflict) };
+    records.transfers.extend(find(conn, account, tx)?.map(|known| (tx.to_owned(), known)));
+    if let Operation::Correct { request, found, .. } = op {
+        records.journal = read_request(conn, account, request, found)?;
+        let windows = records.journal.iter().flat_map(|line| line.windows.clone()).collect();
+        budgets::load(txn, name, &mut records, std::iter::empty::<KeyId>(), |_| windows)?;
+    }
+    let AppliedOperation { outcome, changes } = operations::apply_operation(&records, op, now);
+    save(txn, name, account, changes)?;
+    Ok(outcome)
+}
+
+/// Writes what an operation has changed.
+fn save(
+    txn: &mut WriteTxn<'_>,
+    name: &AccountName,
+    account: i64,
+    changes: AccountChanges,
+) -> rusqlite::Result<()> {
+    let conn = txn.conn;
+    let written_off = changes.lines.iter().map(|line| line.written_off).next().unwrap_or_default();
+    for (tx, record) in &changes.transfers {
+        write(conn, account, tx, record, written_off)?;
+    }
+    for line in &changes.lines {
+        txn.append_line(name, line)?;
+    }
+    budgets::save_windows(txn, name, &changes)?;
+    if let Some(head) = changes.head {
+        txn.set_balances(name, head.balances);
+        allotments::save_recall(txn, name, head.recall_until)?;
+    }
+    Ok(())
+}
+
+/// Writes the record of a transfer. A version of the program that does not know refunds and
+/// corrections must not open the store any more: it would take a correction for a charge.
+fn write(
+    conn: &Connection,
+    account: i64,
+    tx: &str,
+    record: &TransferRecord,
+    written_off: Money,
+) -> rusqlite::Result<()> {
+    let TransferRecord { kind, amount, at, moved, reason } = record;
+    let (kind, request) = match kind {
+        TransferKind::Payment | TransferKind::Grant(_) => {
+            let mut insert = conn.prepare_cached(
+                "INSERT INTO payment (account, tx, amount, at) VALUES (?, ?, ?, ?)",
+            )?;
+            return insert.execute(params![account, tx, amount.nano(), at]).map(drop);
+        }
+        TransferKind::Take => (TransferType::Refund, None),
+        TransferKind::Correction(request) => (TransferType::Correction, Some(request)),
+    };
+    data_version::raise(conn, data_version::TRANSFERS_VERSION)?;
+    let mut insert = conn.prepare_cached(
+        "INSERT INTO transfer (account, tx, kind, amount, at, moved, written_off, request, reason)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET moved = excluded.moved",
+    )?;
+    let moved = moved.map(Money::nano);
+    insert
+        .execute(params![
+            account,
+            tx,
+            kind.as_str(),
+            amount.nano(),
+            at,
+            moved,
+            written_off.nano(),
+            request,
+            reason,
+        ])
+        .map(drop)
+}
+
+/// Returns the record of a transfer; `None` if there is none of this id.
+fn find(conn: &Connection, account: i64, tx: &str) -> rusqlite::Result<Option<TransferRecord>> {
+    let mut select =
+        conn.prepare_cached("SELECT amount, at FROM payment WHERE account = ? AND tx = ?")?;
+    let payment = select.query_row(params![account, tx], |row| {
+        let (kind, amount) = (TransferKind::Payment, read_money(row, 0)?);
+        let (at, moved, reason) = (row.get(1)?, Some(amount), String::new());
+        Ok(TransferRecord { kind, amount, at, moved, reason })
+    });
+    if let Some(payment) = payment.optional()? {
+        return Ok(Some(payment));
+    }
+    let mut select = conn.prepare_cached(
+        "SELECT request, amount, at, moved, reason FROM transfer WHERE account = ? AND tx = ?",
+    )?;
+    let found = select.query_row(params![account, tx], |row| {
+        let request: Option<String> = row.get(0)?;
+        let kind = request.map_or(TransferKind::Take, TransferKind::Correction);
+        let (amount, moved) = (read_money(row, 1)?, read_optional_money(row, 3)?);
+        Ok(TransferRecord { kind, amount, at: row.get(2)?, moved, reason: row.get(4)? })
+    });
+    found.optional()
+}
+
+fn read_optional_money(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Money>> {
+    match row.get_ref(column)?.data_type() {
+        Type::Null => Ok(None),
+        _ => read_money(row, column).map(Some),
+    }
+}
+
+/// Returns the records of a request: its charges among the lines with these numbers, and all its
+/// corrections. The table of transfers has each of these, since a search of the journal that ended
+/// before the newest one would give the same money back twice.
+fn read_request(
+    conn: &Connection,
+    account: i64,
+    request: &str,
+    found: &[u64],
+) -> rusqlite::Result<Vec<JournalRecord>> {
+    let mut records = Vec::new();
+    for seq in found.iter().collect::<BTreeSet<_>>() {
+        let entry = accounts::read_entry(conn, account, *seq)?;
+        let entry = entry.filter(|entry| entry.kind == EntryKind::Charge);
+        records.extend(entry.as_ref().and_then(read_posted));
+    }
+    let mut select = conn.prepare_cached(
+        "SELECT moved, written_off, tx FROM transfer WHERE account = ? AND request = ?",
+    )?;
+    let corrections = select.query_map(params![account, request], |row| {
+        let tx: String = row.get(2)?;
+        let entry = JournalEntry {
+            seq: 0,
+            kind: EntryKind::Correction,
+            amount: read_money(row, 0)?,
+            written_off: read_money(row, 1)?,
+            line: serde_json::json!({ "corrects": request, "correction": tx }).to_string(),
+        };
+        Ok(read_posted(&entry))
+    })?;
+    for correction in corrections {
+        records.extend(correction?);
+    }
+    records.retain(|record| record.kind != RecordKind::Charge || record.request == request);
+    Ok(records)
+}
+
+/// Returns payments, refunds and corrections, oldest first, without the first `skipped`.
+pub(super) fn list(
+    conn: &Connection,
+    name: &AccountName,
+    skipped: u64,
+    limit: u32,
+) -> rusqlite::Result<Vec<TransferEntry>> {
+    let mut select = conn.prepare_cached(
+        "SELECT * FROM (
+             SELECT tx, 'payment', amount, amount, at AS at, NULL, '', account FROM payment
+             UNION ALL
+             SELECT tx, kind, amount, moved, at, request, reason, account FROM transfer)
+         WHERE account = (SELECT id FROM account WHERE name = ?)
+         ORDER BY at, tx LIMIT ? OFFSET ?",
+    )?;
+    let skipped = i64::try_from(skipped).unwrap_or(i64::MAX);
+    let entries = select.query_map(params![name.as_str(), limit, skipped], |row| {
+        let kind: String = row.get(1)?;
+        let kind = TransferType::of_name(&kind).unwrap_or(TransferType::Payment);
+        Ok(TransferEntry {
+            tx: row.get(0)?,
+            kind,
+            amount: read_money(row, 2)?,
+            moved: read_optional_money(row, 3)?,
+            at: Some(row.get(4)?),
+            request: row.get(5)?,
+            reason: row.get(6)?,
+        })
+    })?;
+    entries.collect()
+}

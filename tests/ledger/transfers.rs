@@ -1,0 +1,184 @@
+//! Payments, refunds and corrections on every store: how they are listed, and what the tables and
+//! random scripts cannot show of them.
+
+use futures_util::future::join_all;
+use rusqlite::Connection;
+use tollgate::ledger::{Ledger, Operation, Outcome, TransferType};
+use tollgate::money::Money;
+
+use super::redis_server::RedisServer;
+use super::script::{LONG_MS, now, settle};
+use super::subject::{name, open};
+
+fn nano(nano: i64) -> Money {
+    Money::from_nano(nano).expect("not negative")
+}
+
+fn pay(tx: &str, amount: i64) -> Operation {
+    Operation::Credit { tx: tx.to_owned(), amount: nano(amount) }
+}
+
+fn refund(tx: &str, amount: i64) -> Operation {
+    let reason = "asked for \u{fc}berall".to_owned();
+    Operation::Take { tx: tx.to_owned(), amount: nano(amount), reason }
+}
+
+fn correct(tx: &str, request: &str, found: &[u64], amount: i64) -> Operation {
+    let (tx, request, reason) = (tx.to_owned(), request.to_owned(), "too \"dear\"".to_owned());
+    Operation::Correct { tx, request, found: found.to_vec(), amount: nano(amount), reason }
+}
+
+async fn submit(ledger: &dyn Ledger, op: Operation) -> Outcome {
+    ledger.submit(&name("ada"), op).await.expect("an outcome")
+}
+
+/// Charges a call.
+async fn charge(ledger: &dyn Ledger, id: &str, amount: i64) {
+    let (id, wanted) = (id.to_owned(), nano(amount));
+    let settled = settle(&id, wanted);
+    let (lease_ms, key, rates) = (LONG_MS, None, Vec::new());
+    submit(ledger, Operation::Hold { id, wanted, least: wanted, lease_ms, key, rates }).await;
+    assert!(matches!(submit(ledger, settled).await, Outcome::Posted { .. }));
+}
+
+/// The urls of the stores.
+fn urls(folder: &tempfile::TempDir, server: &RedisServer) -> [String; 2] {
+    [format!("sqlite:{}", folder.path().join("ledger.db").display()), server.fresh_url()]
+}
+
+#[tokio::test]
+async fn all_that_came_in_and_went_back_is_listed_in_order() {
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), RedisServer::shared());
+    for url in urls(&folder, &server) {
+        let (ledger, account, begun) = (open(&url).await, name("ada"), now());
+        let ledger = &*ledger;
+        assert_eq!(ledger.list_transfers(&account, 0, 9).await, Ok(Vec::new()), "{url}");
+        ledger.open_account(&account).await.expect("open");
+        let pause = || tokio::time::sleep(std::time::Duration::from_millis(3));
+        submit(ledger, pay("t1", 100)).await;
+        pause().await;
+        charge(ledger, "a", 30).await;
+        assert_eq!(
+            submit(ledger, correct("c1", "a", &[1], 50)).await,
+            Outcome::Corrected(nano(30))
+        );
+        pause().await;
+        let taken = Outcome::Taken { taken: nano(100), uncovered: nano(20) };
+        assert_eq!(submit(ledger, refund("r1", 120)).await, taken);
+        pause().await;
+        submit(ledger, pay("t0", 5)).await;
+        let all = ledger.list_transfers(&account, 0, 9).await.expect("a list");
+        let told: Vec<_> = all
+            .iter()
+            .map(|t| {
+                let (amount, moved) = (t.amount.nano(), t.moved.map(Money::nano));
+                (t.tx.as_str(), t.kind, amount, moved, t.request.as_deref(), t.reason.as_str())
+            })
+            .collect();
+        let expected = [
+            ("t1", TransferType::Payment, 100, Some(100), None, ""),
+            ("c1", TransferType::Correction, 50, Some(30), Some("a"), "too \"dear\""),
+            ("r1", TransferType::Refund, 120, Some(100), None, "asked for \u{fc}berall"),
+            ("t0", TransferType::Payment, 5, Some(5), None, ""),
+        ];
+        assert_eq!(told, expected, "{url}");
+        let times: Vec<i64> = all.iter().map(|t| t.at.expect("a time")).collect();
+        assert!(times.is_sorted() && times[0] >= begun - 1_000 && times[3] <= now() + 1_000);
+        let page = ledger.list_transfers(&account, 1, 2).await.expect("a list");
+        assert_eq!(page, all[1..3], "{url}");
+        assert_eq!(ledger.list_transfers(&name("bob"), 0, 9).await, Ok(Vec::new()));
+    }
+}
+
+/// A search that ended before the newest correction must not give its money back again.
+#[tokio::test]
+async fn corrections_that_come_together_give_back_the_charge_once() {
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), RedisServer::shared());
+    for url in urls(&folder, &server) {
+        let ledger = open(&url).await;
+        let ledger = &*ledger;
+        ledger.open_account(&name("ada")).await.expect("open");
+        submit(ledger, pay("t1", 1_000)).await;
+        charge(ledger, "a", 100).await;
+        let many = (0..20).map(|at| submit(ledger, correct(&format!("c{at}"), "a", &[1], 9)));
+        let given = join_all(many).await.into_iter().map(|outcome| match outcome {
+            Outcome::Corrected(given) => given.nano(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(given.sum::<i64>(), 100, "{url}");
+        let balances = ledger.balances(&name("ada")).await.expect("an answer").expect("balances");
+        assert_eq!(balances.posted, Money::ZERO);
+        assert_eq!(balances.available, nano(1_000));
+    }
+}
+
+/// Numbers that are named twice, of other calls, of corrections, or of no line at all.
+#[tokio::test]
+async fn lines_that_are_no_charges_of_the_request_give_nothing() {
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), RedisServer::shared());
+    for url in urls(&folder, &server) {
+        let ledger = open(&url).await;
+        let ledger = &*ledger;
+        ledger.open_account(&name("ada")).await.expect("open");
+        submit(ledger, pay("t1", 1_000)).await;
+        charge(ledger, "a", 100).await;
+        charge(ledger, "b", 50).await;
+        assert_eq!(submit(ledger, correct("c1", "b", &[1], 50)).await, Outcome::UnknownCharge);
+        assert_eq!(submit(ledger, correct("c1", "a", &[], 50)).await, Outcome::UnknownCharge);
+        assert_eq!(submit(ledger, correct("c1", "a", &[9], 50)).await, Outcome::UnknownCharge);
+        let odd = correct("c1", "a", &[1, 1, 2, 3, 0, u64::MAX], 70);
+        assert_eq!(submit(ledger, odd).await, Outcome::Corrected(nano(70)), "{url}");
+        let odd = correct("c2", "a", &[1, 1, 3], 70);
+        assert_eq!(submit(ledger, odd).await, Outcome::Corrected(nano(30)), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_payment_of_an_older_version_has_no_time_on_redis_and_comes_first() {
+    let server = RedisServer::shared();
+    let url = server.fresh_url();
+    let ledger = open(&url).await;
+    ledger.open_account(&name("ada")).await.expect("open");
+    submit(&*ledger, pay("t1", 100)).await;
+    let client = redis::Client::open(url.as_str()).expect("an address");
+    let mut beside = client.get_connection().expect("a connection");
+    redis::cmd("HSET")
+        .arg("tollgate:{ada}:payments")
+        .arg("old")
+        .arg(7)
+        .exec(&mut beside)
+        .expect("set");
+    assert_eq!(submit(&*ledger, pay("old", 7)).await, Outcome::AlreadyDone);
+    assert_eq!(submit(&*ledger, refund("old", 7)).await, Outcome::Conflict);
+    let all = ledger.list_transfers(&name("ada"), 0, 9).await.expect("a list");
+    let told: Vec<_> = all.iter().map(|t| (t.tx.as_str(), t.at.is_some())).collect();
+    assert_eq!(told, [("old", false), ("t1", true)]);
+}
+
+/// A version that does not know corrections would take one for a charge.
+#[tokio::test]
+async fn the_first_refund_or_correction_raises_the_version_of_the_data() {
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), RedisServer::shared());
+    let [file, redis] = urls(&folder, &server);
+    let client = redis::Client::open(redis.as_str()).expect("an address");
+    let mut beside = client.get_connection().expect("a connection");
+    for url in [&file, &redis] {
+        let ledger = open(url).await;
+        ledger.open_account(&name("ada")).await.expect("open");
+        submit(&*ledger, pay("t1", 100)).await;
+        let path = folder.path().join("ledger.db");
+        let mut version = || -> Option<u32> {
+            if url.starts_with("sqlite") {
+                let c = Connection::open(&path).expect("the file");
+                return c.pragma_query_value(None, "user_version", |row| row.get(0)).ok();
+            }
+            redis::cmd("GET").arg("tollgate:schema-version").query(&mut beside).expect("read")
+        };
+        let before = version();
+        assert!(before.is_none_or(|version| version < 4), "{url}: {before:?}");
+        submit(&*ledger, refund("r1", 1)).await;
+        assert_eq!(version(), Some(4), "{url}");
+        drop(ledger);
+        open(url).await;
+    }
+}
