@@ -24,6 +24,7 @@ mod key_search;
 mod key_shown;
 mod logging;
 mod models;
+mod operator;
 mod output;
 mod plan;
 mod restore;
@@ -71,6 +72,9 @@ enum CliCommand {
     /// Keys of clients.
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Operators, who manage the gateway through its API.
+    #[command(subcommand)]
+    Operator(operator::OperatorCommand),
     /// The plans of the rules: rate limits of accounts and keys.
     #[command(subcommand)]
     Plan(plan::PlanCommand),
@@ -134,6 +138,9 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         CliCommand::Key(command) => {
             plan::check_plan(&conf, command.plan())?;
             with_store(&conf, async |s| key::run(s, command, &conf.audit, out).await)
+        }
+        CliCommand::Operator(command) => {
+            with_store(&conf, async |s| operator::run(s, command, &conf.audit, out).await)
         }
         CliCommand::Plan(command) => plan::run(&conf, command, out),
         CliCommand::Models => models::run(&conf, out),

@@ -17,6 +17,7 @@ pub mod kv_cache;
 pub mod ledger;
 pub mod metrics;
 pub mod money;
+pub mod operators;
 pub(crate) mod permissions;
 mod settlement;
 pub mod store;

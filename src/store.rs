@@ -1,5 +1,5 @@
-//! The stores of the ledger, the account cache, the job queue and the replies: SQLite, embedded in
-//! the process, or Redis, shared by a fleet.
+//! The stores of the ledger, the account cache, the job queue, the replies and the operators:
+//! SQLite, embedded in the process, or Redis, shared by a fleet.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ mod key_of_id;
 mod lent_money;
 pub mod maintenance;
 mod open_store;
+mod operator_changes;
 mod outbox;
 pub mod redis;
 mod section;

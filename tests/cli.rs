@@ -1,5 +1,6 @@
 //! The command line: what its commands print, and how it says what is wrong.
 
+mod operators;
 mod plans;
 
 use std::collections::BTreeSet;

@@ -10,7 +10,7 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 21] = [
+const ARROWS: [(&str, &str); 22] = [
     ("backoff", ""),
     ("clock", ""),
     ("failpoints", ""),
@@ -25,12 +25,13 @@ const ARROWS: [(&str, &str); 21] = [
     ("ledger", "fast_map hex money"),
     ("settlement", "backoff ledger metrics money"),
     ("kv_cache", "ledger"),
+    ("operators", "hex ledger"),
     ("idempotency", "fast_map hex ledger"),
     ("catalogue", "fast_map hex money dialect ledger toml_reader"),
     (
         "store",
         "backoff clock failpoints fast_map hex jobs ledger money metrics kv_cache permissions \
-         idempotency",
+         idempotency operators",
     ),
     ("jobs", "backoff clock ledger settlement catalogue dialect money metrics files toml_reader"),
     (
@@ -42,7 +43,7 @@ const ARROWS: [(&str, &str); 21] = [
     (
         "cli",
         "clock money toml_reader metrics permissions files dialect ledger kv_cache idempotency \
-         catalogue store jobs gateway conf",
+         catalogue store jobs gateway conf operators",
     ),
 ];
 
@@ -57,8 +58,16 @@ const CRATES: [(&str, &[&str]); 7] = [
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),
 ];
 
-const PURE_ROOMS: [&str; 7] =
-    ["money", "toml_reader", "catalogue", "dialect", "ledger", "kv_cache", "idempotency"];
+const PURE_ROOMS: [&str; 8] = [
+    "money",
+    "toml_reader",
+    "catalogue",
+    "dialect",
+    "ledger",
+    "kv_cache",
+    "idempotency",
+    "operators",
+];
 const PURE: &str =
     "#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]";
 

@@ -15,6 +15,7 @@ mod loss;
 mod memory;
 mod notes;
 mod older;
+mod operators;
 mod outage;
 mod over_budget;
 mod parallel;

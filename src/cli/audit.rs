@@ -19,6 +19,7 @@ use crate::conf::AuditSection;
 use crate::ledger::key::PREFIX_CHARS;
 use crate::ledger::{AccountName, AccountSettings, BudgetOwner, KeyScope, Ledger};
 use crate::money::Money;
+use crate::operators::Role;
 use crate::permissions;
 
 /// The most characters of a text from outside (arguments, errors) in a line.
@@ -49,6 +50,9 @@ pub(super) struct AuditedChange {
     pub(super) scope: Option<KeyScope>,
     /// The settings that the account is given.
     pub(super) settings: Option<AccountSettings>,
+    /// The name of the operator that is changed, and the role.
+    pub(super) operator: Option<String>,
+    pub(super) role: Option<Role>,
 }
 
 /// Changes of budgets that are recorded in the audit trail.
@@ -120,11 +124,23 @@ pub(super) async fn run_audited<T>(
     result
 }
 
+/// Returns the line about a change that was made, for the record of changes in the store.
+pub(super) fn line_of_done(change: &AuditedChange) -> String {
+    let mut fields = change.fields();
+    fields.extend(actor_fields());
+    fields.insert("result".to_owned(), "done".into());
+    fields.insert("at".to_owned(), clock::timestamp().to_string().into());
+    fields.insert("id".to_owned(), uuid::Uuid::now_v7().to_string().into());
+    Value::Object(fields).to_string()
+}
+
 impl AuditedChange {
     fn fields(&self) -> Map<String, Value> {
         let mut fields_json = Map::new();
         fields_json.insert("from".to_owned(), "cli".into());
         fields_json.insert("action".to_owned(), self.action.into());
+        fields_json.extend(self.operator.iter().map(|o| ("operator".to_owned(), o.clone().into())));
+        fields_json.extend(self.role.map(|role| ("role".to_owned(), role.name().into())));
         let account = self.account.as_ref().map(|name| name.as_str().into());
         let key = self.key.as_deref().map(|key| key_prefix(key).into());
         let payment = self.payment.as_deref().map(|id| truncate(id, TEXT_CHARS_MAX).into());

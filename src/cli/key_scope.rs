@@ -190,20 +190,20 @@ impl ScopeChanges {
     }
 }
 
-/// Parses when a key expires: how long it works from `now` (unix seconds) on, or a moment. Returns
-/// unix seconds.
-fn parse_expiry(text: &str, now: i64) -> anyhow::Result<i64> {
+/// Parses when a key or a token expires: how long it works from `now` (unix seconds) on, or a
+/// moment. Returns unix seconds.
+pub(super) fn parse_expiry(text: &str, now: i64) -> anyhow::Result<i64> {
     let after = parse_duration(text).map(|seconds| now.saturating_add(seconds));
     let Some(at) = after.or_else(|| parse_moment(text)) else {
         bail!(
-            "'{text}' is no time: write how long the key works, as in 90d or 12h, or when it ends, \
+            "'{text}' is no time: write how long it works, as in 90d or 12h, or when it ends, \
              as in 2027-01-31 (midnight UTC) or 2027-01-31T18:00:00Z"
         );
     };
-    ensure!(at > now, "'{text}' is not in the future; `key revoke` ends a key at once");
+    ensure!(at > now, "'{text}' is not in the future; `revoke` ends it at once");
     ensure!(
         jiff::Timestamp::from_second(at).is_ok(),
-        "'{text}' is too far away: a key without --expires works without an end"
+        "'{text}' is too far away: without --expires there is no end"
     );
     Ok(at)
 }

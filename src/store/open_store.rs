@@ -1,5 +1,5 @@
-//! The interfaces of an open store: ledger, account cache, job queue and replies, for every kind of
-//! store.
+//! The interfaces of an open store: ledger, account cache, job queue, replies and operators, for
+//! every kind of store.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use crate::idempotency::ReplyStore;
 use crate::jobs::JobQueue;
 use crate::kv_cache::AccountCache;
 use crate::ledger::{Ledger, Unavailable};
+use crate::operators::OperatorStore;
 
 /// An open store.
 #[derive(Clone)]
@@ -25,6 +26,9 @@ pub struct OpenStore {
     /// Idempotency keys and replies. On a server they use a separate connection as well: a key is
     /// looked up before money is held, and must not wait behind a cache entry.
     pub reply_store: Arc<dyn ReplyStore>,
+    /// The operators, the record of their changes, and the requests that they have named. On a
+    /// server they share the connection of the queue.
+    pub operators: Arc<dyn OperatorStore>,
     /// Waits until an acknowledged write is durable.
     pub durability: DurabilityScope,
     /// The connections to a server; empty for an embedded store.
@@ -54,14 +58,16 @@ impl DurabilityScope {
 }
 
 impl OpenStore {
-    pub(super) fn from_embedded<S: Ledger + AccountCache + JobQueue + ReplyStore + 'static>(
-        store: Arc<S>,
-    ) -> OpenStore {
+    pub(super) fn from_embedded<S>(store: Arc<S>) -> OpenStore
+    where
+        S: Ledger + AccountCache + JobQueue + ReplyStore + OperatorStore + 'static,
+    {
         OpenStore {
             ledger: store.clone(),
             account_cache: store.clone(),
             queue: store.clone(),
-            reply_store: store,
+            reply_store: store.clone(),
+            operators: store,
             durability: DurabilityScope(None),
             connections: Vec::new(),
         }
@@ -80,6 +86,7 @@ impl OpenStore {
             ledger,
             durability: DurabilityScope(Some(money.clone())),
             connections: vec![money, queue.clone(), account_cache.clone(), reply_store.clone()],
+            operators: queue.clone(),
             queue,
             account_cache,
             reply_store,

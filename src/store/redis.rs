@@ -37,6 +37,8 @@ mod key_records;
 mod keys;
 mod kv_cache;
 mod operations;
+mod operator_scripts;
+mod operators;
 mod rate_texts;
 mod repair_cursor;
 mod run_fencing;

@@ -38,6 +38,8 @@ mod keys;
 mod kv_cache;
 mod lending;
 mod older_tables;
+mod operator_rows;
+mod operators;
 mod queue;
 mod rate_rows;
 mod rates;
@@ -221,6 +223,7 @@ impl Ledger for SqliteStore {
                 break;
             }
         }
+        self.purge_operator_requests().await?;
         Ok(swept)
     }
 

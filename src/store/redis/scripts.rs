@@ -4,6 +4,7 @@
 
 use redis::{Arg, Cmd, Script, ScriptInvocation, ToRedisArgs};
 
+use super::operator_scripts::OperatorScripts;
 use crate::ledger::Operation;
 
 const ALLOW_OOM: &str = " flags=allow-oom";
@@ -24,6 +25,7 @@ pub(in crate::store) struct Scripts {
     pub(super) allotments: AllotmentScripts,
     pub(super) budgets: BudgetScripts,
     pub(super) access: AccessScripts,
+    pub(super) operators: OperatorScripts,
 }
 
 impl Default for Scripts {
@@ -53,6 +55,7 @@ impl Scripts {
             allotments: AllotmentScripts::build(make),
             budgets: BudgetScripts::build(make),
             access: AccessScripts::build(make),
+            operators: OperatorScripts::build(make),
         }
     }
 
@@ -80,7 +83,7 @@ impl Scripts {
         let access = [set_settings, index_suspended, note_use];
         let all = money.into_iter().chain(videos).chain(index).chain(idempotency);
         let all = all.chain(storage).chain(fleet).chain(allotments).chain(budgets);
-        all.chain(access).collect()
+        all.chain(access).chain(self.operators.all()).collect()
     }
 }
 
@@ -273,6 +276,8 @@ const RECALL_LUA: &str = include_str!("scripts/allotments/recall.lua");
 const SLICES_LUA: &str = include_str!("scripts/allotments/slices.lua");
 const RATE_SLICES_LUA: &str = include_str!("scripts/allotments/rate_slices.lua");
 const ALLOTMENT_LUA: &str = include_str!("scripts/allotments/allotment.lua");
+const TAKE_LUA: &str = include_str!("scripts/take.lua");
+const CORRECT_LUA: &str = include_str!("scripts/correct.lua");
 const TRANSFERS_LUA: &str = include_str!("scripts/transfers.lua");
 const FORGOTTEN_LUA: &str = include_str!("scripts/forgotten.lua");
 const HOLDING_LUA: &str = include_str!("scripts/holding.lua");
@@ -287,19 +292,10 @@ impl MoneyScripts {
     fn build(make: ScriptBuilder<'_>) -> MoneyScripts {
         MoneyScripts {
             credit: make("", &[TRANSFERS_LUA, include_str!("scripts/credit.lua")]),
-            take: make(
-                "",
-                &[AMOUNTS_LUA, RECALL_LUA, TRANSFERS_LUA, include_str!("scripts/take.lua")],
-            ),
+            take: make("", &[AMOUNTS_LUA, RECALL_LUA, TRANSFERS_LUA, TAKE_LUA]),
             correct: make(
                 "",
-                &[
-                    AMOUNTS_LUA,
-                    WINDOWS_LUA,
-                    FORGOTTEN_LUA,
-                    TRANSFERS_LUA,
-                    include_str!("scripts/correct.lua"),
-                ],
+                &[AMOUNTS_LUA, WINDOWS_LUA, FORGOTTEN_LUA, TRANSFERS_LUA, CORRECT_LUA],
             ),
             hold: make(
                 "",

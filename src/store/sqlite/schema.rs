@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionB
 use super::super::data_version::{
     BASE_VERSION, RESTRICTIONS_VERSION, SLICES_VERSION, version_fault,
 };
-use super::{account_settings, kept_bytes, older_tables, rate_rows, transfers};
+use super::{account_settings, kept_bytes, older_tables, operator_rows, rate_rows, transfers};
 
 /// How long a connection waits for another process that writes.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -393,6 +393,7 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     connection.execute_batch(transfers::SCHEMA)?;
     older_tables::add_columns(connection)?;
     account_settings::prepare_schema(connection)?;
+    operator_rows::prepare_schema(connection)?;
     kept_bytes::prepare_schema(connection)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(())
