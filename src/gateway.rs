@@ -9,6 +9,7 @@ use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 
+pub(crate) mod account_api;
 pub(crate) mod api_error;
 pub(crate) mod budgets;
 pub(crate) mod call_rates;

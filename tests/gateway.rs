@@ -10,6 +10,7 @@ mod chat;
 mod cli;
 #[cfg(debug_assertions)]
 mod crash_points;
+mod customer_api;
 mod edges;
 mod endpoints;
 mod errors;

@@ -19,6 +19,7 @@ mod mode;
 mod passthrough;
 mod piecewise;
 mod progress;
+mod reply_id;
 mod stream;
 
 use buffered::BufferedRelay;
@@ -29,6 +30,7 @@ use stream::StreamRelay;
 pub(crate) use buffered::BUFFERED_BYTES_MAX;
 pub use mode::RelayMode;
 pub use progress::{RelayError, RelayProgress, RetainedData};
+pub(crate) use reply_id::is_reply_id;
 
 /// The relay of one reply.
 #[derive(Debug)]
@@ -246,6 +248,17 @@ impl Relay {
             Relay::Piecewise(piecewise) => Some(&piecewise.meter),
             Relay::Stream(stream) => Some(&stream.meter),
             Relay::Passthrough(_) => None,
+        }
+    }
+
+    /// Returns the id of the reply as the client gets it; `None` if there is none, or if it has not
+    /// come yet.
+    #[must_use]
+    pub(crate) fn reply_id(&self) -> Option<&str> {
+        match self {
+            Relay::Buffered(buffered) => buffered.reply_id.id(),
+            Relay::Stream(stream) => stream.reply_id.id(),
+            Relay::Piecewise(_) | Relay::Passthrough(_) => None,
         }
     }
 

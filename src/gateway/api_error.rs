@@ -13,6 +13,7 @@ use crate::gateway::call_rates::{CallRates, RateRefusal};
 use crate::ledger::{HoldRefused, PlanName, WindowId};
 use crate::money::Money;
 
+mod account;
 mod budgets;
 mod description;
 mod rate_refusal;
@@ -42,6 +43,8 @@ pub(crate) enum ApiError {
     Admission(AdmissionError),
     /// The video job cannot be created, or its video cannot be returned.
     Video(VideoError),
+    /// What the account has used cannot be told.
+    Account(AccountError),
     /// The call repeats an earlier one, and there is no reply to send for it.
     Idempotency(IdempotencyError),
     /// There is no capacity for the call.
@@ -191,6 +194,15 @@ pub(crate) enum VideoError {
     Deleted,
 }
 
+/// Why it cannot be told what an account has used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum AccountError {
+    /// The key has no charge of this id. (Another key or account may have one.)
+    GenerationNotFound,
+    /// The account has a search already, or too many have one.
+    SearchRunning,
+}
+
 /// Why a call that repeats another one gets no reply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum IdempotencyError {
@@ -286,6 +298,7 @@ into_api_error! {
     Request(RequestError),
     Admission(AdmissionError),
     Video(VideoError),
+    Account(AccountError),
     Idempotency(IdempotencyError),
     Capacity(CapacityError),
     Server(ServerError),

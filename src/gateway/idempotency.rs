@@ -7,6 +7,7 @@
 //! charged.
 
 use bytes::Bytes;
+use http::HeaderName;
 use pingora::proxy::Session;
 
 use super::api_error::ApiError;
@@ -123,6 +124,13 @@ pub(super) async fn claim_or_replay(
 pub(super) fn retry_digest(ctx: &RequestContext) -> Option<String> {
     let id = ctx.idempotent_call.as_ref()?.attempt_id.as_ref()?;
     Some(encode_digest(&id.content))
+}
+
+/// Records a header of a call's reply that became known after the others.
+pub(super) fn record_header(ctx: &mut RequestContext, name: &HeaderName, value: i64) {
+    if let Some(call) = &mut ctx.idempotent_call {
+        call.recorder.add_header(name.as_str(), value.to_string());
+    }
 }
 
 /// Records response bytes of a call for replay, whether the client is still connected or not.

@@ -90,6 +90,7 @@ pub(super) async fn relay_response(
             RelayProgress::Complete => {
                 outcome::record_success(ctx, &relaying.route, true);
                 settle_boxed(gateway, ctx, relaying, &client).await;
+                tell_charge(ctx, &mut client);
                 write_final(gateway, session, ctx, &mut client, out, true, &vendor).await;
                 Box::pin(release_connection(gateway, vendor, peer)).await;
                 break;
@@ -185,6 +186,17 @@ async fn end_broken(
         writer::abort_response(session, ctx).await;
     }
     Ok(())
+}
+
+/// Adds the charge to the head of a settled answer, and to its recording, unless the head was sent
+/// before: that of a stream, or of a long answer that is passed on in parts.
+fn tell_charge(ctx: &mut RequestContext, client: &mut Downstream<'_>) {
+    let Some(charge) = ctx.access_log.charge.filter(|_| !client.is_stream) else { return };
+    let Some(head) = &mut client.head else { return };
+    // The answer is sent without the charge rather than not at all.
+    if head::add_charge(head, charge).is_ok() {
+        idempotency::record_header(ctx, &head::CHARGED, charge.nano());
+    }
 }
 
 /// Settles or voids the hold. Boxed: otherwise the future of every streamed response would include

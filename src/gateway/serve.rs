@@ -17,11 +17,12 @@ use super::request::{admission, auth, body_reader, client_address, models, route
 use super::state::Gateway;
 use super::upstream::attempts;
 use super::videos::action::VideoAction;
-use super::{idempotency, settlement, videos};
+use super::{account_api, idempotency, settlement, videos};
 use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::gateway::request::models::ModelFilter;
 use crate::gateway::request::rates::{CallerPlans, ModelAccess};
 use crate::gateway::request::router::ApiOperation;
 use crate::gateway::response::writer::{abort_response, drain_request, send_response};
@@ -122,14 +123,15 @@ impl Gateway {
                 }
                 Ok(())
             }
+            ApiOperation::Account(query) => {
+                // Boxed, as above.
+                let reply = Box::pin(account_api::answer_query(self, &caller, query)).await?;
+                send_response(session, ctx, reply).await;
+                Ok(())
+            }
             ApiOperation::Models(wanted) => {
-                let body = {
-                    let catalogue = self.catalogue.load_full();
-                    let plans = CallerPlans::find(&catalogue.plans, &caller.key)?;
-                    let access = ModelAccess { scope: caller.restrictions(), plans: &plans };
-                    self.model_listing.response_body(&catalogue, &wanted, &access, now)?
-                };
-                send_response(session, ctx, LocalResponse::ok(body)).await;
+                let reply = self.list_models(&caller, &wanted, now)?;
+                send_response(session, ctx, reply).await;
                 Ok(())
             }
             ApiOperation::Model(id) => {
@@ -142,6 +144,20 @@ impl Gateway {
                 Ok(())
             }
         }
+    }
+
+    /// Answers with the models that the filter selects and the caller may use.
+    fn list_models(
+        &self,
+        caller: &AuthenticatedCaller,
+        wanted: &ModelFilter,
+        now: i64,
+    ) -> Result<LocalResponse, ApiError> {
+        let catalogue = self.catalogue.load_full();
+        let plans = CallerPlans::find(&catalogue.plans, &caller.key)?;
+        let access = ModelAccess { scope: caller.restrictions(), plans: &plans };
+        let body = self.model_listing.response_body(&catalogue, wanted, &access, now)?;
+        Ok(LocalResponse::ok(body))
     }
 
     async fn serve_video(
@@ -207,7 +223,8 @@ impl Gateway {
         Ok(body)
     }
 
-    /// Counts a request for the listing of models, which costs nothing and is for none of them.
+    /// Counts a request for the listing of models or for what the account has used. It costs
+    /// nothing, and is for no model.
     fn count_listing(
         &self,
         ctx: &mut RequestContext,
@@ -215,7 +232,7 @@ impl Gateway {
         target: &ApiOperation,
     ) -> Result<(), ApiError> {
         match target {
-            ApiOperation::Models(_) | ApiOperation::Model(_) => {
+            ApiOperation::Models(_) | ApiOperation::Model(_) | ApiOperation::Account(_) => {
                 rate_notes::count_free_request(self, ctx, &caller.key, None)
             }
             ApiOperation::Endpoint(_) | ApiOperation::Video(_) => Ok(()),

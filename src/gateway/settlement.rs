@@ -149,6 +149,7 @@ pub(super) fn journal_line(
         route: &relaying.route.name,
         depth: relaying.fallback_depth,
         vendor_request_id: relaying.vendor_request_id.as_deref(),
+        reply_id: relaying.relay.reply_id(),
         retry_digest,
     };
     let used = PricedUsage {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::Semaphore;
 
+use super::account_api::searches::JournalSearches;
 use super::idempotency::journal_search::JOURNAL_SEARCHES_MAX;
 use super::idempotency::recorder::recording_budget;
 use super::idempotency::refused_attempts::RefusedAttempts;
@@ -76,8 +77,10 @@ pub(crate) struct Gateway {
     pub first_attempts: FirstAttempts,
     /// The processes that share the store, each with first attempts of its own.
     pub fleet: Arc<dyn Fleet>,
-    /// Only so many journals are searched at the same time.
+    /// Only a few journals are searched at the same time.
     pub journal_searches: Arc<Semaphore>,
+    /// The accounts that look for their charges.
+    pub account_searches: JournalSearches,
     /// The leases that this process renews.
     pub leases: Leases,
     /// The memory budget of replies that are recorded for idempotent repeats.
@@ -151,6 +154,7 @@ impl Gateway {
             first_attempts: parts.first_attempts,
             fleet: parts.fleet,
             journal_searches: Arc::new(Semaphore::new(JOURNAL_SEARCHES_MAX)),
+            account_searches: JournalSearches::default(),
             leases: parts.leases,
             reply_budget: recording_budget(),
             body_files: parts.body_files,

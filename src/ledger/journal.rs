@@ -87,6 +87,9 @@ pub(crate) struct JournalLine<'a> {
     /// The vendor's id of the request, if it sent one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_request_id: Option<Cow<'a, str>>,
+    /// The id of the reply as the client got it, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_id: Option<Cow<'a, str>>,
     /// The digest of the call's content in base64, if its client may try it again by itself. A
     /// retry finds by it that the call was charged, even if its reply is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,6 +127,8 @@ pub(crate) struct ServedCall<'a> {
     pub depth: u32,
     /// The vendor's id of the request, if it sent one.
     pub vendor_request_id: Option<&'a str>,
+    /// The id of the reply as the client got it, if it has one.
+    pub reply_id: Option<&'a str>,
     /// The digest by which a retry finds the line; `None` if no client tries again by itself.
     pub retry_digest: Option<String>,
 }
@@ -164,6 +169,7 @@ impl<'a> JournalLine<'a> {
             rejected_usage: used.rejected,
             price_version: used.price_version.into(),
             vendor_request_id: call.vendor_request_id.map(Cow::Borrowed),
+            reply_id: call.reply_id.map(Cow::Borrowed),
             retry_digest: call.retry_digest.map(Cow::Owned),
             windows: None,
             over_budget_nano: None,
@@ -195,6 +201,7 @@ impl JournalLine<'_> {
         }
         push_string(&mut json, r#","price_version":"#, &self.price_version);
         push_optional(&mut json, r#","vendor_request_id":"#, self.vendor_request_id.as_deref());
+        push_optional(&mut json, r#","reply_id":"#, self.reply_id.as_deref());
         push_optional(&mut json, r#","retry_digest":"#, self.retry_digest.as_deref());
         push_optional(&mut json, r#","windows":"#, self.windows.as_deref());
         if let Some(over) = self.over_budget_nano {
@@ -271,7 +278,7 @@ mod tests {
     fn line() -> impl Strategy<Value = JournalLine<'static>> {
         let bases = vec![UsageBasis::Reported, UsageBasis::Counted, UsageBasis::Fixed];
         let texts = prop::collection::vec("(?s).{0,20}", 7);
-        let optional_texts = prop::collection::vec(proptest::option::of("(?s).{0,20}"), 4);
+        let optional_texts = prop::collection::vec(proptest::option::of("(?s).{0,20}"), 5);
         let numbers = (any::<i64>(), any::<Option<u64>>(), any::<u32>());
         let used = (units(), prop::sample::select(bases), proptest::option::of(units()));
         (texts, optional_texts, numbers, used).prop_map(|(texts, optional, numbers, used)| {
@@ -293,8 +300,9 @@ mod tests {
                 rejected_usage: used.2,
                 price_version: text(6),
                 vendor_request_id: optional(1),
-                retry_digest: optional(2),
-                windows: optional(3),
+                reply_id: optional(2),
+                retry_digest: optional(3),
+                windows: optional(4),
                 over_budget_nano: numbers.1.map(|_| numbers.0),
             }
         })

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::mode::RelayMode;
 use super::progress::{RelayError, RelayProgress, RetainedData};
+use super::reply_id::ReplyIdReader;
 use crate::dialect::images::{self, WithheldImage};
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::messages::ReportedUsage;
@@ -40,6 +41,7 @@ pub struct BufferedRelay {
     /// The ids and the billing state of a reply in the responses format.
     pub(super) response_state: ResponseState,
     saved_thinking: Option<SavedThinking>,
+    pub(super) reply_id: ReplyIdReader,
 }
 
 impl BufferedRelay {
@@ -56,6 +58,7 @@ impl BufferedRelay {
             rejected_image_units: None,
             response_state: ResponseState::default(),
             saved_thinking: None,
+            reply_id: ReplyIdReader::default(),
         }
     }
 
@@ -119,6 +122,7 @@ impl BufferedRelay {
     fn process_body(&mut self, body: Bytes) -> Result<Bytes, RelayError> {
         let document =
             JsonDocument::parse_from_vendor(body.clone()).map_err(|_| RelayError::Malformed)?;
+        self.reply_id.read(&document, matches!(self.mode, RelayMode::Translated(_)));
         if let RelayMode::Responses = self.mode {
             // A failed response contains its error, and is passed on as a response all the same.
             if self.response_state.read_reply(&document, &mut self.meter).is_some() {

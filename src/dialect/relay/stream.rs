@@ -5,6 +5,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::mode::RelayMode;
 use super::progress::{RelayError, RelayProgress, RetainedData};
+use super::reply_id::ReplyIdReader;
 use crate::dialect::json::compact::compact;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonPatch, JsonValue};
 use crate::dialect::messages::ReportedUsage;
@@ -22,6 +23,7 @@ pub struct StreamRelay {
     format: StreamFormat,
     splitter: SseSplitter,
     pub(super) meter: UsageMeter,
+    pub(super) reply_id: ReplyIdReader,
     pub(super) progress: RelayProgress,
     /// Whether the next event may be `[DONE]`, with which some vendors end a response as well.
     done_may_follow: bool,
@@ -69,7 +71,8 @@ impl StreamRelay {
         };
         let (meter, progress) = (UsageMeter::default(), RelayProgress::Open);
         let splitter = SseSplitter::default();
-        StreamRelay { format, splitter, meter, progress, done_may_follow: false }
+        let reply_id = ReplyIdReader::default();
+        StreamRelay { format, splitter, meter, reply_id, progress, done_may_follow: false }
     }
 
     pub(super) fn buffered_bytes(&self) -> usize {
@@ -220,6 +223,7 @@ impl StreamRelay {
         if let Some(error) = VendorError::from_event(&event).filter(|_| !has_own_errors) {
             return Err(RelayError::Vendor(error));
         }
+        self.reply_id.read(&event, matches!(self.format, StreamFormat::Translated(_)));
         match &mut self.format {
             StreamFormat::Chat { include_usage, unfinished_choices: unfinished } => {
                 Ok(handle_chat_chunk(&event, *include_usage, unfinished, &mut self.meter))

@@ -149,7 +149,7 @@ fn put_string(out: &mut BytesMut, content: &[u8]) {
 }
 
 /// Makes the id of a chat reply from the id of a message.
-pub(super) fn chat_id(id: &str) -> String {
+pub(in crate::dialect) fn chat_id(id: &str) -> String {
     format!("chatcmpl-{}", id.strip_prefix("msg_").unwrap_or(id))
 }
 

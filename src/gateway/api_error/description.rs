@@ -13,7 +13,7 @@ use crate::gateway::edge::head::{FIELDS_MAX, HeadError};
 
 pub(super) const INVALID_REQUEST: &str = "invalid_request_error";
 pub(super) const PERMISSION: &str = "permission_error";
-const RATE_LIMIT: &str = "rate_limit_error";
+pub(super) const RATE_LIMIT: &str = "rate_limit_error";
 pub(super) const SERVER_ERROR: &str = "server_error";
 
 /// The `retry-after` in seconds if a vendor, the gateway or the ledger has no capacity at the
@@ -107,6 +107,7 @@ impl ApiError {
             ApiError::Request(error) => error.describe(),
             ApiError::Admission(error) => error.describe(),
             ApiError::Video(error) => error.describe(),
+            ApiError::Account(error) => error.describe(),
             ApiError::Idempotency(error) => error.describe(),
             ApiError::Capacity(error) => error.describe(),
             ApiError::Upstream(error) => error.describe(),

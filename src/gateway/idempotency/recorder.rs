@@ -57,6 +57,14 @@ impl ReplyRecorder {
         self.head = Some(head);
     }
 
+    /// Adds a header to the recorded head, in the place of one of the same name.
+    pub(super) fn add_header(&mut self, name: &str, value: String) {
+        if let Some(head) = &mut self.head {
+            head.headers.retain(|(known, _)| known != name);
+            head.headers.push((name.to_owned(), value));
+        }
+    }
+
     /// Records the next chunk of the body, or discards the recording if there is no room for it.
     pub(super) fn push(&mut self, piece: &Bytes) {
         if self.is_discarded {

@@ -59,6 +59,25 @@ impl CallerPlans {
         self.iter().any(|(_, plan)| !plan.is_shadow && !plan.models.is_empty())
     }
 
+    /// Returns the limits of all models together: where both plans have one, the lower of them. A
+    /// plan in shadow mode has none.
+    #[must_use]
+    pub(crate) fn lowest_limits(&self) -> PlanLimits {
+        let lower = |one: Option<i64>, other: Option<i64>| one.into_iter().chain(other).min();
+        let plans = self.iter().filter(|(_, plan)| !plan.is_shadow);
+        plans.fold(PlanLimits::default(), |lowest, (_, plan)| PlanLimits {
+            requests_per_minute: lower(lowest.requests_per_minute, plan.limits.requests_per_minute),
+            tokens_per_minute: lower(lowest.tokens_per_minute, plan.limits.tokens_per_minute),
+            calls: lower(lowest.calls, plan.limits.calls),
+        })
+    }
+
+    /// Whether some models have limits of their own.
+    #[must_use]
+    pub(crate) fn limit_some_models(&self) -> bool {
+        self.iter().any(|(_, plan)| !plan.is_shadow && !plan.narrower.is_empty())
+    }
+
     /// Returns what a call of a model takes, whose tokens are estimated if there is any plan. Each
     /// limit is named once.
     #[must_use]
@@ -253,6 +272,24 @@ mod tests {
         assert_eq!(found(None), std::slice::from_ref(&of_all));
         assert_eq!(found(Some("lmb-5")), std::slice::from_ref(&of_all));
         assert_eq!(found(Some("lma-5")), [of_all, ("key:7/requests/1".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn the_lower_limits_of_both_plans_are_told_and_those_of_a_shadow_are_not() {
+        let limits = |requests, tokens, calls| PlanLimits {
+            requests_per_minute: requests,
+            tokens_per_minute: tokens,
+            calls,
+        };
+        let of = |limits, is_shadow| Some(Arc::new(Plan { limits, is_shadow, ..plan("a") }));
+        let account = of(limits(Some(20), None, Some(8)), false);
+        let key = limits(Some(5), Some(9), Some(9));
+        let both = CallerPlans { account: account.clone(), key: of(key, false) };
+        assert_eq!(both.lowest_limits(), limits(Some(5), Some(9), Some(8)));
+        let shadow = CallerPlans { account, key: of(key, true) };
+        assert_eq!(shadow.lowest_limits(), limits(Some(20), None, Some(8)));
+        assert_eq!(CallerPlans::default().lowest_limits(), PlanLimits::default());
+        assert!(!both.limit_some_models());
     }
 
     #[test]

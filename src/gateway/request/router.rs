@@ -4,6 +4,9 @@ use http::Method;
 use pingora::http::RequestHeader;
 
 use crate::dialect::Endpoint;
+use crate::gateway::account_api::query::{
+    AccountQuery, CHARGES_PATH, CREDITS_PATH, GENERATION_PATH, KEY_PATH,
+};
 use crate::gateway::api_error::{ApiError, ErrorFormat, RequestError};
 use crate::gateway::request::models::ModelFilter;
 use crate::gateway::request::scope_check;
@@ -41,6 +44,8 @@ pub(crate) enum ApiOperation {
     Model(String),
     /// Video jobs.
     Video(VideoAction),
+    /// What the account has used.
+    Account(AccountQuery),
 }
 
 impl ApiOperation {
@@ -51,15 +56,21 @@ impl ApiOperation {
             ApiOperation::Endpoint(endpoint) => endpoint.name(),
             ApiOperation::Models(_) | ApiOperation::Model(_) => scope_check::MODELS,
             ApiOperation::Video(_) => Endpoint::Videos.name(),
+            ApiOperation::Account(_) => scope_check::ACCOUNT,
         }
     }
 
-    /// Returns the names of the operation in the scopes of keys, its own first.
+    /// Returns the names of the operation in the scopes of keys, its own first; `None` if every key
+    /// may ask for it.
     #[must_use]
-    pub(crate) fn scope_names(&self) -> [&'static str; 2] {
+    pub(crate) fn scope_names(&self) -> Option<[&'static str; 2]> {
         match self {
-            ApiOperation::Endpoint(endpoint) => scope_check::scope_names(*endpoint),
-            _ => [self.name(); 2],
+            ApiOperation::Endpoint(endpoint) => Some(scope_check::scope_names(*endpoint)),
+            ApiOperation::Models(_) | ApiOperation::Model(_) | ApiOperation::Video(_) => {
+                Some([self.name(); 2])
+            }
+            // A key may always be asked about itself.
+            ApiOperation::Account(_) => None,
         }
     }
 
@@ -69,7 +80,7 @@ impl ApiOperation {
         match self {
             ApiOperation::Endpoint(endpoint) => endpoint.is_free(),
             ApiOperation::Models(_) | ApiOperation::Model(_) => true,
-            ApiOperation::Video(_) => false,
+            ApiOperation::Video(_) | ApiOperation::Account(_) => false,
         }
     }
 }
@@ -106,6 +117,9 @@ pub(crate) fn match_operation(head: &RequestHeader) -> Result<ApiOperation, ApiE
     if let Some(wanted) = VideoAction::from_request(head)? {
         return Ok(ApiOperation::Video(wanted));
     }
+    if let Some(query) = AccountQuery::from_request(head)? {
+        return Ok(ApiOperation::Account(query));
+    }
     let path = path.to_owned();
     if lacks_version(&path) {
         return Err(RequestError::MissingVersion(path).into());
@@ -119,7 +133,8 @@ fn without_version(path: &str) -> &str {
 
 /// Whether a path is one of the interface if '/v1' is put before it.
 fn lacks_version(path: &str) -> bool {
-    let paths = Endpoint::ALL.map(Endpoint::path).into_iter().chain([MODELS_PATH]);
+    let others = [MODELS_PATH, CREDITS_PATH, KEY_PATH, GENERATION_PATH, CHARGES_PATH];
+    let paths = Endpoint::ALL.map(Endpoint::path).into_iter().chain(others);
     let mut paths = paths.filter_map(|known| known.strip_prefix(VERSION));
     // Ids of models and videos follow in their paths.
     paths.any(|known| {
@@ -169,6 +184,11 @@ mod tests {
             ("/models", true),
             ("/models/lmb-5.5", true),
             ("/videos/video_1", true),
+            ("/credits", true),
+            ("/key", true),
+            ("/generation", true),
+            ("/charges", true),
+            ("/keys", false),
             ("/v1/chat/completion", false),
             ("/modelsx", false),
             ("/chat", false),

@@ -12,10 +12,13 @@ use crate::ledger::{AccountName, KeyScope};
 /// The name of the listing of models in scopes, and in metrics.
 pub(crate) const MODELS: &str = "models";
 
+/// The name in scopes of what the account has used. A key without it sees what it has used itself.
+pub(crate) const ACCOUNT: &str = "account";
+
 /// Returns the names of all endpoints that a scope may have.
 #[must_use]
 pub(crate) fn known_endpoints() -> Vec<&'static str> {
-    Endpoint::ALL.map(Endpoint::name).into_iter().chain([MODELS]).collect()
+    Endpoint::ALL.map(Endpoint::name).into_iter().chain([MODELS, ACCOUNT]).collect()
 }
 
 /// Returns the names of an endpoint in scopes. One that serves another one, as a count of tokens
@@ -25,15 +28,22 @@ pub(crate) fn scope_names(endpoint: Endpoint) -> [&'static str; 2] {
     [endpoint.name(), endpoint.rules_endpoint().name()]
 }
 
+/// Whether a key with this scope sees what all keys of its account have used. A key for all
+/// endpoints does not: it may be in many hands.
+#[must_use]
+pub(crate) fn sees_account(scope: &KeyScope) -> bool {
+    scope.endpoints.iter().any(|name| name == ACCOUNT)
+}
+
 /// Checks everything that is known of a request before its body is read, at the time `now` (unix
-/// seconds). `endpoint` has the names of what is asked for.
+/// seconds). `endpoint` has the names of what is asked for; `None` if every key may ask for it.
 ///
 /// # Errors
 /// The account is suspended; or the key has expired, is disabled, or must not be used from the
 /// address or for the endpoint.
 pub(crate) fn check_request(
     caller: &AuthenticatedCaller,
-    endpoint: [&'static str; 2],
+    endpoint: Option<[&'static str; 2]>,
     address: Option<IpAddr>,
     now: i64,
 ) -> Result<(), ApiError> {
@@ -51,8 +61,8 @@ pub(crate) fn check_request(
     if !scope.allows_address(address) {
         return Err(ScopeError::AddressNotAllowed(address).into());
     }
-    if !scope.allows_endpoint(&endpoint) {
-        let ([endpoint, _], allowed) = (endpoint, scope.endpoints.clone());
+    if let Some(names) = endpoint.filter(|names| !scope.allows_endpoint(names)) {
+        let ([endpoint, _], allowed) = (names, scope.endpoints.clone());
         return Err(ScopeError::EndpointNotAllowed { endpoint, allowed }.into());
     }
     Ok(())

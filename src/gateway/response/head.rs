@@ -1,6 +1,6 @@
 //! Builds the response head for the client, and selects how the body is relayed.
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
@@ -13,6 +13,7 @@ use crate::gateway::api_error::ErrorFormat;
 use crate::gateway::context::{BodyTransform, MODEL_HEADER, PricedCall, RequestContext};
 use crate::gateway::response_head::ResponseHead;
 use crate::gateway::settlement::funding::Funding;
+use crate::money::Money;
 
 /// The content type of audio if the vendor sends none.
 const DEFAULT_AUDIO_TYPE: HeaderValue = HeaderValue::from_static("audio/mpeg");
@@ -24,7 +25,9 @@ const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MESSAGES_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 pub(crate) const FALLBACK_DEPTH: HeaderName = HeaderName::from_static("x-gateway-fallback-depth");
-const CHARGED: HeaderName = HeaderName::from_static("x-service-charged-nano");
+/// The charge of a whole answer, in nano-USD.
+pub(crate) const CHARGED: HeaderName = HeaderName::from_static("x-gateway-charged-nano");
+const SPEECH_CHARGED: HeaderName = HeaderName::from_static("x-service-charged-nano");
 const CHARACTERS: HeaderName = HeaderName::from_static("x-service-characters");
 const OUTPUT_LIMIT: HeaderName = HeaderName::from_static("x-gateway-output-limit");
 const DROPPED_PARAMS: HeaderName = HeaderName::from_static("x-gateway-dropped-params");
@@ -82,6 +85,7 @@ pub(crate) fn build_head(
             head.insert(CONTENT_TYPE, kind.unwrap_or(DEFAULT_AUDIO_TYPE))?;
             if let Funding::Held { hold, .. } = &priced.funding {
                 // The hold of a speech call is exactly its price.
+                head.insert(SPEECH_CHARGED, hold.held().nano())?;
                 head.insert(CHARGED, hold.held().nano())?;
             }
             head.insert(CHARACTERS, *characters)?;
@@ -116,6 +120,25 @@ pub(crate) fn build_head(
     }
     ctx.cors.add_headers(&mut head)?;
     head.build()
+}
+
+/// Adds the charge to the head of a whole answer that is complete, and to the headers that a page
+/// may read.
+///
+/// # Errors
+/// The head is full.
+pub(crate) fn add_charge(head: &mut ResponseHeader, charge: Money) -> pingora::Result<()> {
+    // That of speech is known from the beginning.
+    if head.headers.contains_key(&CHARGED) {
+        return Ok(());
+    }
+    head.insert_header(CHARGED, charge.nano())?;
+    let exposed = head.headers.get(ACCESS_CONTROL_EXPOSE_HEADERS);
+    if let Some(exposed) = exposed.and_then(|names| names.to_str().ok()) {
+        let exposed = format!("{exposed}, {}", CHARGED.as_str());
+        head.insert_header(ACCESS_CONTROL_EXPOSE_HEADERS, exposed)?;
+    }
+    Ok(())
 }
 
 /// Adds the header with the request id, and also the one that the messages format has for it if the

@@ -88,6 +88,7 @@ fn journal_line(job: &Job) -> Option<JournalLine<'_>> {
         route,
         depth: *depth,
         vendor_request_id: Some(vendor_id.as_str()),
+        reply_id: None,
         retry_digest: None,
     };
     let used = PricedUsage {

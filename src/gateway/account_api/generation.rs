@@ -1,0 +1,272 @@
+//! Finds the charge of one call in the journal of its account, which has no index by the ids of
+//! calls: they begin with their time, and the lines are roughly in the order of theirs.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::json_object::{JsonObjectWriter, format_ms};
+use super::shown_line::{JournalView, ShownLine};
+use crate::gateway::api_error::{AccountError, ApiError, ServerError};
+use crate::gateway::request::key_cache::AuthenticatedCaller;
+use crate::gateway::state::Gateway;
+use crate::gateway::videos::shared::ID_PREFIX;
+use crate::ledger::{AccountName, JournalEntry, TransferType};
+use crate::money::{BilledUnits, Money, UsageBasis};
+
+/// This many lines are read at a time.
+pub(super) const PAGE_LINES: u32 = 1_000;
+/// At most this many pages are read from the time of a call on.
+const PAGES_MAX: u32 = 20;
+/// At most this many of the newest pages are read for the id of a reply.
+const NEWEST_PAGES_MAX: u32 = 5;
+/// At most this many pages of payments and corrections are read.
+const TRANSFER_PAGES_MAX: u32 = 5;
+/// The clocks of gateways differ by less than this, in ms.
+const CLOCK_SKEW_MS: i64 = 60_000;
+/// A settlement may wait so long for its store.
+const SETTLEMENT_DELAY_MAX: Duration = Duration::from_hours(1);
+/// This many lines together tell the time of their place in the journal: a few can be older, since
+/// they came late.
+const PROBE_LINES: u32 = 16;
+
+/// Answers with the charge of a call.
+///
+/// # Errors
+/// The key may see no such call, the account has a search already, or the ledger does not answer.
+pub(super) async fn find_generation(
+    gateway: &Gateway,
+    caller: &AuthenticatedCaller,
+    id: &str,
+) -> Result<String, ApiError> {
+    let account = &caller.key.account;
+    let permit = gateway.account_searches.begin(account);
+    let _permit = permit.ok_or(AccountError::SearchRunning)?;
+    let search = CallSearch { gateway, account, view: JournalView::of_caller(caller) };
+    let mut found = search.search_from(id).await?;
+    if found.is_none() {
+        found = search.search_newest(id).await?;
+        // The newest lines are not all that a call may have.
+        if let Some(newest) = &found {
+            found = search.search_from(&newest.id).await?.or(found);
+        }
+    }
+    let found = found.ok_or(AccountError::GenerationNotFound)?;
+    let corrected = corrected_amount(gateway, account, &found.id).await;
+    Ok(generation_json(&found, corrected))
+}
+
+/// A call that was charged.
+struct FoundCall {
+    /// The id of the call.
+    id: String,
+    /// What it has cost in all.
+    amount: Money,
+    /// Its last line. Few calls have more than one: where the hold has ended before the call, a
+    /// later line has the rest of the charge.
+    line: ShownLine,
+}
+
+/// Returns the time in the id of a call or of a video, in unix ms; `None` if it is not one of ours.
+fn call_time(id: &str) -> Option<i64> {
+    let id = id.strip_prefix(ID_PREFIX).unwrap_or(id);
+    let uuid = uuid::Uuid::try_parse(id).ok().filter(|uuid| uuid.get_version_num() == 7)?;
+    let (seconds, nanos) = uuid.get_timestamp()?.to_unix();
+    let ms = seconds.saturating_mul(1_000).saturating_add(u64::from(nanos / 1_000_000));
+    i64::try_from(ms).ok()
+}
+
+/// What the search reads of every line.
+#[derive(Deserialize)]
+struct LineTime {
+    at: i64,
+}
+
+fn time_of(entry: &JournalEntry) -> Option<i64> {
+    serde_json::from_str(&entry.line).ok().map(|line: LineTime| line.at)
+}
+
+/// Whether all lines are older than a time, or all are younger. A line whose time cannot be read
+/// tells nothing.
+fn all_times(entries: &[JournalEntry], fits: impl Fn(i64) -> bool) -> bool {
+    entries.iter().filter_map(time_of).all(fits)
+}
+
+/// The search for the charge of a call. A line that the key may not see is passed over, so that it
+/// costs what an unknown id costs.
+struct CallSearch<'a> {
+    gateway: &'a Gateway,
+    account: &'a AccountName,
+    view: JournalView<'a>,
+}
+
+impl CallSearch<'_> {
+    /// Searches from the time in the id of a call on, as long as calls of that time may be charged.
+    /// Finds nothing if the id is not one of ours.
+    async fn search_from(&self, id: &str) -> Result<Option<FoundCall>, ApiError> {
+        let Some(time_ms) = call_time(id) else { return Ok(None) };
+        let mut after = self.count_before(time_ms.saturating_sub(CLOCK_SKEW_MS)).await?;
+        let until = time_ms.saturating_add(self.call_life_ms());
+        let mut found = None;
+        for _ in 0..PAGES_MAX {
+            let page = read_page(self.gateway, self.account, after, PAGE_LINES).await?;
+            let Some(last) = page.last() else { break };
+            self.collect(&page, id, &mut found)?;
+            if page.len() < PAGE_LINES as usize || all_times(&page, |at| at > until) {
+                break;
+            }
+            after = last.seq;
+        }
+        Ok(found)
+    }
+
+    /// Searches the newest lines, the last ones first.
+    async fn search_newest(&self, id: &str) -> Result<Option<FoundCall>, ApiError> {
+        let mut last = self.journal_length().await?;
+        let mut found = None;
+        for _ in 0..NEWEST_PAGES_MAX {
+            let first = last.saturating_sub(u64::from(PAGE_LINES));
+            let count = u32::try_from(last - first).unwrap_or(PAGE_LINES);
+            if count == 0 || found.is_some() {
+                break;
+            }
+            let page = read_page(self.gateway, self.account, first, count).await?;
+            self.collect(&page, id, &mut found)?;
+            last = first;
+        }
+        Ok(found)
+    }
+
+    /// Adds the lines of the call with this id, or whose reply has it, that may be seen.
+    fn collect(
+        &self,
+        entries: &[JournalEntry],
+        id: &str,
+        found: &mut Option<FoundCall>,
+    ) -> Result<(), ApiError> {
+        for entry in entries.iter().filter(|entry| entry.line.contains(id)) {
+            let Some(line) = ShownLine::parse(entry).filter(|line| self.view.shows(line)) else {
+                continue;
+            };
+            let Some(call) = line.request_id.clone() else { continue };
+            let amount = match found {
+                // Ids of replies are the vendors', so two calls may have the same one.
+                Some(known) if known.id == call => known.amount.checked_add(entry.amount),
+                _ if call == id || line.reply_id.as_deref() == Some(id) => Ok(entry.amount),
+                _ => continue,
+            };
+            let amount = amount.map_err(|_| ServerError::Internal)?;
+            *found = Some(FoundCall { id: call, amount, line });
+        }
+        Ok(())
+    }
+
+    /// Returns how many lines at the beginning of the journal are older than a time.
+    async fn count_before(&self, since: i64) -> Result<u64, ApiError> {
+        let (mut low, mut high) = (0, self.journal_length().await?);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let probe = read_page(self.gateway, self.account, middle, PROBE_LINES).await?;
+            if !probe.is_empty() && all_times(&probe, |at| at < since) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
+    }
+
+    /// Returns how long after its beginning a call, or a video, is charged at the latest, in ms.
+    fn call_life_ms(&self) -> i64 {
+        let video = Duration::from_millis(self.gateway.videos.schedule.hold_lease_ms());
+        let life = self.gateway.timeouts.total.max(video).saturating_add(SETTLEMENT_DELAY_MAX);
+        i64::try_from(life.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    async fn journal_length(&self) -> Result<u64, ApiError> {
+        let length = self.gateway.ledger.journal_length(self.account);
+        let length = self.gateway.with_ledger_timeout("journal", length).await;
+        length.map_err(|_| ServerError::LedgerUnavailable.into())
+    }
+}
+
+/// Reads entries of a journal after a number.
+///
+/// # Errors
+/// The ledger does not answer.
+pub(super) async fn read_page(
+    gateway: &Gateway,
+    account: &AccountName,
+    after: u64,
+    lines: u32,
+) -> Result<Vec<JournalEntry>, ApiError> {
+    let page = gateway.ledger.read_journal(account, after, lines);
+    let page = gateway.with_ledger_timeout("journal", page).await;
+    page.map_err(|_| ServerError::LedgerUnavailable.into())
+}
+
+/// Returns how much of the charge of a call was given back; `None` if that is not known.
+async fn corrected_amount(gateway: &Gateway, account: &AccountName, call: &str) -> Option<Money> {
+    let mut corrected = Money::ZERO;
+    for page in 0..TRANSFER_PAGES_MAX {
+        let skipped = u64::from(page * PAGE_LINES);
+        let transfers = gateway.ledger.list_transfers(account, skipped, PAGE_LINES);
+        let transfers = gateway.with_ledger_timeout("transfers", transfers).await.ok()?;
+        for transfer in &transfers {
+            let is_of_call = transfer.request.as_deref() == Some(call);
+            if is_of_call && transfer.kind == TransferType::Correction {
+                corrected = corrected.checked_add(transfer.moved.unwrap_or_default()).ok()?;
+            }
+        }
+        if transfers.len() < PAGE_LINES as usize {
+            return Some(corrected);
+        }
+    }
+    None
+}
+
+fn generation_json(call: &FoundCall, corrected: Option<Money>) -> String {
+    let FoundCall { id, amount, line } = call;
+    let (input, output) = match line.usage {
+        Some(BilledUnits::Tokens(tokens)) => (Some(tokens.input), Some(tokens.output)),
+        _ => (None, None),
+    };
+    let data = JsonObjectWriter::new()
+        .text("id", id.as_str())
+        .text("model", line.model.as_deref())
+        .usd("total_cost", *amount)
+        .optional_number("tokens_prompt", input)
+        .optional_number("tokens_completion", output)
+        .text("created_at", format_ms(line.at).as_deref())
+        // The journal does not say whether the answer was a stream, how long it took to begin, and
+        // how much was held.
+        .json("streamed", "null")
+        .json("latency", "null")
+        .text("api_type", line.endpoint.as_deref())
+        .text("provider_name", line.vendor.as_deref())
+        .text("reply_id", line.reply_id.as_deref())
+        .json("usage", line.usage_json().as_deref().unwrap_or("null"))
+        .text("basis", line.basis.map(UsageBasis::name))
+        .text("price_version", line.price_version.as_deref())
+        .optional_number("depth", line.depth)
+        .json("held_nano", "null")
+        .number("amount_nano", amount.nano())
+        .optional_number("corrected_nano", corrected.map(Money::nano));
+    JsonObjectWriter::new().json("data", &data.finish()).finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ids_of_calls_and_videos_tell_their_time() {
+        let id = "01a20a28-fb8d-7670-a627-04cb5eb4e2c9";
+        let time = 0x01a2_0a28_fb8d;
+        assert_eq!(call_time(id), Some(time));
+        assert_eq!(call_time(&format!("video_{id}")), Some(time));
+        for other in ["chatcmpl-1", "video_1", "", "01a20a28-fb8d-4670-a627-04cb5eb4e2c9"] {
+            assert_eq!(call_time(other), None, "{other}");
+        }
+    }
+}
