@@ -11,6 +11,7 @@ mod amount;
 mod audit;
 mod backup;
 mod budgets;
+mod charge;
 mod charges;
 mod check;
 mod credit;
@@ -20,12 +21,12 @@ mod key;
 mod key_issue;
 mod key_rotation;
 mod key_scope;
-mod key_search;
 mod key_shown;
 mod logging;
 mod models;
 mod operator;
 mod output;
+mod payments;
 mod plan;
 mod restore;
 mod rules;
@@ -35,6 +36,11 @@ mod settings;
 
 use output::OutputFormat;
 use runtime::with_store;
+
+use crate::conf::Config;
+use crate::management::actor::Actor;
+use crate::management::context::ManagementContext;
+use crate::store::OpenStore;
 
 /// A gateway in front of several model vendors: one key, one prepaid balance.
 #[derive(Debug, Parser)]
@@ -66,9 +72,14 @@ enum CliCommand {
     /// Accounts and their balances.
     #[command(subcommand)]
     Account(account::AccountCommand),
-    /// Payments.
+    /// Payments and refunds.
     #[command(subcommand)]
     Credit(credit::CreditCommand),
+    /// List the payments, refunds and corrections of an account, oldest first.
+    Payments {
+        /// The account.
+        name: String,
+    },
     /// Keys of clients.
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -85,6 +96,9 @@ enum CliCommand {
         /// The account.
         name: String,
     },
+    /// Corrections of charges.
+    #[command(subcommand)]
+    Charge(charge::ChargeCommand),
     /// Copy the SQLite store with its logs into one file, also while a gateway runs.
     Backup {
         /// The file, which must not exist.
@@ -130,26 +144,37 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
                 init::create_store(&conf)?;
             }
             plan::check_plan(&conf, command.plan())?;
-            with_store(&conf, async |s| account::run(s, command, &conf.audit, out).await)
+            with_store(&conf, async |s| account::run(context(&s, &conf), command, out).await)
         }
         CliCommand::Credit(command) => {
-            with_store(&conf, async |s| credit::run(s, command, &conf.audit, out).await)
+            with_store(&conf, async |s| credit::run(context(&s, &conf), command, out).await)
         }
         CliCommand::Key(command) => {
             plan::check_plan(&conf, command.plan())?;
-            with_store(&conf, async |s| key::run(s, command, &conf.audit, out).await)
+            with_store(&conf, async |s| key::run(context(&s, &conf), command, out).await)
         }
         CliCommand::Operator(command) => {
-            with_store(&conf, async |s| operator::run(s, command, &conf.audit, out).await)
+            with_store(&conf, async |s| operator::run(context(&s, &conf), command, out).await)
         }
         CliCommand::Plan(command) => plan::run(&conf, command, out),
         CliCommand::Models => models::run(&conf, out),
         CliCommand::Charges { name } => {
-            with_store(&conf, async |s| charges::run(s.ledger, name, out).await)
+            with_store(&conf, async |s| charges::run(&*s.ledger, name, out).await)
+        }
+        CliCommand::Payments { name } => {
+            with_store(&conf, async |s| payments::run(&*s.ledger, name, out).await)
+        }
+        CliCommand::Charge(command) => {
+            with_store(&conf, async |s| charge::run(context(&s, &conf), command, out).await)
         }
         CliCommand::Backup { file } => backup::run(&conf, file.as_ref(), out),
         CliCommand::Restore { file } => restore::run(&conf, file.as_ref(), out),
     }
+}
+
+/// Returns what a change of the store needs that a user of the system makes.
+fn context<'a>(store: &'a OpenStore, conf: &'a Config) -> ManagementContext<'a> {
+    ManagementContext { store, audit: &conf.audit, actor: &Actor::CommandLine }
 }
 
 /// Whether the error only means that the reader of the output has closed the pipe, as `head` does.

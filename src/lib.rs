@@ -1,5 +1,6 @@
 #![doc = include_str!("../ARCHITECTURE.md")]
 
+pub(crate) mod admin_api;
 pub(crate) mod backoff;
 pub mod catalogue;
 pub mod cli;
@@ -15,6 +16,7 @@ pub mod idempotency;
 pub mod jobs;
 pub mod kv_cache;
 pub mod ledger;
+pub(crate) mod management;
 pub mod metrics;
 pub mod money;
 pub mod operators;

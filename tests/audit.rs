@@ -103,7 +103,7 @@ async fn each_change_is_told_and_no_secret_with_it() {
         ["account.create", "b", "-", "done"],
         ["key.issue", "b", prefix, "done"],
         ["key.revoke", "-", prefix, "failed"],
-        ["key.revoke", "-", prefix, "done"],
+        ["key.revoke", "b", prefix, "done"],
         ["account.create", "b", "-", "failed"],
         ["credit.add", "nobody", "-", "failed"],
     ];

@@ -1,5 +1,6 @@
 //! Tests of the whole, by capability: the gateway, its vendors and its stores run as processes.
 
+mod admin_api;
 mod aliases;
 mod allotments;
 mod audit;

@@ -2,8 +2,10 @@
 
 use clap::Args;
 
-use super::plan::parse_plan_name;
 use crate::ledger::AccountSettings;
+use crate::management::accounts::SettingsPatch;
+use crate::management::error::{ManagementError, parse_plan_name};
+use crate::management::field_patch::FieldPatch;
 
 /// The changes of an account's settings that a command is asked to make.
 #[derive(Debug, Args)]
@@ -33,17 +35,13 @@ impl SettingChanges {
         self.plan.as_deref()
     }
 
-    /// Returns what becomes of the settings of an account.
-    pub(super) fn apply(&self, settings: &AccountSettings) -> anyhow::Result<AccountSettings> {
-        let mut settings = settings.clone();
-        if self.no_plan {
-            settings.plan = None;
-        }
-        if let Some(name) = &self.plan {
-            settings.plan = Some(parse_plan_name(name)?);
-        }
-        settings.suspended = self.suspend || (settings.suspended && !self.resume);
-        Ok(settings)
+    /// Parses what was given, which may be nothing.
+    pub(super) fn parse(&self) -> Result<SettingsPatch, ManagementError> {
+        let plan = self.plan.as_deref().map(parse_plan_name).transpose()?;
+        let suspended = (self.suspend || self.resume).then_some(self.suspend);
+        let plan =
+            if self.no_plan { FieldPatch::Set(None) } else { FieldPatch::set_if_given(plan) };
+        Ok(SettingsPatch { plan, suspended })
     }
 }
 
@@ -73,7 +71,8 @@ mod tests {
     }
 
     fn changed(settings: &AccountSettings, words: &[&str]) -> AccountSettings {
-        parsed(words).expect("known options").apply(settings).expect("sound changes")
+        let changes = parsed(words).expect("known options").parse().expect("sound changes");
+        changes.apply(settings)
     }
 
     #[test]
@@ -98,7 +97,7 @@ mod tests {
             assert!(parsed(&words).is_err(), "{words:?}");
         }
         let changes = parsed(&["--plan", "a b"]).expect("known options");
-        let why = changes.apply(&AccountSettings::default()).expect_err("no plan").to_string();
+        let why = changes.parse().expect_err("no plan").to_string();
         assert!(why.contains("'a b' is no name of a plan"), "{why}");
     }
 }

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::account_name::no_such_account;
 use super::amount::parse_amount;
 use super::output::print_line;
-use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, KeyId, KeyRecord, Ledger, Unavailable, WindowKind,
-};
+use crate::ledger::{BudgetOwner, BudgetUse, KeyId, KeyRecord};
+use crate::management::budgets::{LimitChanges, parse_window, reset_ms};
 use crate::money::Money;
 
 /// The changes of limits that a command is asked to make.
@@ -36,9 +34,6 @@ impl BudgetArgs {
     }
 }
 
-/// The limits that are set, by their windows; `None` removes one.
-pub(super) type LimitChanges = BTreeMap<WindowKind, Option<Money>>;
-
 /// Parses limits such as `day=5`.
 pub(super) fn parse_limits(limits: &[String]) -> anyhow::Result<LimitChanges> {
     let mut changes = LimitChanges::new();
@@ -51,58 +46,14 @@ pub(super) fn parse_limits(limits: &[String]) -> anyhow::Result<LimitChanges> {
     Ok(changes)
 }
 
-/// Splits changes into the new limits and the removed ones.
-pub(super) fn split_limits(changes: &LimitChanges) -> (LimitChanges, LimitChanges) {
-    changes.iter().map(|(kind, limit)| (*kind, *limit)).partition(|(_, limit)| limit.is_some())
-}
-
 fn add_change(
     changes: &mut LimitChanges,
     window: &str,
     limit: Option<Money>,
 ) -> anyhow::Result<()> {
-    let kind = WindowKind::of_name(window).with_context(|| {
-        let known = WindowKind::ALL.map(WindowKind::name).join(", ");
-        format!("'{window}' is no window of a budget; the windows are {known}")
-    })?;
+    let kind = parse_window(window)?;
     if changes.insert(kind, limit).is_some() {
         bail!("the budget of the window '{window}' is given twice");
-    }
-    Ok(())
-}
-
-/// Returns the limits as JSON, by the names of their windows, in nano-USD.
-pub(super) fn limits_json<'a>(
-    limits: impl IntoIterator<Item = (&'a WindowKind, &'a Option<Money>)>,
-) -> Value {
-    let fields = limits.into_iter().map(|(kind, limit)| (kind.name().to_owned(), json!(limit)));
-    Value::Object(fields.collect::<Map<_, _>>())
-}
-
-/// Sets and removes limits of an account or of one of its keys. The same again changes nothing.
-pub(super) async fn set_limits(
-    ledger: &dyn Ledger,
-    account: &AccountName,
-    owner: BudgetOwner,
-    changes: &LimitChanges,
-) -> anyhow::Result<()> {
-    if changes.is_empty() {
-        return Ok(());
-    }
-    if ledger.balances(account).await?.is_none() {
-        return Err(no_such_account(account));
-    }
-    let known = ledger.list_budgets(account).await?;
-    let is_known =
-        |kind: WindowKind| known.iter().any(|budget| budget.owner == owner && budget.kind == kind);
-    let (set, removed): (Vec<_>, Vec<_>) = changes.iter().partition(|(_, limit)| limit.is_some());
-    // A budget that was never set has no limit to remove.
-    let removed = removed.into_iter().filter(|(kind, _)| is_known(**kind));
-    // New limits come first: in between, more is limited rather than less.
-    for (kind, limit) in set.into_iter().chain(removed) {
-        if !ledger.set_budget(account, owner, *kind, *limit).await? {
-            return Err(no_such_account(account));
-        }
     }
     Ok(())
 }
@@ -114,17 +65,6 @@ pub(super) struct ShownBudgets {
 }
 
 impl ShownBudgets {
-    /// Reads the budgets of an account and of all its keys.
-    pub(super) async fn read(
-        ledger: &dyn Ledger,
-        account: &AccountName,
-    ) -> Result<ShownBudgets, Unavailable> {
-        let uses = ledger.list_budgets(account).await?;
-        let has_keys = uses.iter().any(|budget| matches!(budget.owner, BudgetOwner::Key(_)));
-        let keys = if has_keys { ledger.list_keys(account).await? } else { Vec::new() };
-        Ok(ShownBudgets::new(uses, &keys))
-    }
-
     /// Takes budgets, and the keys that some of them may be about.
     pub(super) fn new(uses: Vec<BudgetUse>, keys: &[KeyRecord]) -> ShownBudgets {
         let prefixes = keys.iter().map(|key| (key.id, key.prefix.clone())).collect();
@@ -192,11 +132,6 @@ impl ShownBudgets {
     }
 }
 
-/// Returns when the window that runs now ends, in unix ms; `None` if it never does.
-fn reset_ms(budget: &BudgetUse) -> Option<i64> {
-    Some(budget.window.end()).filter(|end| *end < i64::MAX)
-}
-
 fn describe_budget(budget: &BudgetUse) -> anyhow::Result<String> {
     let name = budget.kind.name();
     let limit = match (budget.limit, budget.left()) {
@@ -214,8 +149,8 @@ fn describe_budget(budget: &BudgetUse) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::WindowId;
     use crate::ledger::prepaid::window::WindowUse;
+    use crate::ledger::{WindowId, WindowKind};
 
     fn nano(nano: i64) -> Money {
         Money::from_nano(nano).expect("not negative")
@@ -235,10 +170,6 @@ mod tests {
             (WindowKind::Total, Some(nano(250_000_000))),
         ];
         assert_eq!(changes, LimitChanges::from(expected));
-        let shown = json!({ "hour": null, "day": 5_000_000_000_u64, "total": 250_000_000 });
-        assert_eq!(limits_json(&changes), shown);
-        let (new, removed) = split_limits(&changes);
-        assert_eq!((new.len(), removed), (2, LimitChanges::from([(WindowKind::Hour, None)])));
         assert!(args(&[], &[]).parse().expect("nothing").is_empty());
     }
 

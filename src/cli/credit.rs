@@ -1,16 +1,14 @@
-//! `tollgate credit`: take payments.
+//! `tollgate credit`: take payments, and pay credit back.
 
-use anyhow::bail;
 use clap::Subcommand;
+use serde_json::json;
 
-use super::account_name::{no_such_account, parse_account};
+use super::account_name::parse_account;
 use super::amount::parse_amount;
-use super::audit::{self, AuditedChange};
-use super::output::OutputFormat;
-use crate::conf::AuditSection;
-use crate::ledger::{AccountName, Ledger, Operation, Outcome, Unavailable};
-use crate::money::Money;
-use crate::store::OpenStore;
+use super::output::{OutputFormat, print_line};
+use crate::management::context::ManagementContext;
+use crate::management::error::ManagementError;
+use crate::management::payments::{self, Refund, Transfer, parse_reason, parse_transfer_id};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CreditCommand {
@@ -24,56 +22,74 @@ pub(super) enum CreditCommand {
         #[arg(long, value_name = "TX")]
         id: Option<String>,
     },
+    /// Pay credit back: at most what the account has, without what running calls hold.
+    Take {
+        /// The account.
+        name: String,
+        /// How much, in USD.
+        usd: String,
+        /// The id of the refund: the same again takes nothing.
+        #[arg(long, value_name = "TX")]
+        id: String,
+        /// Why, for the people who read the list of payments.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+    },
 }
 
 pub(super) async fn run(
-    store: OpenStore,
+    context: ManagementContext<'_>,
     command: &CreditCommand,
-    audit: &AuditSection,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
-    let ledger = &*store.ledger;
-    let CreditCommand::Add { name, usd, id } = command;
-    let (name, amount) = (parse_account(name)?, parse_amount(usd)?);
-    let tx = id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
-    let change = AuditedChange {
-        action: "credit.add",
-        account: Some(name.clone()),
-        payment: Some(tx.clone()),
-        amount: Some(amount),
-        ..AuditedChange::default()
-    };
-    let adding = async || {
-        store.durability.write(async || add_credit(ledger, &name, &tx, amount).await).await
-    };
-    let taking = audit::run_audited(audit, Some(ledger), &change, adding).await;
-    // Only if the store did not answer is it unknown whether it has the payment.
-    let explain = |why: anyhow::Error| {
-        if !why.is::<Unavailable>() {
-            return why;
+    match command {
+        CreditCommand::Add { name, usd, id } => {
+            let (account, amount) = (parse_account(name)?, parse_amount(usd)?);
+            let tx = id.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
+            let payment = Transfer { account, tx, amount, reason: String::new() };
+            payments::add_payment(context, &payment)
+                .await
+                .map_err(|why| explain(why, "payment", &payment.tx, "was taken; add it"))?;
+            super::account::show_account(context.ledger(), &payment.account, out).await
         }
-        why.context(format!(
-            "it is not known whether payment '{tx}' was taken; add it again with --id '{tx}': it \
-             counts once"
-        ))
-    };
-    taking.map_err(explain)?;
-    super::account::show_account(ledger, &name, out).await
+        CreditCommand::Take { name, usd, id, reason } => {
+            let (account, amount) = (parse_account(name)?, parse_amount(usd)?);
+            let (tx, reason) = (parse_transfer_id(id)?, parse_reason(reason)?);
+            let refund = Transfer { account, tx, amount, reason };
+            let taken = payments::refund(context, &refund)
+                .await
+                .map_err(|why| explain(why, "refund", &refund.tx, "was made; ask for it"))?;
+            print_refund(&refund, taken, out)
+        }
+    }
 }
 
-/// Makes a payment. A payment that was made before, under the same id, is no error.
-pub(super) async fn add_credit(
-    ledger: &dyn Ledger,
-    name: &AccountName,
-    tx: &str,
-    amount: Money,
-) -> anyhow::Result<()> {
-    let op = Operation::Credit { tx: tx.to_owned(), amount };
-    match ledger.submit(name, op).await? {
-        Outcome::Done | Outcome::AlreadyDone => Ok(()),
-        Outcome::Conflict => bail!("payment '{tx}' was taken before, with another amount"),
-        Outcome::NoAccount => Err(no_such_account(name)),
-        Outcome::OutOfRange => bail!("the balance would be too large"),
-        other => bail!("unexpected answer: {other:?}"),
+fn print_refund(refund: &Transfer, done: Refund, out: OutputFormat) -> anyhow::Result<()> {
+    let Refund { taken, uncovered } = done;
+    let (account, tx) = (&refund.account, &refund.tx);
+    if out.json {
+        let shown = json!({
+            "account": account.as_str(),
+            "id": tx,
+            "amount_nano": refund.amount,
+            "taken_nano": taken,
+            "uncovered_nano": uncovered,
+        });
+        print_line(format_args!("{shown}"))?;
+        return Ok(());
     }
+    print_line(format_args!("account      {account}"))?;
+    print_line(format_args!("paid back    {taken} USD"))?;
+    print_line(format_args!("not covered  {uncovered} USD"))?;
+    Ok(())
+}
+
+/// Says what to do if the store did not answer: only then is it unknown what came of a transfer.
+pub(super) fn explain(why: ManagementError, what: &str, tx: &str, words: &str) -> anyhow::Error {
+    if !matches!(why, ManagementError::Unavailable(_)) {
+        return why.into();
+    }
+    anyhow::Error::from(why).context(format!(
+        "it is not known whether {what} '{tx}' {words} again with --id '{tx}': it counts once"
+    ))
 }

@@ -1,39 +1,13 @@
 //! `tollgate key rotate`: a new key in the place of another one, with the same id.
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 use serde_json::json;
 
-use super::audit::{self, AuditedChange};
-use super::key_issue::make_key;
 use super::key_scope::parse_duration;
-use super::key_search::{FoundKeys, find_keys, has_ended, no_such_key, now_s};
 use super::output::{OutputFormat, print_line};
-use crate::conf::AuditSection;
-use crate::ledger::{KeyRecord, KeyScope, Ledger, Unavailable};
-use crate::store::OpenStore;
-
-/// When keys stop working that a new key replaces.
-#[derive(Debug, Clone, Copy)]
-struct OldKeyEnd {
-    /// The time of the rotation, in unix seconds.
-    now: i64,
-    /// How long they work beside the new key, in seconds.
-    overlap: i64,
-}
-
-impl OldKeyEnd {
-    /// Returns the scope of an old key with its new expiry; `None` if the key is revoked instead.
-    fn limit_scope(self, scope: &KeyScope) -> Option<KeyScope> {
-        let ends_at = Some(self.at(scope));
-        (self.overlap > 0).then(|| KeyScope { expires_at: ends_at, ..scope.clone() })
-    }
-
-    /// Returns when an old key stops working, in unix seconds.
-    fn at(self, scope: &KeyScope) -> i64 {
-        let overlapped = self.now.saturating_add(self.overlap);
-        scope.expires_at.map_or(overlapped, |own| own.min(overlapped))
-    }
-}
+use crate::management::context::ManagementContext;
+use crate::management::key_rotation::{self, RotatedKey};
+use crate::management::key_search::now_s;
 
 /// Parses for how long an old key works beside the new one. Returns seconds.
 pub(super) fn parse_overlap(text: Option<&str>) -> anyhow::Result<i64> {
@@ -47,92 +21,24 @@ pub(super) fn parse_overlap(text: Option<&str>) -> anyhow::Result<i64> {
 }
 
 pub(super) async fn rotate_key(
-    store: &OpenStore,
+    context: ManagementContext<'_>,
     prefix: &str,
     overlap: i64,
-    audit: &AuditSection,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
-    let (ledger, now) = (&*store.ledger, now_s());
-    let end = OldKeyEnd { now, overlap };
-    let found = find_keys(ledger, prefix).await?.without_ended(now);
-    let old = &found.newest;
-    if has_ended(old, now) {
-        let why = if old.revoked_at.is_some() { "is revoked" } else { "has expired" };
-        bail!("the key {} {why}: `tollgate key issue` makes another one", old.prefix);
-    }
-    let key = make_key()?;
-    let (created_at, scope) = plan_new_key(ledger, old, now).await?;
-    scope.check()?;
-    let record = KeyRecord::new(&key, old.account.clone(), created_at, scope);
-    let change = AuditedChange {
-        action: "key.rotate",
-        account: Some(old.account.clone()),
-        key: Some(old.prefix.clone()),
-        other_keys: found.older_prefixes(),
-        new_key: Some(record.prefix.clone()),
-        new_scope: Some(record.scope.clone()),
-        scope: end.limit_scope(&old.scope),
-        ..AuditedChange::default()
-    };
-    let rotating = async || {
-        let rotate = async || {
-            // The new key comes first: a command that ends halfway takes no key from its owner.
-            ledger.add_key(key.hash(), record.clone()).await?;
-            let unfinished = || {
-                let (new, id) = (&record.prefix, record.id.0);
-                format!("the key {new} was made and not shown; `key rotate {id}` begins again")
-            };
-            end_keys(ledger, &found, end).await.with_context(unfinished)
-        };
-        store.durability.write(rotate).await
-    };
-    audit::run_audited(audit, Some(ledger), &change, rotating).await?;
+    let rotated = key_rotation::rotate_key(context, prefix, overlap).await?;
+    let RotatedKey { issued, old_prefix, old_key_ends_at } = rotated;
     if out.json {
         let shown = json!({
-            "key": key.reveal(),
-            "prefix": record.prefix,
-            "id": record.id.0.to_string(),
-            "old_prefix": old.prefix,
-            "old_key_ends_at": end.at(&old.scope),
+            "key": issued.key.reveal(),
+            "prefix": issued.record.prefix,
+            "id": issued.record.id.0.to_string(),
+            "old_prefix": old_prefix,
+            "old_key_ends_at": old_key_ends_at,
         });
         print_line(format_args!("{shown}"))?;
     } else {
-        print_line(format_args!("{}", key.reveal()))?;
-    }
-    Ok(())
-}
-
-/// Returns when the key that replaces `old` counts as created, in unix seconds, and its scope.
-///
-/// It is listed after all keys of its id. Its scope is that of the newest of them that works: the
-/// end of a key that was replaced before is not the end of the new one.
-async fn plan_new_key(
-    ledger: &dyn Ledger,
-    old: &KeyRecord,
-    now: i64,
-) -> Result<(i64, KeyScope), Unavailable> {
-    let mut keys = ledger.list_keys(&old.account).await?;
-    keys.retain(|key| key.id == old.id);
-    let after = keys.iter().map(|key| key.created_at.saturating_add(1)).max();
-    let newest = keys.iter().rfind(|key| !has_ended(key, now)).unwrap_or(old);
-    let scope = KeyScope { id: Some(old.id), ..newest.scope.clone() };
-    Ok((after.map_or(now, |at| at.max(now)), scope))
-}
-
-/// Ends the keys that were replaced. The same again changes nothing.
-async fn end_keys(ledger: &dyn Ledger, found: &FoundKeys, end: OldKeyEnd) -> anyhow::Result<()> {
-    for KeyRecord { prefix, .. } in found.older.iter().chain([&found.newest]) {
-        // Another command may have changed the scope since it was read.
-        let stored = ledger.find_key_by_prefix(prefix).await?;
-        let stored = stored.ok_or_else(|| no_such_key(prefix))?;
-        let is_there = match end.limit_scope(&stored.scope) {
-            Some(scope) => ledger.set_key_scope(prefix, scope).await?,
-            None => ledger.revoke_key(prefix, end.now).await?,
-        };
-        if !is_there {
-            return Err(no_such_key(prefix));
-        }
+        print_line(format_args!("{}", issued.key.reveal()))?;
     }
     Ok(())
 }
@@ -140,18 +46,6 @@ async fn end_keys(ledger: &dyn Ledger, found: &FoundKeys, end: OldKeyEnd) -> any
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_old_key_ends_with_the_overlap_or_before() {
-        let of = |expires_at| KeyScope { expires_at, ..KeyScope::default() };
-        let end = OldKeyEnd { now: 100, overlap: 50 };
-        for (own, ends_at) in [(None, 150), (Some(149), 149), (Some(151), 150)] {
-            assert_eq!(end.limit_scope(&of(own)), Some(of(Some(ends_at))), "{own:?}");
-            assert_eq!(end.at(&of(own)), ends_at);
-        }
-        let at_once = OldKeyEnd { now: 100, overlap: 0 };
-        assert_eq!((at_once.limit_scope(&of(None)), at_once.at(&of(None))), (None, 100));
-    }
 
     #[test]
     fn an_overlap_is_a_time_from_now() {

@@ -4,9 +4,10 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::plan::parse_plan_name;
-use crate::gateway::request::scope_check::known_endpoints;
 use crate::ledger::{KeyScope, parse_network};
+use crate::management::error::parse_plan_name;
+use crate::management::field_patch::FieldPatch;
+use crate::management::key_scope::{ScopePatch, check_endpoints};
 
 /// One day, in seconds.
 const DAY_S: i64 = 24 * 60 * 60;
@@ -53,45 +54,32 @@ impl ScopeArgs {
 
     /// Returns the scope of a new key, at the time `now` (unix seconds).
     pub(super) fn parse(&self, now: i64) -> anyhow::Result<KeyScope> {
-        let mut scope = KeyScope::default();
-        self.apply(&mut scope, now)?;
-        scope.check()?;
-        Ok(scope)
+        Ok(self.parse_changes(now)?.apply(&KeyScope::default())?)
     }
 
-    fn apply(&self, scope: &mut KeyScope, now: i64) -> anyhow::Result<()> {
-        if self.name.is_some() {
-            scope.name.clone_from(&self.name);
-        }
-        if !self.models.is_empty() {
-            scope.models.clone_from(&self.models);
-        }
-        if !self.endpoints.is_empty() {
-            let known = known_endpoints();
-            for name in &self.endpoints {
-                let names = known.join(", ");
-                let is_known = known.contains(&name.as_str());
-                ensure!(is_known, "'{name}' is no endpoint; the endpoints are {names}");
-            }
-            scope.endpoints.clone_from(&self.endpoints);
-        }
-        if !self.from.is_empty() {
-            let networks = self.from.iter().map(|text| parse_network(text));
-            scope.from = networks.collect::<Result<_, _>>()?;
-        }
-        if let Some(text) = &self.expires {
-            scope.expires_at = Some(parse_expiry(text, now)?);
-        }
-        if let Some(name) = &self.plan {
-            scope.plan = Some(parse_plan_name(name)?);
-        }
+    fn parse_changes(&self, now: i64) -> anyhow::Result<ScopePatch> {
+        let list = |list: &Vec<String>| (!list.is_empty()).then(|| list.clone());
+        check_endpoints(&self.endpoints)?;
+        let networks = self.from.iter().map(|text| parse_network(text));
+        let networks = networks.collect::<Result<Vec<_>, _>>()?;
+        let expires_at = self.expires.as_deref().map(|text| parse_expiry(text, now)).transpose()?;
+        let plan = self.plan.as_deref().map(parse_plan_name).transpose()?;
+        let mut changes = ScopePatch {
+            name: FieldPatch::set_if_given(self.name.clone()),
+            models: list(&self.models),
+            endpoints: list(&self.endpoints),
+            from: (!networks.is_empty()).then_some(networks),
+            expires_at: FieldPatch::set_if_given(expires_at),
+            plan: FieldPatch::set_if_given(plan),
+            ..ScopePatch::default()
+        };
         for text in &self.tags {
             let Some((name, value)) = text.split_once('=') else {
                 bail!("'{text}' is no tag: write its name and its value, as in team=search");
             };
-            scope.tags.insert(name.to_owned(), value.to_owned());
+            changes.tags.insert(name.to_owned(), Some(value.to_owned()));
         }
-        Ok(())
+        Ok(changes)
     }
 }
 
@@ -151,42 +139,33 @@ impl ScopeChanges {
         self.given.plan()
     }
 
-    /// Returns what becomes of the scope of a key that another one has replaced, at the time `now`
-    /// (unix seconds). Its end may come earlier and never later.
-    pub(super) fn apply_to_older(&self, scope: &KeyScope, now: i64) -> anyhow::Result<KeyScope> {
-        let changed = self.apply(scope, now)?;
-        let ends = [scope.expires_at, changed.expires_at];
-        Ok(KeyScope { expires_at: ends.into_iter().flatten().min(), ..changed })
-    }
-
-    /// Returns what becomes of the scope of a key, at the time `now` (unix seconds).
-    pub(super) fn apply(&self, scope: &KeyScope, now: i64) -> anyhow::Result<KeyScope> {
-        let mut scope = scope.clone();
+    /// Parses what was given, which may be nothing, at the time `now` (unix seconds).
+    pub(super) fn parse(&self, now: i64) -> anyhow::Result<ScopePatch> {
+        let mut changes = self.given.parse_changes(now)?;
         if self.no_name {
-            scope.name = None;
+            changes.name = FieldPatch::Set(None);
         }
         if self.no_models {
-            scope.models.clear();
+            changes.models = Some(Vec::new());
         }
         if self.no_endpoints {
-            scope.endpoints.clear();
+            changes.endpoints = Some(Vec::new());
         }
         if self.no_from {
-            scope.from.clear();
+            changes.from = Some(Vec::new());
         }
         if self.no_expiry {
-            scope.expires_at = None;
+            changes.expires_at = FieldPatch::Set(None);
         }
         if self.no_plan {
-            scope.plan = None;
+            changes.plan = FieldPatch::Set(None);
         }
         for name in &self.no_tags {
-            scope.tags.remove(name);
+            // A tag that is set as well stays.
+            changes.tags.entry(name.clone()).or_insert(None);
         }
-        scope.disabled = self.disable || (scope.disabled && !self.enable);
-        self.given.apply(&mut scope, now)?;
-        scope.check()?;
-        Ok(scope)
+        changes.disabled = (self.disable || self.enable).then_some(self.disable);
+        Ok(changes)
     }
 }
 
@@ -290,7 +269,7 @@ mod tests {
     }
 
     fn changed(scope: &KeyScope, words: &[&str]) -> KeyScope {
-        changes(words).apply(scope, NOW).expect("sound changes")
+        changes(words).parse(NOW).expect("known").apply(scope).expect("sound changes")
     }
 
     #[test]
@@ -338,8 +317,9 @@ mod tests {
             (None, "--no-expiry", None),
             (soon, "--name=ci", soon),
         ] {
-            let changed = changes(&[words]).apply_to_older(&of(own), NOW).expect("sound changes");
-            assert_eq!(changed.expires_at, end, "{own:?} {words}");
+            let changes = changes(&[words]).parse(NOW).expect("known options");
+            let limited = changes.apply_to_older(&of(own)).expect("sound changes");
+            assert_eq!(limited.expires_at, end, "{own:?} {words}");
         }
     }
 
@@ -380,7 +360,9 @@ mod tests {
             let words = [format!("{}={}", words[0], words[1])];
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let changes = changes(&words);
-            let why = changes.apply(&KeyScope::default(), NOW).expect_err("no scope").to_string();
+            let applied =
+                changes.parse(NOW).and_then(|changes| Ok(changes.apply(&KeyScope::default())?));
+            let why = applied.expect_err("no scope").to_string();
             assert!(why.contains(told), "{words:?}: {why}");
         }
     }

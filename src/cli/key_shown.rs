@@ -5,11 +5,8 @@ use serde_json::{Value, json};
 use super::budgets::ShownBudgets;
 use super::key_scope::{scope_json, scope_lines};
 use super::output::{OutputFormat, print_line};
-use crate::clock::unix_ms;
 use crate::ledger::{AccountName, KeyId, KeyRecord, Ledger};
-
-/// One minute, in seconds.
-const MINUTE_S: i64 = 60;
+use crate::management::key_search::{last_use, state_of};
 
 /// Prints all keys of an account.
 pub(super) async fn list_keys(
@@ -60,24 +57,6 @@ pub(super) async fn show_key(
         print_line(format_args!("{what:<13}{text}"))?;
     }
     budgets.print_key(record.id, "budget       ")
-}
-
-fn state_of(record: &KeyRecord) -> &'static str {
-    if record.revoked_at.is_some() {
-        "revoked"
-    } else if record.scope.is_expired(unix_ms() / 1_000) {
-        "expired"
-    } else if record.scope.disabled {
-        "disabled"
-    } else {
-        "valid"
-    }
-}
-
-/// Returns the minute in which a key was last used, in unix seconds. Gateways do not note it more
-/// exactly.
-fn last_use(record: &KeyRecord) -> Option<i64> {
-    record.last_used_at.map(|at| at.saturating_sub(at.rem_euclid(MINUTE_S)))
 }
 
 fn tell_last_use(record: &KeyRecord) -> String {

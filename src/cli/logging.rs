@@ -25,12 +25,14 @@ pub(super) fn start(section: LogSection) {
 }
 
 /// Starts the log of a command that does a single task. Only warnings about files that were open to
-/// other users are logged; the command prints everything else itself.
+/// other users are logged, and audit lines that were lost; the command prints everything else
+/// itself.
 pub(super) fn start_for_commands(section: LogSection) {
     let write = if section.json { json_line } else { text_line };
     env_logger::Builder::new()
         .filter_level(LevelFilter::Off)
         .filter_module("tollgate::permissions", section.level.min(LevelFilter::Warn))
+        .filter_module("tollgate::management::audit", section.level.min(LevelFilter::Error))
         .format(write)
         .init();
 }

@@ -1,16 +1,15 @@
 //! `tollgate plan`: the plans of the rules.
 
-use anyhow::{anyhow, bail};
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
 use super::output::{OutputFormat, print_line};
 use super::rules::load_catalogue;
+use crate::catalogue::Plan;
 use crate::catalogue::plan::PlanLimits;
-use crate::catalogue::{Plan, Plans};
 use crate::conf::Config;
-use crate::ledger::PlanName;
-use crate::toml_reader::closest_word;
+use crate::management::error::parse_plan_name;
+use crate::management::plans::find_plan;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PlanCommand {
@@ -40,37 +39,17 @@ pub(super) fn run(conf: &Config, command: &PlanCommand, out: OutputFormat) -> an
     }
 }
 
-/// Parses the name of a plan.
-pub(super) fn parse_plan_name(text: &str) -> anyhow::Result<PlanName> {
-    let why = || anyhow!("'{text}' is no name of a plan: 1 to 64 letters, digits, '-' and '_'");
-    PlanName::parse(text).ok_or_else(why)
-}
-
 /// Checks that the rules have the plan that a command is given. If they cannot be read here, the
 /// command goes on: its machine need not be that of the gateway.
 pub(super) fn check_plan(conf: &Config, name: Option<&str>) -> anyhow::Result<()> {
     let Some(name) = name else { return Ok(()) };
     parse_plan_name(name)?;
     match load_catalogue(conf) {
-        Ok(catalogue) => find_plan(&catalogue.plans, name).map(drop),
+        Ok(catalogue) => Ok(find_plan(&catalogue.plans, name).map(drop)?),
         Err(why) => {
             eprintln!("tollgate: whether there is a plan '{name}' is not known: {why:#}");
             Ok(())
         }
-    }
-}
-
-fn find_plan<'a>(plans: &'a Plans, name: &str) -> anyhow::Result<&'a Plan> {
-    if let Some(plan) = plans.find(&parse_plan_name(name)?) {
-        return Ok(plan);
-    }
-    let names: Vec<&str> = plans.iter().map(|plan| plan.name.as_str()).collect();
-    if names.is_empty() {
-        bail!("there is no plan '{name}': the rules have no plans");
-    }
-    match closest_word(name, names.iter().copied()) {
-        Some(closest) => bail!("there is no plan '{name}'; closest is '{closest}'"),
-        None => bail!("there is no plan '{name}'; the plans are {}", names.join(", ")),
     }
 }
 
@@ -198,7 +177,5 @@ mod tests {
             let why = parse_plan_name(text).expect_err("no name").to_string();
             assert!(why.contains("1 to 64 letters"), "{why}");
         }
-        let why = find_plan(&Plans::default(), "free").expect_err("no plan").to_string();
-        assert_eq!(why, "there is no plan 'free': the rules have no plans");
     }
 }

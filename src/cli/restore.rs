@@ -4,11 +4,12 @@ use std::path::{self, Path};
 
 use anyhow::bail;
 
-use super::audit::{self, AuditedChange};
+use super::audit::run_audited;
 use super::backup::{print_summary, summary_json};
 use super::output::{OutputFormat, print_line};
 use super::runtime::build_runtime;
 use crate::conf::Config;
+use crate::management::audit::AuditedChange;
 use crate::store::backup;
 
 pub(super) fn run(conf: &Config, file: &Path, out: OutputFormat) -> anyhow::Result<()> {
@@ -21,7 +22,7 @@ pub(super) fn run(conf: &Config, file: &Path, out: OutputFormat) -> anyhow::Resu
     let backup = Some(file.display().to_string());
     let change = AuditedChange { action: "store.restore", backup, ..AuditedChange::default() };
     let restoring = async || Ok(backup::restore_backup(file, database)?);
-    let recorded = audit::run_audited(&conf.audit, None, &change, restoring);
+    let recorded = run_audited(&conf.audit, &change, restoring);
     let restored = build_runtime()?.block_on(recorded)?;
     if out.json {
         let mut shown = summary_json(&restored.backup);

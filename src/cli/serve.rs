@@ -10,6 +10,7 @@ use pingora::connectors::ConnectorOptions;
 use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{RunArgs, Server};
 use pingora::services::background::background_service;
+use pingora::services::listening::Service;
 use tokio::sync::Notify;
 
 use super::{logging, rules, settings};
@@ -17,6 +18,7 @@ use crate::catalogue::Catalogue;
 use crate::conf::Config;
 use crate::files::VideoFiles;
 use crate::files::bodies::{BodyFiles, BodyStoreLimits};
+use crate::gateway::edge::EdgeService;
 use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::state::{Gateway, GatewayConfig};
 use crate::gateway::upstream::pool::{NO_CERTIFICATES, UpstreamPool};
@@ -34,6 +36,7 @@ use crate::store::{self, HoldTimes, OpenStore, ServingStore};
 mod admin;
 mod background;
 mod certificate;
+mod console;
 mod credentials;
 mod handover;
 mod key_upkeep;
@@ -70,7 +73,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let worker =
         build_worker(conf, &routes, &catalogue, stores.worker, &videos, files, bodies.clone())?;
     let (connection_limits, admin_max) = build_connection_limits(conf);
-    let mut server = Server::new_with_opt_and_conf(Some(Opt::default()), pingora_conf(conf));
+    let server = Server::new_with_opt_and_conf(Some(Opt::default()), pingora_conf(conf));
     let gateway = Gateway::new(GatewayConfig {
         catalogue: catalogue.clone(),
         routes: routes.clone(),
@@ -115,14 +118,38 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let listener_service = listener::ListenerService { store: stores.requests, service };
     let admin = admin::build(conf, maintenance.clone(), routes.clone(), catalogue, admin_max)?;
     resolve_vendors(&routes)?;
-    let (startup, signals) = prepare(conf, upgrade, maintenance, background.force_stop.clone())?;
-    let startup_gate = server.add_service(startup);
-    server.add_service(listener_service).add_dependency(&startup_gate);
-    server.add_service(admin).add_dependency(&startup_gate);
-    server.add_service(background_service("background", background));
-    if conf.videos.worker {
-        let worker = background_service("worker", background::VideoWorker(Arc::new(worker)));
-        server.add_service(worker).add_dependency(&startup_gate);
+    let listeners = Arc::<ListenerSet>::default();
+    let console = console::build(conf, &stores.background, &background, listeners.clone())?;
+    let force_stop = background.force_stop.clone();
+    let (startup, signals) = prepare(conf, upgrade, maintenance, force_stop, listeners)?;
+    let worker = conf.videos.worker.then(|| background::VideoWorker(Arc::new(worker)));
+    let services = ServerServices { startup, listener_service, admin, console, background, worker };
+    run_server(server, services, signals)
+}
+
+/// The services of the process. All but the background tasks wait until the sockets are open.
+struct ServerServices {
+    startup: StartupGate,
+    listener_service: listener::ListenerService,
+    admin: Service<EdgeService<admin::AdminServer>>,
+    /// The API of operators; `None` if it is off.
+    console: Option<console::ConsoleService>,
+    background: background::BackgroundTasks,
+    /// The worker of video jobs; `None` if it runs elsewhere.
+    worker: Option<background::VideoWorker>,
+}
+
+/// Runs the services until a signal stops them.
+fn run_server(mut server: Server, services: ServerServices, signals: SignalHandler) -> ! {
+    let startup_gate = server.add_service(services.startup);
+    server.add_service(services.listener_service).add_dependency(&startup_gate);
+    server.add_service(services.admin).add_dependency(&startup_gate);
+    if let Some(console) = services.console {
+        server.add_service(background_service("console", console)).add_dependency(&startup_gate);
+    }
+    server.add_service(background_service("background", services.background));
+    if let Some(worker) = services.worker {
+        server.add_service(background_service("worker", worker)).add_dependency(&startup_gate);
     }
     server.bootstrap();
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
@@ -172,9 +199,9 @@ fn prepare(
     upgrade: bool,
     maintenance: Arc<Maintenance>,
     force_stop: Arc<Notify>,
+    listeners: Arc<ListenerSet>,
 ) -> anyhow::Result<(StartupGate, SignalHandler)> {
-    let (socket, listeners) =
-        (upgrade::upgrade_socket(&conf.server)?, Arc::<ListenerSet>::default());
+    let socket = upgrade::upgrade_socket(&conf.server)?;
     upgrade::check_socket_folder(&socket);
     let signals = SignalHandler::new(conf, socket.clone(), listeners.clone(), force_stop);
     let receiver = if upgrade {

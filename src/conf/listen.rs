@@ -15,6 +15,8 @@ pub struct ListenSection {
     pub http: String,
     /// The address for `/metrics`, `/healthz` and `/readyz`.
     pub admin: AdminAddress,
+    /// The address for the API of operators; `None` if it is off.
+    pub console: Option<String>,
     /// Where the token for the admin address is; `None` if requests there need no token.
     pub admin_token: Option<KeySource>,
     /// Certificate and key, if clients connect over TLS.
@@ -69,11 +71,12 @@ impl ListenSection {
             let what = format!("'http' and 'admin' are both {http}; they must differ");
             faults.push(table.location.error(what));
         }
+        let console = parse_console(table, &http, &admin, faults);
         let admin_token = table.text("admin_token", faults).map(|text| KeySource::parse(&text));
         let tls = table.table("tls", faults).map(|tls| parse_tls(tls, faults));
         let proxies = parse_proxies(table, faults);
         let cors_origins = parse_cors_origins(table, faults);
-        ListenSection { http, admin, admin_token, tls, proxies, cors_origins }
+        ListenSection { http, admin, console, admin_token, tls, proxies, cors_origins }
     }
 }
 
@@ -104,6 +107,27 @@ fn parse_admin(node: Option<SpannedValue>, faults: &mut Vec<ConfigError>) -> Adm
         Some(path) => AdminAddress::Unix(path.to_owned()),
         None => AdminAddress::Tcp(parse_tcp_address(node, "admin", default, faults)),
     }
+}
+
+/// Parses the address of the API of operators, which neither clients nor scrapers may reach by
+/// theirs.
+fn parse_console(
+    table: &mut TableReader,
+    http: &str,
+    admin: &AdminAddress,
+    faults: &mut Vec<ConfigError>,
+) -> Option<String> {
+    let node = table.take_value("console")?;
+    let location = node.location.clone();
+    let console = parse_tcp_address(node, "console", "127.0.0.1:9091", faults);
+    let socket = |text: &str| text.parse::<std::net::SocketAddr>().ok();
+    for (name, other) in [("http", http), ("admin", admin.name())] {
+        if socket(other) == socket(&console) {
+            let what = format!("'console' and '{name}' are both {console}; they must differ");
+            faults.push(location.error(what));
+        }
+    }
+    Some(console)
 }
 
 fn parse_tls(mut tls: TableReader, faults: &mut Vec<ConfigError>) -> ListenTlsSection {
@@ -194,6 +218,22 @@ mod tests {
         let told = wrong("[\"https://app.example/\"]");
         assert!(told.starts_with("t.toml:2: 'https://app.example/' is no origin"), "{told}");
         assert!(wrong("[1]").contains("must be a text"));
+    }
+
+    #[test]
+    fn operators_have_an_address_of_their_own_or_none() {
+        let conf = Config::parse("t.toml", "[listen]\nconsole = \"127.0.0.1:9091\"\n", []);
+        assert_eq!(conf.expect("sound").listen.console.as_deref(), Some("127.0.0.1:9091"));
+        assert_eq!(Config::parse("t.toml", "", []).expect("sound").listen.console, None);
+        for (address, told) in [
+            ("127.0.0.1:8080", "t.toml:2: 'console' and 'http' are both 127.0.0.1:8080"),
+            ("127.0.0.1:9090", "t.toml:2: 'console' and 'admin' are both 127.0.0.1:9090"),
+            ("unix:x", "'console' must be an address such as"),
+            ("", "'console' must be an address such as"),
+        ] {
+            let found = faults_of(&format!("[listen]\nconsole = \"{address}\"\n")).concat();
+            assert!(found.contains(told), "{address}: {found}");
+        }
     }
 
     #[test]

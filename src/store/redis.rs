@@ -125,7 +125,12 @@ impl Ledger for RedisStore {
     fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a> {
         Receipt::start(async move {
             if matches!(op, Operation::Take { .. } | Operation::Correct { .. }) {
-                self.raise_version(TRANSFERS_VERSION).await?;
+                // A name that is mistyped leaves the store as it is.
+                let key = AccountKeys::of(account).account();
+                let exists = redis::cmd("EXISTS").arg(key).to_owned();
+                if self.connection().await?.query::<bool>(&exists).await? {
+                    self.raise_version(TRANSFERS_VERSION).await?;
+                }
             }
             Ok(self.apply_gated(account, &op).await?.0)
         })

@@ -383,9 +383,9 @@ async fn a_file_from_before_there_were_notes_opens() {
                  DROP TABLE allotment_call_budget; DROP TABLE budget;
                  DROP TABLE budget_window; DROP TABLE hold_budget; DROP TABLE restricted_key;
                  DROP TABLE key_revision; DROP TABLE rate_buckets; DROP TABLE hold_rate;
-                 DROP TABLE account_setting; DROP TABLE transfer; DROP TABLE operator;
-                 DROP TABLE audit; DROP TABLE operator_request;
-                 ALTER TABLE journal DROP COLUMN is_correction;
+                 DROP TABLE account_setting; DROP TABLE correction_line;
+                 DROP TABLE transfer; DROP TABLE operator; DROP TABLE audit;
+                 DROP TABLE operator_request;
                  DROP TABLE key_use";
     beside.execute_batch(later).expect("they were there");
     let tables = "SELECT group_concat(name, ' ' ORDER BY name) FROM sqlite_schema

@@ -7,7 +7,7 @@ use tollgate::ledger::{Ledger, Operation, Outcome, TransferType};
 use tollgate::money::Money;
 
 use super::redis_server::RedisServer;
-use super::script::{LONG_MS, now, settle};
+use super::script::{LONG_MS, checkpoint, now, settle};
 use super::subject::{name, open};
 
 fn nano(nano: i64) -> Money {
@@ -130,6 +130,31 @@ async fn lines_that_are_no_charges_of_the_request_give_nothing() {
         assert_eq!(submit(ledger, odd).await, Outcome::Corrected(nano(70)), "{url}");
         let odd = correct("c2", "a", &[1, 1, 3], 70);
         assert_eq!(submit(ledger, odd).await, Outcome::Corrected(nano(30)), "{url}");
+    }
+}
+
+/// It was refused as though a balance were too large, or by an error of a script.
+#[tokio::test]
+async fn a_search_that_found_less_than_an_earlier_one_gives_back_less() {
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), RedisServer::shared());
+    for url in urls(&folder, &server) {
+        let ledger = open(&url).await;
+        let ledger = &*ledger;
+        ledger.open_account(&name("ada")).await.expect("open");
+        submit(ledger, pay("t1", 1_000)).await;
+        let (wanted, id, lease_ms) = (nano(60), "a".to_owned(), 1);
+        let (least, key, rates) = (wanted, None, Vec::new());
+        submit(ledger, Operation::Hold { id, wanted, least, lease_ms, key, rates }).await;
+        submit(ledger, checkpoint("a", nano(20))).await;
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        assert_eq!(ledger.expire_holds().await.map(|swept| swept.expired), Ok(1));
+        submit(ledger, settle("a", nano(50))).await;
+        let given = submit(ledger, correct("c1", "a", &[1, 2], 45)).await;
+        assert_eq!(given, Outcome::Corrected(nano(45)), "{url}");
+        let given = submit(ledger, correct("c2", "a", &[2], 45)).await;
+        assert_eq!(given, Outcome::Corrected(Money::ZERO), "{url}");
+        let given = submit(ledger, correct("c3", "a", &[1, 2], 45)).await;
+        assert_eq!(given, Outcome::Corrected(nano(5)), "{url}");
     }
 }
 

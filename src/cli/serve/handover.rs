@@ -21,7 +21,7 @@ use rustix::process::geteuid;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// The most sockets that are sent. A process has two.
+/// The most sockets that are sent. A process has three at most.
 const SOCKETS_MAX: usize = 8;
 /// The most bytes of the addresses that are sent, one per line.
 const NAMES_BYTES_MAX: usize = 2_048;
@@ -37,6 +37,13 @@ pub(super) struct ListenerSet(Mutex<Vec<NamedSocket>>);
 impl ListenerSet {
     pub(super) fn set(&self, listeners: Vec<NamedSocket>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = listeners;
+    }
+
+    /// Duplicates the socket of an address; `None` if there is none.
+    pub(super) fn find(&self, address: &str) -> std::io::Result<Option<TcpListener>> {
+        let listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = listeners.iter().find(|(name, _)| name == address);
+        found.map(|(_, listener)| listener.try_clone()).transpose()
     }
 
     /// Closes the sockets.

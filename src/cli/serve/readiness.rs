@@ -53,6 +53,7 @@ impl StartupGate {
         if matches!(conf.listen.admin, AdminAddress::Tcp(_)) {
             addresses.push(admin.clone());
         }
+        addresses.extend(conf.listen.console.clone());
         StartupGate {
             addresses,
             http,

@@ -20,8 +20,8 @@ pub(super) const PAGE_LINES: u32 = 1_000;
 const PAGES_MAX: u32 = 20;
 /// At most this many of the newest pages are read for the id of a reply.
 const NEWEST_PAGES_MAX: u32 = 5;
-/// At most this many pages of payments and corrections are read.
-const TRANSFER_PAGES_MAX: u32 = 5;
+/// At most this many payments, refunds and corrections are read.
+const TRANSFERS_MAX: u32 = 5_000;
 /// The clocks of gateways differ by less than this, in ms.
 const CLOCK_SKEW_MS: i64 = 60_000;
 /// A settlement may wait so long for its store.
@@ -207,22 +207,16 @@ pub(super) async fn read_page(
 
 /// Returns how much of the charge of a call was given back; `None` if that is not known.
 async fn corrected_amount(gateway: &Gateway, account: &AccountName, call: &str) -> Option<Money> {
-    let mut corrected = Money::ZERO;
-    for page in 0..TRANSFER_PAGES_MAX {
-        let skipped = u64::from(page * PAGE_LINES);
-        let transfers = gateway.ledger.list_transfers(account, skipped, PAGE_LINES);
-        let transfers = gateway.with_ledger_timeout("transfers", transfers).await.ok()?;
-        for transfer in &transfers {
-            let is_of_call = transfer.request.as_deref() == Some(call);
-            if is_of_call && transfer.kind == TransferType::Correction {
-                corrected = corrected.checked_add(transfer.moved.unwrap_or_default()).ok()?;
-            }
-        }
-        if transfers.len() < PAGE_LINES as usize {
-            return Some(corrected);
-        }
+    let transfers = gateway.ledger.list_transfers(account, 0, TRANSFERS_MAX);
+    let transfers = gateway.with_ledger_timeout("transfers", transfers).await.ok()?;
+    if transfers.len() >= TRANSFERS_MAX as usize {
+        return None;
     }
-    None
+    let of_call = transfers.iter().filter(|transfer| {
+        transfer.kind == TransferType::Correction && transfer.request.as_deref() == Some(call)
+    });
+    let mut amounts = of_call.map(|transfer| transfer.moved.unwrap_or_default());
+    amounts.try_fold(Money::ZERO, |sum, amount| sum.checked_add(amount).ok())
 }
 
 fn generation_json(call: &FoundCall, corrected: Option<Money>) -> String {

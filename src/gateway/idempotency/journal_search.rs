@@ -10,7 +10,7 @@ use crate::gateway::budgets::tenants::Tenant;
 use crate::gateway::state::Gateway;
 use crate::idempotency::AttemptId;
 use crate::idempotency::{ATTEMPT_TTL_MS, encode_digest};
-use crate::ledger::AccountName;
+use crate::ledger::{AccountName, JournalEntry};
 
 /// At most this many journals are searched at the same time, and of an account only one.
 pub(in crate::gateway) const JOURNAL_SEARCHES_MAX: usize = 4;
@@ -24,7 +24,6 @@ const PAGES_MAX: u32 = 1_000;
 #[derive(Deserialize)]
 struct AttemptLine<'a> {
     request_id: &'a str,
-    at: i64,
     endpoint: &'a str,
     retry_digest: Option<&'a str>,
 }
@@ -91,14 +90,25 @@ async fn has_line(
         }
         // Entries are in the order in which calls ended. Some came late, from the outbox of a
         // process that was away.
-        let is_old = |at: i64| at < since;
-        let mut times = page.iter().filter_map(|entry| parse_line(&entry.line)).map(|line| line.at);
-        if first == 0 || times.all(is_old) {
+        if first == 0 || are_all_before(&page, since) {
             return Ok(false);
         }
         last = first;
     }
     Ok(true)
+}
+
+/// Whether all entries whose times can be read are older than a time, and there is one.
+fn are_all_before(page: &[JournalEntry], since: i64) -> bool {
+    let time = |entry: &JournalEntry| serde_json::from_str::<LineTime>(&entry.line).ok();
+    let mut times = page.iter().filter_map(time).map(|line| line.at).peekable();
+    times.peek().is_some() && times.all(|at| at < since)
+}
+
+/// The time of a line, of a charge or of a correction.
+#[derive(Deserialize)]
+struct LineTime {
+    at: i64,
 }
 
 fn parse_line(line: &str) -> Option<AttemptLine<'_>> {
@@ -108,6 +118,23 @@ fn parse_line(line: &str) -> Option<AttemptLine<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::EntryKind;
+    use crate::money::Money;
+
+    #[test]
+    fn a_page_of_corrections_ended_the_search_for_a_charge() {
+        let entry = |line: &str| JournalEntry {
+            seq: 1,
+            kind: EntryKind::Correction,
+            amount: Money::ZERO,
+            written_off: Money::ZERO,
+            line: line.to_owned(),
+        };
+        let corrections = [9, 10].map(|at| entry(&format!(r#"{{"corrects":"r","at":{at}}}"#)));
+        assert!(!are_all_before(&corrections, 10), "one is young");
+        assert!(are_all_before(&corrections, 11));
+        assert!(!are_all_before(&[entry("no JSON")], 11), "nothing tells their times");
+    }
 
     #[test]
     fn a_line_names_the_content_of_its_call() {
@@ -117,7 +144,7 @@ mod tests {
             r#"{{"request_id":"r","at":7,"endpoint":"chat","retry_digest":"{digest}","more":[1]}}"#
         );
         let line = parse_line(&text).expect("a line");
-        assert_eq!((line.at, line.endpoint, line.retry_digest), (7, "chat", Some(&*digest)));
+        assert_eq!((line.endpoint, line.retry_digest), ("chat", Some(&*digest)));
         let without = parse_line(r#"{"request_id":"r","at":7,"endpoint":"chat"}"#).expect("a line");
         assert_eq!(without.retry_digest, None);
     }

@@ -4,7 +4,7 @@
 use super::draft::AccountDraft;
 use super::lot::LotAmounts;
 use super::records::{JournalRecord, RecordKind};
-use super::window::{KeyId, WindowId, window_texts};
+use super::window::{KeyId, WindowId, format_windows};
 use crate::ledger::json_text::{push_number, push_string};
 use crate::money::{Money, MoneyError};
 
@@ -36,7 +36,7 @@ fn complete_line(line: &str, windows: &[WindowId], over_budget: Money) -> String
     let Some(rest) = line.strip_suffix('}').filter(|_| !windows.is_empty()) else {
         return line.to_owned();
     };
-    let texts = window_texts(windows);
+    let texts = format_windows(windows);
     let mut json = String::with_capacity(line.len() + texts.len() + 64);
     json.push_str(rest);
     push_string(&mut json, r#","windows":"#, &texts);

@@ -8,7 +8,7 @@ use super::draft::{self, AccountDraft};
 use super::lot::LotAmounts;
 use super::records::{JournalRecord, PrepaidAccount, RecordKind, TransferKind, TransferRecord};
 use super::transfer::{has_place, put_into_lot};
-use super::window::{KeyId, WindowId, window_texts};
+use super::window::{KeyId, WindowId};
 use crate::ledger::json_text::{push_number, push_string};
 use crate::money::{Money, MoneyError};
 
@@ -48,13 +48,16 @@ impl ChargeCorrection<'_> {
     }
 
     fn line(&self, key: Option<KeyId>, windows: &BTreeSet<WindowId>, now: i64) -> String {
+        let mut texts: Vec<String> = windows.iter().map(|window| window.to_text()).collect();
+        // The order of the texts, as in the scripts of Redis.
+        texts.sort();
         let mut json = self.line_head();
         push_number(&mut json, r#","at":"#, now);
         if let Some(KeyId(id)) = key {
             push_number(&mut json, r#","key_id":"#, id);
         }
         if !windows.is_empty() {
-            push_string(&mut json, r#","windows":"#, &window_texts(windows));
+            push_string(&mut json, r#","windows":"#, &texts.join(","));
         }
         json.push('}');
         json
@@ -133,9 +136,10 @@ fn charge_left(draft: &AccountDraft<'_>, request: &str) -> Result<Option<ChargeL
             }
             RecordKind::Correction(_) => {
                 let Some(left) = left.as_mut() else { continue };
-                left.amount = left.amount.checked_sub(line.amount)?;
-                left.written_off = left.written_off.checked_sub(line.written_off)?;
-                left.lots.subtract(&line.lots)?;
+                // A search may have found fewer lines than the corrections before it.
+                left.amount = left.amount.saturating_sub(line.amount);
+                left.written_off = left.written_off.saturating_sub(line.written_off);
+                left.lots.subtract(&line.lots);
             }
             RecordKind::Expiry(_) => {}
         }

@@ -95,14 +95,13 @@ impl LotAmounts {
         other.iter().try_for_each(|(lot, amount)| self.add(lot, amount))
     }
 
-    /// Takes all amounts of another one out.
-    pub(crate) fn subtract(&mut self, other: &LotAmounts) -> Result<(), MoneyError> {
+    /// Takes the amounts of another one out, as far as they are there.
+    pub(crate) fn subtract(&mut self, other: &LotAmounts) {
         for (lot, amount) in other.iter() {
             let there = self.0.entry(lot).or_default();
-            *there = there.checked_sub(amount)?;
+            *there = there.saturating_sub(amount);
         }
         self.0.retain(|_, amount| *amount > Money::ZERO);
-        Ok(())
     }
 
     /// Takes up to `amount` out, from the lots that are drawn first.
@@ -124,7 +123,7 @@ impl LotAmounts {
         for (lot, amount) in self.0.iter().filter(|(lot, _)| lot.is_expired(now)) {
             expired.add(*lot, *amount)?;
         }
-        self.subtract(&expired)?;
+        self.subtract(&expired);
         Ok(expired)
     }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::lot::{LotAmounts, LotId};
 use super::records::{JournalRecord, RecordKind};
-use super::window::{KeyId, parse_window_texts};
+use super::window::{KeyId, parse_windows};
 use crate::ledger::journal::{EntryKind, JournalEntry};
 use crate::money::Money;
 
@@ -26,7 +26,8 @@ struct PostedLine<'a> {
     windows: Option<Cow<'a, str>>,
 }
 
-/// Returns the record of a journal entry; `None` if its line does not name a request. What an
+/// Returns the record of a journal entry; `None` if its line does not name a request, or cannot be
+/// read. What an
 /// account has paid of a charge came from its paid credit. A line that names no windows counts in
 /// none: it is of an older version, or of a call without budgets.
 #[must_use]
@@ -38,6 +39,7 @@ pub fn read_posted(entry: &JournalEntry) -> Option<JournalRecord> {
             (RecordKind::Correction(line.correction?.into_owned()), line.corrects?)
         }
     };
+    let windows = line.windows.as_deref().map(parse_windows).transpose().ok()?.unwrap_or_default();
     let mut lots = LotAmounts::default();
     lots.add(LotId::PAID, entry.amount.saturating_sub(entry.written_off)).ok()?;
     Some(JournalRecord {
@@ -50,7 +52,7 @@ pub fn read_posted(entry: &JournalEntry) -> Option<JournalRecord> {
         written_off: entry.written_off,
         over_budget: Money::ZERO,
         lots,
-        windows: line.windows.as_deref().map(parse_window_texts).unwrap_or_default(),
+        windows,
         line: entry.line.clone(),
     })
 }

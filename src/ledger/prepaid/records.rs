@@ -217,7 +217,7 @@ pub struct TransferRecord {
     pub kind: TransferKind,
     /// The amount that was asked for.
     pub amount: Money,
-    /// When it was asked for first, in unix ms.
+    /// When it was asked for, in unix ms: first, or after the last pause of a refund that waits.
     pub at: i64,
     /// What was moved; `None` while a refund waits for money that is lent.
     pub moved: Option<Money>,

@@ -86,7 +86,8 @@ pub(crate) fn put_into_lot(
 
 /// Pays credit back: C and A fall. Only paid lots are drawn, the last to expire first. Money that
 /// is lent counts as available: it is called back, and the caller asks again until it has come, for
-/// [`TAKE_WAIT_MS`] at most. What is not there then is told as uncovered, which is final.
+/// [`TAKE_WAIT_MS`] at most without a pause. What is not there then is told as uncovered, which is
+/// final.
 #[must_use]
 pub fn take_credit(
     account: &PrepaidAccount,
@@ -106,7 +107,10 @@ pub fn take_credit(
             let uncovered = amount.saturating_sub(taken);
             return Ok(LedgerAnswer::Taken { taken, uncovered, again: true });
         }
-        let at = known.map_or(now, |record| record.at);
+        // While the caller asks, nothing is lent. A refund that was left alone begins to wait anew:
+        // what is lent now was not called back yet.
+        let is_recalled = draft.head.recall_until > now;
+        let at = known.filter(|_| is_recalled).map_or(now, |record| record.at);
         let mut paid = LotAmounts::default();
         for (lot, there) in draft.head.lots.iter().filter(|(lot, _)| is_refundable(**lot)) {
             paid.add(*lot, there.available)?;
@@ -119,7 +123,7 @@ pub fn take_credit(
                 draft.raise_revision();
             }
             refusal::recall(draft);
-            if known.is_none() {
+            if known.is_none_or(|known| known.at != at) {
                 draft.set_transfer(tx, record);
             }
             return Ok(LedgerAnswer::Wait);
@@ -146,4 +150,54 @@ fn remove_available(draft: &mut AccountDraft<'_>, lots: &LotAmounts) -> Result<(
     }
     draft.close_lots();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::account::Balances;
+    use crate::ledger::prepaid::records::AccountHead;
+
+    fn nano(nano: i64) -> Money {
+        Money::from_nano(nano).expect("not negative")
+    }
+
+    /// An account of which 60 are lent to a gateway that never answers.
+    fn lending_account() -> PrepaidAccount {
+        let (credit, available, lent) = (nano(100), nano(40), nano(60));
+        let balances = Balances { credit, available, held: lent, ..Balances::default() };
+        let head = AccountHead { lent_out: 1, ..AccountHead::from_balances(balances) };
+        PrepaidAccount { head, ..PrepaidAccount::default() }
+    }
+
+    /// Asks for a refund every 400 ms from `start` on. Returns when it ended, and how.
+    fn ask(account: &mut PrepaidAccount, start: i64) -> (i64, LedgerAnswer) {
+        for now in (start..).step_by(400) {
+            let AccountStep { answer, changes } = take_credit(account, "r", nano(100), "", now);
+            account.commit(changes);
+            if answer != LedgerAnswer::Wait {
+                return (now, answer);
+            }
+        }
+        unreachable!("a refund ends")
+    }
+
+    #[test]
+    fn a_refund_waits_a_minute_for_money_that_is_lent() {
+        let mut account = lending_account();
+        let taken = LedgerAnswer::Taken { taken: nano(40), uncovered: nano(60), again: false };
+        assert_eq!(ask(&mut account, 1_000), (61_000, taken));
+    }
+
+    /// It was finally uncovered at its first word, although nothing had been called back.
+    #[test]
+    fn a_refund_that_was_left_alone_waits_again() {
+        let mut account = lending_account();
+        let first = take_credit(&account, "r", nano(100), "", 1_000);
+        assert_eq!(first.answer, LedgerAnswer::Wait);
+        account.commit(first.changes);
+        let (ended, answer) = ask(&mut account, 900_000);
+        assert!(matches!(answer, LedgerAnswer::Taken { .. }), "{answer:?}");
+        assert_eq!(ended, 960_000);
+    }
 }

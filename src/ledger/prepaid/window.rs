@@ -190,23 +190,6 @@ impl WindowId {
     }
 }
 
-/// Returns the texts of some windows with commas between them.
-pub(crate) fn window_texts<'a>(windows: impl IntoIterator<Item = &'a WindowId>) -> String {
-    let mut texts = String::with_capacity(128);
-    for window in windows {
-        if !texts.is_empty() {
-            texts.push(',');
-        }
-        window.push_to(&mut texts);
-    }
-    texts
-}
-
-/// Parses what [`window_texts`] returns. A text that names no window is passed over.
-pub(crate) fn parse_window_texts(texts: &str) -> Vec<WindowId> {
-    texts.split(',').filter_map(|text| text.parse().ok()).collect()
-}
-
 impl fmt::Display for WindowId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_text())

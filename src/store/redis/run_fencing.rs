@@ -51,7 +51,10 @@ fn gated_script(op: &Operation) -> Option<(Requirement, ScriptSelector)> {
         }
         Operation::Settle { .. } => Some((Requirement::KnownRun, |s| &s.money.settle)),
         Operation::Void { .. } => Some((Requirement::KnownRun, |s| &s.money.void)),
-        Operation::Credit { .. } | Operation::Take { .. } | Operation::Correct { .. } => None,
+        // Money that leaves waits until the charges that a server may have lost are back.
+        Operation::Take { .. } => Some((Requirement::RecoveredRun, |s| &s.money.take)),
+        Operation::Correct { .. } => Some((Requirement::RecoveredRun, |s| &s.money.correct)),
+        Operation::Credit { .. } => None,
     }
 }
 

@@ -82,22 +82,21 @@ pub(super) fn append_line(
     record: &JournalRecord,
 ) -> rusqlite::Result<()> {
     let (amount, written_off) = (record.amount.nano(), record.written_off.nano());
-    if matches!(record.kind, RecordKind::Correction(_)) {
-        let mut insert = c.prepare_cached(
-            "INSERT INTO journal (account, seq, amount, written_off, line, is_correction)
-             VALUES (?, ?, ?, ?, ?, 1)",
-        )?;
-        return insert.execute(params![account, seq, amount, written_off, record.line]).map(drop);
-    }
     let mut insert = c.prepare_cached(
         "INSERT INTO journal (account, seq, amount, written_off, line) VALUES (?, ?, ?, ?, ?)",
     )?;
     insert.execute(params![account, seq, amount, written_off, record.line])?;
+    if matches!(record.kind, RecordKind::Correction(_)) {
+        let mut mark =
+            c.prepare_cached("INSERT INTO correction_line (account, seq) VALUES (?, ?)")?;
+        mark.execute(params![account, seq])?;
+    }
     Ok(())
 }
 
 /// The columns of a journal entry.
-const ENTRY_COLUMNS: &str = "seq, amount, written_off, line, is_correction";
+const ENTRY_COLUMNS: &str = "seq, amount, written_off, line, EXISTS (
+    SELECT 1 FROM correction_line AS c WHERE c.account = j.account AND c.seq = j.seq)";
 
 pub(super) fn read_journal(
     c: &Connection,
@@ -106,7 +105,7 @@ pub(super) fn read_journal(
     limit: u32,
 ) -> rusqlite::Result<Vec<JournalEntry>> {
     let mut select = c.prepare_cached(&format!(
-        "SELECT {ENTRY_COLUMNS} FROM journal
+        "SELECT {ENTRY_COLUMNS} FROM journal AS j
          WHERE account = (SELECT id FROM account WHERE name = ?) AND seq > ? ORDER BY seq LIMIT ?",
     ))?;
     let after = i64::try_from(after).unwrap_or(i64::MAX);
@@ -120,7 +119,7 @@ pub(super) fn read_entry(
     account: i64,
     seq: u64,
 ) -> rusqlite::Result<Option<JournalEntry>> {
-    let sql = format!("SELECT {ENTRY_COLUMNS} FROM journal WHERE account = ? AND seq = ?");
+    let sql = format!("SELECT {ENTRY_COLUMNS} FROM journal AS j WHERE account = ? AND seq = ?");
     let seq = i64::try_from(seq).unwrap_or(i64::MAX);
     c.prepare_cached(&sql)?.query_row(params![account, seq], read_entry_row).optional()
 }

@@ -27,34 +27,13 @@ const HAS_ENDED: &str = "NOT EXISTS (
     SELECT 1 FROM allotment AS a
     WHERE a.account = s.account AND a.id = s.allotment AND a.state < 2)";
 
-/// A change of a table that older files lack.
-struct AddedColumns {
-    table: &'static str,
-    /// The last of the columns.
-    column: &'static str,
-    sql: &'static str,
-}
-
-const ADDED: [AddedColumns; 2] = [
-    AddedColumns { table: "allotment", column: "rates", sql: ADD_COLUMNS },
-    // A line with 1 takes back a part of a charge.
-    AddedColumns {
-        table: "journal",
-        column: "is_correction",
-        sql: "ALTER TABLE journal ADD COLUMN is_correction INTEGER NOT NULL DEFAULT 0",
-    },
-];
-
 /// Adds the columns that older files lack.
 pub(super) fn add_columns(connection: &Connection) -> rusqlite::Result<()> {
-    for AddedColumns { table, column, sql } in ADDED {
-        if has_column(connection, table, column)? {
-            continue;
-        }
+    if !has_columns(connection)? {
         let adding = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
         // Another process may have added them meanwhile.
-        if !has_column(&adding, table, column)? {
-            adding.execute_batch(sql)?;
+        if !has_columns(&adding)? {
+            adding.execute_batch(ADD_COLUMNS)?;
         }
         adding.commit()?;
     }
@@ -63,12 +42,8 @@ pub(super) fn add_columns(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Whether allotments have their slices in their own rows.
 pub(super) fn has_columns(connection: &Connection) -> rusqlite::Result<bool> {
-    has_column(connection, "allotment", "rates")
-}
-
-fn has_column(connection: &Connection, table: &str, column: &str) -> rusqlite::Result<bool> {
-    let sql = "SELECT 1 FROM pragma_table_info(?) WHERE name = ?";
-    connection.prepare_cached(sql)?.exists([table, column])
+    let sql = "SELECT 1 FROM pragma_table_info('allotment') WHERE name = 'rates'";
+    connection.prepare_cached(sql)?.exists([])
 }
 
 /// Whether there is a table of an older version, `allotment_slice` or `allotment_rate`.

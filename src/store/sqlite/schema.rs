@@ -83,8 +83,6 @@ CREATE TABLE IF NOT EXISTS journal (
     PRIMARY KEY (account, seq)
 ) STRICT, WITHOUT ROWID;
 
--- A further column, is_correction, is added below.
-
 -- What is lent of an account. Until recall_until nothing is lent; until voided_until a call that
 -- ends may have been voided before. A missing row stands for 0.
 CREATE TABLE IF NOT EXISTS lending (

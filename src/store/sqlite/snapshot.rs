@@ -29,6 +29,23 @@ SELECT name,
            - COALESCE((SELECT SUM(j.written_off) FROM journal AS j WHERE j.account = a.id), 0),
        credit - COALESCE((SELECT SUM(p.amount) FROM payment AS p WHERE p.account = a.id), 0)
   FROM account AS a";
+/// The same of a file that knows refunds and corrections: the lines of these take back what the
+/// lines of charges say.
+const DIFFERENCES_WITH_TRANSFERS: &str = "
+WITH correction (account, amount, written_off) AS (
+    SELECT account, SUM(amount), SUM(written_off)
+      FROM correction_line JOIN journal USING (account, seq) GROUP BY account)
+SELECT name,
+       (credit - available - held) - (posted - a.written_off),
+       posted - COALESCE((SELECT SUM(j.amount) FROM journal AS j WHERE j.account = a.id), 0)
+           + 2 * COALESCE(c.amount, 0),
+       a.written_off
+           - COALESCE((SELECT SUM(j.written_off) FROM journal AS j WHERE j.account = a.id), 0)
+           + 2 * COALESCE(c.written_off, 0),
+       credit - COALESCE((SELECT SUM(p.amount) FROM payment AS p WHERE p.account = a.id), 0)
+           + COALESCE((SELECT SUM(t.moved) FROM transfer AS t
+                        WHERE t.account = a.id AND t.kind = 'refund'), 0)
+  FROM account AS a LEFT JOIN correction AS c ON c.account = a.id";
 /// What must be 0 of each window of a budget: the difference between what is lent of it and the
 /// slices of allotments, and between what else is held in it and the holds.
 const WINDOW_DIFFERENCES: &str = "
@@ -54,7 +71,7 @@ const COMPARED: [&str; 4] = [
     "the credit and the balances",
     "what is posted and the journal",
     "what is written off and the journal",
-    "the credit and the payments",
+    "the credit and the payments and refunds",
 ];
 
 /// The database of a store, opened to be copied.
@@ -182,7 +199,9 @@ fn read_data_version(connection: &Connection) -> rusqlite::Result<u32> {
 
 /// Returns for each account what does not add up.
 fn compare_books(connection: &Connection) -> rusqlite::Result<Vec<Vec<String>>> {
-    let mut select = connection.prepare(DIFFERENCES)?;
+    let has_transfers = older_tables::has_table(connection, "correction_line")?;
+    let sql = if has_transfers { DIFFERENCES_WITH_TRANSFERS } else { DIFFERENCES };
+    let mut select = connection.prepare(sql)?;
     let accounts = select.query_map([], |row| read_differences(row, &COMPARED))?;
     accounts.collect()
 }
@@ -276,7 +295,7 @@ mod tests {
         };
         change("DELETE FROM payment");
         let why = check_copy(&copy).expect_err("a payment is missing");
-        let told = "the credit and the payments of 'a' differ by 5000000000 nano-USD";
+        let told = "the credit and the payments and refunds of 'a' differ by 5000000000 nano-USD";
         assert!(why.contains(told), "{why}");
         change(
             "INSERT INTO payment (account, tx, amount, at) VALUES (1, 't', 5000000000, 1);
@@ -299,6 +318,40 @@ mod tests {
         change("PRAGMA user_version = 1000000");
         let why = check_copy(&copy).expect_err("a later version");
         assert!(why.starts_with("a later version of tollgate has written it"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_store_with_a_refund_and_a_correction_was_not_copied() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, copy) = (folder.path().join("t.db"), folder.path().join("copy.db"));
+        let store = store_with_credit(&path).await;
+        let account = AccountName::parse("a").expect("a name");
+        let amount = |nano: i64| Money::from_nano(nano).expect("an amount");
+        let (id, tx, request) = ("r".to_owned(), "t1".to_owned(), "r".to_owned());
+        let (wanted, line) = (amount(100), r#"{"request_id":"r"}"#.to_owned());
+        let (least, lease_ms, key, rates) = (wanted, 60_000, None, Vec::new());
+        let cost = amount(6_000_000_000);
+        let (found, reason) = (vec![1], String::new());
+        for op in [
+            Operation::Hold { id: id.clone(), wanted, least, lease_ms, key, rates },
+            Operation::Settle { id, charge: cost, line, origin: None, tokens: None },
+            Operation::Correct { tx, request, found, amount: amount(3_000_000_000), reason },
+            Operation::Take { tx: "t2".to_owned(), amount: amount(70), reason: String::new() },
+        ] {
+            store.submit(&account, op).await.expect("an outcome");
+        }
+        SnapshotSource::open(&path).expect("a source").copy_to(&copy).expect("copied");
+        assert_eq!(check_copy(&copy).map(|checked| checked.accounts), Ok(1));
+        let change = |sql: &str| {
+            let changed = Connection::open(&copy).expect("a file").execute_batch(sql);
+            changed.expect("changed");
+        };
+        change("UPDATE transfer SET moved = 69 WHERE kind = 'refund'");
+        let why = check_copy(&copy).expect_err("a refund is wrong");
+        assert!(why.contains("refunds of 'a' differ by -1 nano-USD"), "{why}");
+        change("UPDATE transfer SET moved = 70 WHERE kind = 'refund'; DELETE FROM correction_line");
+        let why = check_copy(&copy).expect_err("a correction is no charge");
+        assert!(why.contains("what is posted and the journal of 'a' differ"), "{why}");
     }
 
     #[test]

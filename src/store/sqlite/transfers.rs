@@ -41,6 +41,15 @@ CREATE TABLE IF NOT EXISTS transfer (
 
 CREATE INDEX IF NOT EXISTS transfer_request ON transfer (account, request)
 WHERE request IS NOT NULL;
+
+-- The lines of the journal that take a part of a charge back. A column of the journal would be
+-- simpler, but SQLite checks each row of a table that gets one.
+CREATE TABLE IF NOT EXISTS correction_line (
+    account INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    PRIMARY KEY (account, seq),
+    FOREIGN KEY (account, seq) REFERENCES journal (account, seq)
+) STRICT, WITHOUT ROWID;
 ";
 
 /// Makes a payment, a refund or a correction, unless it was made before.

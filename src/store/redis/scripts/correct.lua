@@ -64,9 +64,10 @@ if not charged then return {'unknown_charge'} end
 local before = redis.call('HGET', corrected, request) or '0 0'
 local given_before, lost_before = string.match(before, '^(%d+) (%d+)$')
 given_before, lost_before = to_amount(given_before), to_amount(lost_before)
-local left = minus(charged.amount, given_before)
+-- A search may have found fewer lines than the corrections before it.
+local left = excess(charged.amount, given_before)
 local given = smaller(to_amount(amount), left)
-local lost = smaller(given, minus(charged.written_off, lost_before))
+local lost = smaller(given, excess(charged.written_off, lost_before))
 local back = minus(given, lost)
 plus(to_amount(available), back)
 if is_out_of_range then return {'out_of_range'} end

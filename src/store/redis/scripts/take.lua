@@ -16,10 +16,14 @@ if known and known.moved then
   return {'taken', known.moved, difference(account, amount, known.moved)}
 end
 local now = now_ms()
-local at = known and tonumber(known.at) or now
+-- While the caller asks, nothing is lent. A refund that was left alone begins to wait anew: what is
+-- lent now was not called back yet.
+local is_recalled = tonumber(redis.call('HGET', account, 'recall_until') or '0') > now
+local begun = known and is_recalled and tonumber(known.at)
+local at = begun or now
 local is_short = less(available, amount)
 if is_short and now < at + wait and recall(account, '0') then
-  if not known then write_transfer(transfers, tx, 'refund', amount, at, {reason = reason}) end
+  if not begun then write_transfer(transfers, tx, 'refund', amount, at, {reason = reason}) end
   return {'wait'}
 end
 local taken = is_short and available or amount

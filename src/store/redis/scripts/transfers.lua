@@ -10,8 +10,8 @@ local function find_transfer(payments, transfers, tx)
   return known and cjson.decode(known) or nil
 end
 
--- Writes the record of a transfer. `more` has what is not there for each: what was moved, what is
--- written off of it, the request and the reason.
+-- Writes the record of a transfer. `more` has what is not there for each: what was moved, the
+-- request and the reason.
 local function write_transfer(transfers, tx, kind, amount, at, more)
   more.kind, more.amount, more.at = kind, amount, string.format('%.0f', at)
   redis.call('HSET', transfers, tx, cjson.encode(more))

@@ -1,18 +1,20 @@
 //! Finds keys by what people call them: their beginnings and their ids.
 
-use anyhow::anyhow;
-
+use super::error::{ManagementError, no_such_key};
 use crate::clock::unix_ms;
 use crate::ledger::{KeyId, KeyRecord, Ledger, Unavailable};
+
+/// One minute, in seconds.
+const MINUTE_S: i64 = 60;
 
 /// The keys that a command is about: the one that is listed under a beginning, or all that have one
 /// id, since a key keeps its id when it is rotated.
 #[derive(Debug)]
-pub(super) struct FoundKeys {
+pub(crate) struct FoundKeys {
     /// The key that was made last.
-    pub(super) newest: KeyRecord,
+    pub(crate) newest: KeyRecord,
     /// The others, oldest first.
-    pub(super) older: Vec<KeyRecord>,
+    pub(crate) older: Vec<KeyRecord>,
 }
 
 impl FoundKeys {
@@ -24,7 +26,7 @@ impl FoundKeys {
 
     /// Leaves out the keys that have ended at the time `now` (unix seconds). If all have, the
     /// newest stays.
-    pub(super) fn without_ended(self, now: i64) -> FoundKeys {
+    pub(crate) fn without_ended(self, now: i64) -> FoundKeys {
         let FoundKeys { newest, mut older } = self;
         older.retain(|key| !has_ended(key, now));
         if has_ended(&newest, now)
@@ -36,18 +38,21 @@ impl FoundKeys {
     }
 
     /// Returns the beginnings of the older keys.
-    pub(super) fn older_prefixes(&self) -> Vec<String> {
+    pub(crate) fn older_prefixes(&self) -> Vec<String> {
         self.older.iter().map(|key| key.prefix.clone()).collect()
     }
 }
 
 /// Whether a key is revoked, or has expired at the time `now` (unix seconds).
-pub(super) fn has_ended(key: &KeyRecord, now: i64) -> bool {
+pub(crate) fn has_ended(key: &KeyRecord, now: i64) -> bool {
     key.revoked_at.is_some() || key.scope.is_expired(now)
 }
 
 /// Finds keys by a beginning, as it is listed, or by an id.
-pub(super) async fn find_keys(ledger: &dyn Ledger, prefix: &str) -> anyhow::Result<FoundKeys> {
+pub(crate) async fn find_keys(
+    ledger: &dyn Ledger,
+    prefix: &str,
+) -> Result<FoundKeys, ManagementError> {
     let keys = match parse_key_id(prefix) {
         Some(id) => find_keys_by_id(ledger, id).await?,
         None => ledger.find_key_by_prefix(prefix).await?.into_iter().collect(),
@@ -56,12 +61,31 @@ pub(super) async fn find_keys(ledger: &dyn Ledger, prefix: &str) -> anyhow::Resu
 }
 
 /// Returns the time in unix seconds.
-pub(super) fn now_s() -> i64 {
+pub(crate) fn now_s() -> i64 {
     unix_ms() / 1_000
 }
 
+/// Returns the state of a key, in a word.
+pub(crate) fn state_of(record: &KeyRecord) -> &'static str {
+    if record.revoked_at.is_some() {
+        "revoked"
+    } else if record.scope.is_expired(now_s()) {
+        "expired"
+    } else if record.scope.disabled {
+        "disabled"
+    } else {
+        "valid"
+    }
+}
+
+/// Returns the minute in which a key was last used, in unix seconds. Gateways do not note it more
+/// exactly.
+pub(crate) fn last_use(record: &KeyRecord) -> Option<i64> {
+    record.last_used_at.map(|at| at.saturating_sub(at.rem_euclid(MINUTE_S)))
+}
+
 /// Parses the id of a key; `None` if the text is none, and is the beginning of a key.
-pub(super) fn parse_key_id(text: &str) -> Option<KeyId> {
+pub(crate) fn parse_key_id(text: &str) -> Option<KeyId> {
     text.parse().ok().map(KeyId)
 }
 
@@ -75,11 +99,6 @@ async fn find_keys_by_id(ledger: &dyn Ledger, id: KeyId) -> Result<Vec<KeyRecord
         }
     }
     Ok(Vec::new())
-}
-
-/// Returns the error that no key is listed under a beginning, or has an id.
-pub(super) fn no_such_key(prefix: &str) -> anyhow::Error {
-    anyhow!("there is no key listed as '{prefix}'")
 }
 
 #[cfg(test)]

@@ -1,0 +1,22 @@
+//! The API of operators: `/admin/v1/*` on an address of its own. It makes the same changes as the
+//! command line, by the same functions, and describes itself in an `OpenAPI` document.
+
+mod access;
+mod accounts;
+mod admit;
+mod amounts;
+mod audit;
+mod budgets;
+mod catalogue;
+mod charges;
+mod document;
+mod error;
+mod extract;
+mod idempotency;
+mod keys;
+mod operators;
+mod page;
+mod payments;
+pub(crate) mod router;
+pub(crate) mod server;
+pub(crate) mod state;

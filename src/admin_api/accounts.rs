@@ -1,0 +1,211 @@
+//! `/admin/v1/accounts`: accounts, their balances, settings and budgets.
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::amounts::{parse_account_name, parse_usd};
+use super::budgets::{BudgetAmounts, BudgetReply};
+use super::error::AdminError;
+use super::extract::{JsonBody, JsonReply, PathName, QueryParameters};
+use super::page::{AdminPage, PageParameters};
+use super::state::AdminApi;
+use crate::management::accounts::{self, AccountView, NewAccount, SettingsPatch};
+use crate::management::actor::Actor;
+use crate::management::context::ManagementContext;
+use crate::management::field_patch::FieldPatch;
+
+/// An account that is to be opened.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AccountBody {
+    /// The name: 1 to 64 letters, digits, `-`, `_` and `.`.
+    #[schema(example = "acme", pattern = "^[A-Za-z0-9._-]{1,64}$")]
+    name: String,
+    /// The plan of the rules that limits the account; the default plan if it is missing.
+    plan: Option<String>,
+    /// A first payment, in USD.
+    #[schema(example = "5")]
+    credit_usd: Option<String>,
+}
+
+/// The changes of an account. A member that is missing stays as it is.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AccountPatchBody {
+    /// The plan of the rules that limits the account; null for the default plan.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    plan: FieldPatch<String>,
+    /// Whether all calls of the account are refused. Suspending ends running streams as well.
+    suspended: Option<bool>,
+    /// The limits of the account.
+    #[serde(default)]
+    #[schema(value_type = Option<BudgetAmounts>)]
+    budgets: Option<BudgetAmounts>,
+}
+
+/// An account. Credit and write-offs came in; available, held and posted say where the money is:
+/// `credited + written_off = available + held + posted`.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct AccountReply {
+    /// The name.
+    #[schema(example = "acme")]
+    name: String,
+    /// All payments less what was paid back, in nano-USD.
+    credited_nano: i64,
+    /// All payments less what was paid back, in USD.
+    #[schema(example = "5.00")]
+    credited_usd: String,
+    /// What can be spent, in nano-USD.
+    available_nano: i64,
+    /// What can be spent, in USD.
+    available_usd: String,
+    /// What is held for running calls, in nano-USD.
+    held_nano: i64,
+    /// What is held for running calls, in USD.
+    held_usd: String,
+    /// What was charged, in nano-USD.
+    posted_nano: i64,
+    /// What was charged, in USD.
+    posted_usd: String,
+    /// What was charged and the account could not pay, in nano-USD.
+    written_off_nano: i64,
+    /// What was charged and the account could not pay, in USD.
+    written_off_usd: String,
+    /// The plan; null for the default plan.
+    plan: Option<String>,
+    /// Whether all calls of the account are refused.
+    suspended: bool,
+    /// The budgets of the account and of its keys.
+    budgets: Vec<BudgetReply>,
+}
+
+impl AccountReply {
+    fn new(view: &AccountView) -> AccountReply {
+        let balances = &view.balances;
+        AccountReply {
+            name: view.name.to_string(),
+            credited_nano: balances.credit.nano(),
+            credited_usd: balances.credit.to_string(),
+            available_nano: balances.available.nano(),
+            available_usd: balances.available.to_string(),
+            held_nano: balances.held.nano(),
+            held_usd: balances.held.to_string(),
+            posted_nano: balances.posted.nano(),
+            posted_usd: balances.posted.to_string(),
+            written_off_nano: balances.written_off.nano(),
+            written_off_usd: balances.written_off.to_string(),
+            plan: view.settings.plan.as_ref().map(ToString::to_string),
+            suspended: view.settings.suspended,
+            budgets: view.budgets.iter().map(|b| BudgetReply::new(b, &view.keys)).collect(),
+        }
+    }
+}
+
+/// Lists accounts, by name.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/accounts",
+    tag = "accounts",
+    operation_id = "listAccounts",
+    params(PageParameters),
+    responses((status = 200, description = "Accounts.", body = AdminPage<AccountReply>))
+)]
+pub(super) async fn list_accounts(
+    State(api): State<AdminApi>,
+    QueryParameters(parameters): QueryParameters<PageParameters>,
+) -> Result<JsonReply<AdminPage<AccountReply>>, AdminError> {
+    let range = parameters.parse()?;
+    let all = api.ledger().list_accounts().await?;
+    let is_later = |name: &str| range.after.as_deref().is_none_or(|after| name > after);
+    let page_size = usize::try_from(range.limit).unwrap_or(usize::MAX).saturating_add(1);
+    let mut rows = Vec::new();
+    for name in all.iter().filter(|name| is_later(name.as_str())).take(page_size) {
+        rows.push(AccountReply::new(&accounts::read_account(api.ledger(), name).await?));
+    }
+    Ok(JsonReply(AdminPage::new(rows, range.limit, |row| row.name.clone())))
+}
+
+/// Opens an account.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/accounts",
+    tag = "accounts",
+    operation_id = "createAccount",
+    request_body = AccountBody,
+    responses((status = 201, description = "The account.", body = AccountReply))
+)]
+pub(super) async fn create_account(
+    State(api): State<AdminApi>,
+    Extension(actor): Extension<Actor>,
+    JsonBody(body): JsonBody<AccountBody>,
+) -> Result<(StatusCode, JsonReply<AccountReply>), AdminError> {
+    let name = parse_account_name("name", &body.name)?;
+    let plan = body.plan.as_deref().map(|name| api.parse_plan(name)).transpose()?;
+    let credit =
+        body.credit_usd.as_deref().map(|text| parse_usd("credit_usd", text)).transpose()?;
+    let new = NewAccount { name, plan, credit };
+    let opening = async move |context: ManagementContext<'_>| {
+        accounts::open_account(context, &new).await?;
+        Ok(accounts::read_account(context.ledger(), &new.name).await?)
+    };
+    let view = api.change(actor, opening).await?;
+    Ok((StatusCode::CREATED, JsonReply(AccountReply::new(&view))))
+}
+
+/// Shows an account with its balances, settings and budgets.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/accounts/{name}",
+    tag = "accounts",
+    operation_id = "getAccount",
+    params(("name" = String, Path, description = "The name of the account.")),
+    responses((status = 200, description = "The account.", body = AccountReply))
+)]
+pub(super) async fn show_account(
+    State(api): State<AdminApi>,
+    PathName(name): PathName,
+) -> Result<JsonReply<AccountReply>, AdminError> {
+    let name = parse_account_name("name", &name)?;
+    let view = accounts::read_account(api.ledger(), &name).await?;
+    Ok(JsonReply(AccountReply::new(&view)))
+}
+
+/// Changes the plan and the budgets of an account, suspends it or resumes it.
+#[utoipa::path(
+    patch,
+    path = "/admin/v1/accounts/{name}",
+    tag = "accounts",
+    operation_id = "updateAccount",
+    params(("name" = String, Path, description = "The name of the account.")),
+    request_body = AccountPatchBody,
+    responses((status = 200, description = "The account.", body = AccountReply))
+)]
+pub(super) async fn update_account(
+    State(api): State<AdminApi>,
+    Extension(actor): Extension<Actor>,
+    PathName(name): PathName,
+    JsonBody(body): JsonBody<AccountPatchBody>,
+) -> Result<JsonReply<AccountReply>, AdminError> {
+    let name = parse_account_name("name", &name)?;
+    let settings = parse_settings(&api, &body)?;
+    let limits = body.budgets.unwrap_or_default().parse()?;
+    if limits.is_empty() && settings.is_empty() {
+        let what = "there is nothing to change: give plan, suspended or budgets";
+        return Err(AdminError::invalid("body", what));
+    }
+    let setting = async move |context: ManagementContext<'_>| {
+        accounts::set_account(context, &name, &limits, &settings).await?;
+        Ok(accounts::read_account(context.ledger(), &name).await?)
+    };
+    let view = api.change(actor, setting).await?;
+    Ok(JsonReply(AccountReply::new(&view)))
+}
+
+fn parse_settings(api: &AdminApi, body: &AccountPatchBody) -> Result<SettingsPatch, AdminError> {
+    let plan = body.plan.clone().try_map(|name| api.parse_plan(&name))?;
+    Ok(SettingsPatch { plan, suspended: body.suspended })
+}

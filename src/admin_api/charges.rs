@@ -1,0 +1,162 @@
+//! `/admin/v1/charges`: the journal of an account, with all of its arithmetic.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use super::amounts::parse_account_name;
+use super::error::AdminError;
+use super::extract::{JsonReply, PathName, QueryParameters};
+use super::page::{AccountPageParameters, AdminPage};
+use super::state::AdminApi;
+use crate::ledger::{AccountName, EntryKind, JournalEntry};
+use crate::management::accounts::require_account;
+use crate::management::charges::{entry_json, kind_name};
+use crate::management::corrections::{find_charged_account, find_request_lines, no_such_charge};
+use crate::money::Money;
+
+/// A line of the journal: a charge, or a correction of one.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ChargeReply {
+    /// The number of the line in the account's journal.
+    seq: u64,
+    /// The account.
+    account: String,
+    /// `charge` or `correction`.
+    #[schema(example = "charge")]
+    kind: &'static str,
+    /// The id of the request that was charged, also of a correction.
+    request_id: String,
+    /// The amount that was charged, or given back, in nano-USD.
+    amount_nano: i64,
+    /// The amount that was charged, or given back, in USD.
+    amount_usd: String,
+    /// The part of it that the account could not pay, in nano-USD.
+    written_off_nano: i64,
+    /// The members of the journal line: `at` (unix ms), `key_prefix`, `key_id`, `endpoint`,
+    /// `model`, `vendor`, `route`, `depth`, `usage`, `basis`, `price_version` and others, as far as
+    /// the line has them.
+    #[serde(flatten)]
+    line: BTreeMap<String, Value>,
+}
+
+/// All lines about a request.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct RequestChargesReply {
+    /// The id of the request.
+    request_id: String,
+    /// The account that was charged.
+    account: String,
+    /// What was charged, in nano-USD.
+    charged_nano: i64,
+    /// What was given back, in nano-USD.
+    corrected_nano: i64,
+    /// The lines, oldest first.
+    lines: Vec<ChargeReply>,
+}
+
+/// The parameters of a look-up of a charge.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ChargeParameters {
+    /// The account that was charged. If it is missing, all accounts are searched, which takes
+    /// longer.
+    account: Option<String>,
+}
+
+impl ChargeReply {
+    fn new(account: &AccountName, entry: &JournalEntry) -> Result<ChargeReply, AdminError> {
+        let broken = |_| AdminError::internal("a line of the journal cannot be read");
+        let mut line: BTreeMap<String, Value> =
+            serde_json::from_value(entry_json(entry).map_err(broken)?).map_err(broken)?;
+        // A correction names its request by another name, so that nobody takes it for the charge.
+        let corrected = line.get("corrects").cloned();
+        let request_id = line.remove("request_id").or(corrected);
+        for name in ["seq", "account", "kind", "amount_nano", "amount_usd", "written_off_nano"] {
+            line.remove(name);
+        }
+        Ok(ChargeReply {
+            seq: entry.seq,
+            account: account.to_string(),
+            kind: kind_name(entry.kind),
+            request_id: request_id.and_then(|id| Some(id.as_str()?.to_owned())).unwrap_or_default(),
+            amount_nano: entry.amount.nano(),
+            amount_usd: entry.amount.to_string(),
+            written_off_nano: entry.written_off.nano(),
+            line,
+        })
+    }
+}
+
+/// Lists the charges of an account and their corrections, oldest first.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/charges",
+    tag = "charges",
+    operation_id = "listCharges",
+    params(AccountPageParameters),
+    responses((status = 200, description = "Lines of the journal.", body = AdminPage<ChargeReply>))
+)]
+pub(super) async fn list_charges(
+    State(api): State<AdminApi>,
+    QueryParameters(parameters): QueryParameters<AccountPageParameters>,
+) -> Result<JsonReply<AdminPage<ChargeReply>>, AdminError> {
+    let account = parse_account_name("account", &parameters.account)?;
+    let range = parameters.parse()?;
+    let after = range.after_number()?.unwrap_or_default();
+    require_account(api.ledger(), &account).await?;
+    let entries = api.ledger().read_journal(&account, after, range.limit + 1).await?;
+    let rows = entries.iter().map(|entry| ChargeReply::new(&account, entry));
+    let rows = rows.collect::<Result<Vec<_>, _>>()?;
+    Ok(JsonReply(AdminPage::new(rows, range.limit, |row| row.seq.to_string())))
+}
+
+/// Shows what was charged for a request, and what of it was given back.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/charges/{request_id}",
+    tag = "charges",
+    operation_id = "getCharge",
+    params(
+        ("request_id" = String, Path, description = "The id of the request, or of the video job."),
+        ChargeParameters
+    ),
+    responses((status = 200, description = "The lines of the request.", body = RequestChargesReply))
+)]
+pub(super) async fn show_charge(
+    State(api): State<AdminApi>,
+    PathName(request_id): PathName,
+    QueryParameters(parameters): QueryParameters<ChargeParameters>,
+) -> Result<JsonReply<RequestChargesReply>, AdminError> {
+    let _permit = AdminApi::take_permit(&api.searching)?;
+    let account = match &parameters.account {
+        Some(name) => parse_account_name("account", name)?,
+        None => find_charged_account(api.ledger(), &request_id).await?,
+    };
+    require_account(api.ledger(), &account).await?;
+    let entries = find_request_lines(api.ledger(), &account, &request_id).await?;
+    if entries.is_empty() {
+        return Err(no_such_charge(&request_id).into());
+    }
+    let lines = entries.iter().map(|entry| ChargeReply::new(&account, entry));
+    Ok(JsonReply(RequestChargesReply {
+        charged_nano: sum_of(&entries, EntryKind::Charge)?,
+        corrected_nano: sum_of(&entries, EntryKind::Correction)?,
+        lines: lines.collect::<Result<Vec<_>, _>>()?,
+        account: account.to_string(),
+        request_id,
+    }))
+}
+
+fn sum_of(entries: &[JournalEntry], kind: EntryKind) -> Result<i64, AdminError> {
+    let mut sum = Money::ZERO;
+    for entry in entries.iter().filter(|entry| entry.kind == kind) {
+        let added = sum.checked_add(entry.amount);
+        sum = added.map_err(|why| AdminError::internal(&why.to_string()))?;
+    }
+    Ok(sum.nano())
+}

@@ -1,0 +1,71 @@
+//! The service of the API of operators, at the address of `listen.console`.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pingora::server::ShutdownWatch;
+use pingora::services::background::BackgroundService;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use super::background::BackgroundTasks;
+use super::handover::ListenerSet;
+use crate::admin_api::server;
+use crate::admin_api::state::{AdminApi, REFUNDS_MAX, REQUESTS_MAX, SEARCHES_MAX};
+use crate::conf::Config;
+use crate::store::{self, OpenStore};
+
+/// Serves the API of operators.
+pub(super) struct ConsoleService {
+    address: String,
+    api: AdminApi,
+    /// The sockets of this process, which a next process takes over.
+    listeners: Arc<ListenerSet>,
+}
+
+/// Builds the service; `None` if it has no address.
+///
+/// An embedded store is shared with the rest of the process, which is `store`. To a server the
+/// service has connections of its own, on its own runtime, as a command has. What else the process
+/// has is `shared`.
+pub(super) fn build(
+    conf: &Config,
+    store: &OpenStore,
+    shared: &BackgroundTasks,
+    listeners: Arc<ListenerSet>,
+) -> anyhow::Result<Option<ConsoleService>> {
+    let Some(address) = conf.listen.console.clone() else { return Ok(None) };
+    let store =
+        if conf.store.is_embedded() { store.clone() } else { store::open_lazily(&conf.store)? };
+    let permits = |most| Arc::new(Semaphore::new(most));
+    let api = AdminApi {
+        store,
+        audit: conf.audit.clone(),
+        catalogue: shared.catalogue.clone(),
+        routes: shared.routes.clone(),
+        running: permits(REQUESTS_MAX),
+        searching: permits(SEARCHES_MAX),
+        refunding: permits(REFUNDS_MAX),
+        in_flight: shared.in_flight.clone(),
+    };
+    Ok(Some(ConsoleService { address, api, listeners }))
+}
+
+#[async_trait]
+impl BackgroundService for ConsoleService {
+    async fn start(&self, shutdown: ShutdownWatch) {
+        let socket = self.listeners.find(&self.address);
+        let listener = socket.and_then(|socket| socket.map(TcpListener::from_std).transpose());
+        match listener {
+            Ok(Some(listener)) => server::serve(listener, self.api.clone(), shutdown).await,
+            Ok(None) => log::error!(
+                event = "console_not_served", address = self.address;
+                "no socket for the operators' address"
+            ),
+            Err(why) => log::error!(
+                event = "console_not_served", address = self.address, error:% = why;
+                "operators' address not served"
+            ),
+        }
+    }
+}

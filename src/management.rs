@@ -1,0 +1,19 @@
+//! Management: what the command line and the API of operators change and read of accounts, keys,
+//! payments, charges and operators. Both call the same functions, and every change is audited.
+
+pub(crate) mod accounts;
+pub(crate) mod actor;
+pub(crate) mod audit;
+pub(crate) mod budgets;
+pub(crate) mod charges;
+pub(crate) mod context;
+pub(crate) mod corrections;
+pub(crate) mod error;
+pub(crate) mod field_patch;
+pub(crate) mod key_rotation;
+pub(crate) mod key_scope;
+pub(crate) mod key_search;
+pub(crate) mod keys;
+pub(crate) mod operators;
+pub(crate) mod payments;
+pub(crate) mod plans;

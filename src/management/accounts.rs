@@ -1,0 +1,184 @@
+//! Accounts: opening them, and changing their settings and budgets.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::audit::{AuditedBudgets, AuditedChange};
+use super::budgets::{self, LimitChanges};
+use super::context::ManagementContext;
+use super::error::{ManagementError, no_such_account};
+use super::field_patch::FieldPatch;
+use super::payments::submit_payment;
+use crate::ledger::account::Balances;
+use crate::ledger::{
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, KeyRecord, Ledger, PlanName,
+};
+use crate::money::Money;
+
+/// An account that is to be opened.
+#[derive(Debug)]
+pub(crate) struct NewAccount {
+    pub(crate) name: AccountName,
+    /// Its plan; `None` for the default plan.
+    pub(crate) plan: Option<PlanName>,
+    /// A first payment.
+    pub(crate) credit: Option<Money>,
+}
+
+/// The changes of an account's settings. `None` leaves a setting as it is.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct SettingsPatch {
+    /// The plan, or none.
+    pub(crate) plan: FieldPatch<PlanName>,
+    pub(crate) suspended: Option<bool>,
+}
+
+impl SettingsPatch {
+    /// Whether nothing is to be changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == SettingsPatch::default()
+    }
+
+    /// Returns what becomes of the settings of an account.
+    pub(crate) fn apply(&self, settings: &AccountSettings) -> AccountSettings {
+        let mut settings = settings.clone();
+        self.plan.apply_to(&mut settings.plan);
+        settings.suspended = self.suspended.unwrap_or(settings.suspended);
+        settings
+    }
+}
+
+/// What people see of an account.
+#[derive(Debug)]
+pub(crate) struct AccountView {
+    pub(crate) name: AccountName,
+    pub(crate) balances: Balances,
+    pub(crate) settings: AccountSettings,
+    /// The budgets of the account and of its keys.
+    pub(crate) budgets: Vec<BudgetUse>,
+    /// The keys, if some of the budgets are about keys.
+    pub(crate) keys: Vec<KeyRecord>,
+}
+
+/// Opens an account.
+pub(crate) async fn open_account(
+    context: ManagementContext<'_>,
+    new: &NewAccount,
+) -> Result<(), ManagementError> {
+    let (ledger, name) = (context.ledger(), &new.name);
+    let payment = opening_payment_id(name);
+    let settings = new
+        .plan
+        .clone()
+        .map(|plan| AccountSettings { plan: Some(plan), ..AccountSettings::default() });
+    // It may run again: an account that the first run opened is still new.
+    let is_new = AtomicBool::new(false);
+    let opening = async || {
+        if ledger.open_account(name).await? {
+            is_new.store(true, Ordering::Relaxed);
+        }
+        if !is_new.load(Ordering::Relaxed) {
+            let message = format!("account '{name}' is there already");
+            return Err(ManagementError::AlreadyExists { what: "account", message });
+        }
+        if let Some(settings) = &settings
+            && !ledger.set_account_settings(name, settings.clone()).await?
+        {
+            return Err(no_such_account(name));
+        }
+        let Some(amount) = new.credit else { return Ok(()) };
+        submit_payment(ledger, name, &payment, amount).await
+    };
+    let change = AuditedChange {
+        action: "account.create",
+        account: Some(name.clone()),
+        payment: new.credit.map(|_| payment.clone()),
+        amount: new.credit,
+        settings: settings.clone(),
+        ..AuditedChange::default()
+    };
+    context.change(&change, opening).await
+}
+
+/// Changes the settings and the budgets of an account.
+pub(crate) async fn set_account(
+    context: ManagementContext<'_>,
+    name: &AccountName,
+    limits: &LimitChanges,
+    changes: &SettingsPatch,
+) -> Result<(), ManagementError> {
+    let (ledger, owner) = (context.ledger(), BudgetOwner::Account);
+    let settings = if changes.is_empty() {
+        None
+    } else {
+        Some(changes.apply(&read_settings(ledger, name).await?))
+    };
+    let change = AuditedChange {
+        action: "account.set",
+        account: Some(name.clone()),
+        budgets: AuditedBudgets::new(owner, limits),
+        settings,
+        ..AuditedChange::default()
+    };
+    let (new, removed) = budgets::split_limits(limits);
+    let setting = async || {
+        // As with keys: a change that ends halfway leaves no account that may do more than before
+        // and after it.
+        budgets::set_limits(ledger, name, owner, &new).await?;
+        change_settings(ledger, name, changes).await?;
+        budgets::set_limits(ledger, name, owner, &removed).await
+    };
+    context.change(&change, setting).await
+}
+
+/// Reads an account.
+pub(crate) async fn read_account(
+    ledger: &dyn Ledger,
+    name: &AccountName,
+) -> Result<AccountView, ManagementError> {
+    let Some(balances) = ledger.balances(name).await? else { return Err(no_such_account(name)) };
+    let settings = read_settings(ledger, name).await?;
+    let budgets = ledger.list_budgets(name).await?;
+    let has_keys = budgets.iter().any(|budget| matches!(budget.owner, BudgetOwner::Key(_)));
+    let keys = if has_keys { ledger.list_keys(name).await? } else { Vec::new() };
+    Ok(AccountView { name: name.clone(), balances, settings, budgets, keys })
+}
+
+/// Checks that there is an account of this name.
+pub(crate) async fn require_account(
+    ledger: &dyn Ledger,
+    name: &AccountName,
+) -> Result<(), ManagementError> {
+    match ledger.balances(name).await? {
+        Some(_) => Ok(()),
+        None => Err(no_such_account(name)),
+    }
+}
+
+async fn read_settings(
+    ledger: &dyn Ledger,
+    name: &AccountName,
+) -> Result<AccountSettings, ManagementError> {
+    ledger.account_settings(name).await?.ok_or_else(|| no_such_account(name))
+}
+
+/// Changes the settings that an account has at this moment. Another change may have been made since
+/// this one began, or since this write was made first, and may have suspended the account.
+async fn change_settings(
+    ledger: &dyn Ledger,
+    name: &AccountName,
+    changes: &SettingsPatch,
+) -> Result<(), ManagementError> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let settings = changes.apply(&read_settings(ledger, name).await?);
+    if !ledger.set_account_settings(name, settings).await? {
+        return Err(no_such_account(name));
+    }
+    Ok(())
+}
+
+/// Returns the id of an account's first payment.
+fn opening_payment_id(name: &AccountName) -> String {
+    format!("opening-{name}")
+}

@@ -1,0 +1,61 @@
+//! The journal of an account, as people read it.
+
+use serde_json::{Map, Value, json};
+
+use crate::ledger::{EntryKind, JournalEntry};
+
+/// Returns an entry of a journal as JSON: its line, and the exact amounts beside it.
+///
+/// # Errors
+/// The line is no JSON.
+pub(crate) fn entry_json(entry: &JournalEntry) -> serde_json::Result<Value> {
+    let mut shown: Map<String, Value> = serde_json::from_str(&entry.line)?;
+    shown.insert("kind".to_owned(), kind_name(entry.kind).into());
+    shown.insert("amount_nano".to_owned(), json!(entry.amount));
+    shown.insert("written_off_nano".to_owned(), json!(entry.written_off));
+    if entry.kind == EntryKind::Charge {
+        // Of a charge that is above no budget it is nothing.
+        shown.entry("over_budget_nano").or_insert_with(|| 0.into());
+    }
+    if let Some(id) = shown.get("key_id").and_then(Value::as_u64) {
+        // Many readers of JSON lose digits of a number as long as this one.
+        shown.insert("key_id".to_owned(), id.to_string().into());
+    }
+    Ok(Value::Object(shown))
+}
+
+/// Returns the name of a kind, as in `correction`.
+pub(crate) fn kind_name(kind: EntryKind) -> &'static str {
+    match kind {
+        EntryKind::Charge => "charge",
+        EntryKind::Correction => "correction",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::money::Money;
+
+    #[test]
+    fn a_line_is_told_with_its_amounts_and_its_kind() {
+        let entry = |kind, line: &str| JournalEntry {
+            seq: 1,
+            kind,
+            amount: Money::from_nano(7).expect("money"),
+            written_off: Money::ZERO,
+            line: line.to_owned(),
+        };
+        let charge = entry(EntryKind::Charge, r#"{"request_id":"r","key_id":9223372036854775807}"#);
+        let expected = json!({
+            "request_id": "r", "key_id": "9223372036854775807", "kind": "charge",
+            "amount_nano": 7, "written_off_nano": 0, "over_budget_nano": 0,
+        });
+        assert_eq!(entry_json(&charge).expect("JSON"), expected);
+        let correction = entry(EntryKind::Correction, r#"{"corrects":"r"}"#);
+        let expected = json!({
+            "corrects": "r", "kind": "correction", "amount_nano": 7, "written_off_nano": 0,
+        });
+        assert_eq!(entry_json(&correction).expect("JSON"), expected);
+    }
+}

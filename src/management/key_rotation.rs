@@ -1,0 +1,140 @@
+//! Rotating a key: a new key in the place of another one, with the same id.
+
+use super::audit::AuditedChange;
+use super::context::ManagementContext;
+use super::error::{ManagementError, no_such_key, scope_fault};
+use super::key_search::{FoundKeys, find_keys, has_ended, now_s};
+use super::keys::{IssuedKey, make_key};
+use crate::ledger::{KeyRecord, KeyScope, Ledger, Unavailable};
+
+/// What came of a rotation.
+pub(crate) struct RotatedKey {
+    pub(crate) issued: IssuedKey,
+    /// The beginning of the key that was replaced.
+    pub(crate) old_prefix: String,
+    /// When that key stops working, in unix seconds.
+    pub(crate) old_key_ends_at: i64,
+}
+
+/// When keys stop working that a new key replaces.
+#[derive(Debug, Clone, Copy)]
+struct OldKeyEnd {
+    /// The time of the rotation, in unix seconds.
+    now: i64,
+    /// How long they work beside the new key, in seconds.
+    overlap: i64,
+}
+
+impl OldKeyEnd {
+    /// Returns the scope of an old key with its new expiry; `None` if the key is revoked instead.
+    fn limit_scope(self, scope: &KeyScope) -> Option<KeyScope> {
+        let ends_at = Some(self.at(scope));
+        (self.overlap > 0).then(|| KeyScope { expires_at: ends_at, ..scope.clone() })
+    }
+
+    /// Returns when an old key stops working, in unix seconds.
+    fn at(self, scope: &KeyScope) -> i64 {
+        let overlapped = self.now.saturating_add(self.overlap);
+        scope.expires_at.map_or(overlapped, |own| own.min(overlapped))
+    }
+}
+
+/// Replaces a key, or all keys of an id that work. They go on working for `overlap` seconds.
+pub(crate) async fn rotate_key(
+    context: ManagementContext<'_>,
+    prefix: &str,
+    overlap: i64,
+) -> Result<RotatedKey, ManagementError> {
+    let (ledger, now) = (context.ledger(), now_s());
+    let end = OldKeyEnd { now, overlap };
+    let found = find_keys(ledger, prefix).await?.without_ended(now);
+    let old = &found.newest;
+    if has_ended(old, now) {
+        let why = if old.revoked_at.is_some() { "is revoked" } else { "has expired" };
+        let message =
+            format!("the key {} {why}: `tollgate key issue` makes another one", old.prefix);
+        return Err(ManagementError::Conflict { code: "key_ended", message });
+    }
+    let key = make_key()?;
+    let (created_at, scope) = plan_new_key(ledger, old, now).await?;
+    scope.check().map_err(|fault| scope_fault(&fault))?;
+    let record = KeyRecord::new(&key, old.account.clone(), created_at, scope);
+    let change = AuditedChange {
+        action: "key.rotate",
+        account: Some(old.account.clone()),
+        key: Some(old.prefix.clone()),
+        other_keys: found.older_prefixes(),
+        new_key: Some(record.prefix.clone()),
+        new_scope: Some(record.scope.clone()),
+        scope: end.limit_scope(&old.scope),
+        ..AuditedChange::default()
+    };
+    let rotating = async || {
+        // The new key comes first: a change that ends halfway takes no key from its owner.
+        ledger.add_key(key.hash(), record.clone()).await?;
+        end_keys(ledger, &found, end).await.map_err(|cause| {
+            let (new, id) = (&record.prefix, record.id.0);
+            let message =
+                format!("the key {new} was made and not shown; `key rotate {id}` begins again");
+            ManagementError::Unfinished { message, cause: Box::new(cause) }
+        })
+    };
+    context.change(&change, rotating).await?;
+    let (old_prefix, old_key_ends_at) = (old.prefix.clone(), end.at(&old.scope));
+    Ok(RotatedKey { issued: IssuedKey { key, record }, old_prefix, old_key_ends_at })
+}
+
+/// Returns when the key that replaces `old` counts as created, in unix seconds, and its scope.
+///
+/// It is listed after all keys of its id. Its scope is that of the newest of them that works: the
+/// end of a key that was replaced before is not the end of the new one.
+async fn plan_new_key(
+    ledger: &dyn Ledger,
+    old: &KeyRecord,
+    now: i64,
+) -> Result<(i64, KeyScope), Unavailable> {
+    let mut keys = ledger.list_keys(&old.account).await?;
+    keys.retain(|key| key.id == old.id);
+    let after = keys.iter().map(|key| key.created_at.saturating_add(1)).max();
+    let newest = keys.iter().rfind(|key| !has_ended(key, now)).unwrap_or(old);
+    let scope = KeyScope { id: Some(old.id), ..newest.scope.clone() };
+    Ok((after.map_or(now, |at| at.max(now)), scope))
+}
+
+/// Ends the keys that were replaced. The same again changes nothing.
+async fn end_keys(
+    ledger: &dyn Ledger,
+    found: &FoundKeys,
+    end: OldKeyEnd,
+) -> Result<(), ManagementError> {
+    for KeyRecord { prefix, .. } in found.older.iter().chain([&found.newest]) {
+        // Another change may have been made to the scope since it was read.
+        let stored = ledger.find_key_by_prefix(prefix).await?;
+        let stored = stored.ok_or_else(|| no_such_key(prefix))?;
+        let is_there = match end.limit_scope(&stored.scope) {
+            Some(scope) => ledger.set_key_scope(prefix, scope).await?,
+            None => ledger.revoke_key(prefix, end.now).await?,
+        };
+        if !is_there {
+            return Err(no_such_key(prefix));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_key_ends_with_the_overlap_or_before() {
+        let of = |expires_at| KeyScope { expires_at, ..KeyScope::default() };
+        let end = OldKeyEnd { now: 100, overlap: 50 };
+        for (own, ends_at) in [(None, 150), (Some(149), 149), (Some(151), 150)] {
+            assert_eq!(end.limit_scope(&of(own)), Some(of(Some(ends_at))), "{own:?}");
+            assert_eq!(end.at(&of(own)), ends_at);
+        }
+        let at_once = OldKeyEnd { now: 100, overlap: 0 };
+        assert_eq!((at_once.limit_scope(&of(None)), at_once.at(&of(None))), (None, 100));
+    }
+}

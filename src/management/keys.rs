@@ -1,0 +1,156 @@
+//! Keys: issuing, changing and revoking them.
+
+use super::accounts::require_account;
+use super::audit::{AuditedBudgets, AuditedChange};
+use super::budgets::{self, LimitChanges};
+use super::context::ManagementContext;
+use super::error::{ManagementError, no_such_key};
+use super::key_scope::ScopePatch;
+use super::key_search::{FoundKeys, find_keys, now_s, parse_key_id};
+use crate::ledger::key::ApiKey;
+use crate::ledger::{AccountName, BudgetOwner, KeyRecord, KeyScope, Ledger};
+
+/// A new key, which is shown this once.
+pub(crate) struct IssuedKey {
+    pub(crate) key: ApiKey,
+    pub(crate) record: KeyRecord,
+}
+
+/// Issues a key with budgets and a scope.
+pub(crate) async fn issue_key(
+    context: ManagementContext<'_>,
+    account: &AccountName,
+    limits: &LimitChanges,
+    scope: KeyScope,
+) -> Result<IssuedKey, ManagementError> {
+    let ledger = context.ledger();
+    require_account(ledger, account).await?;
+    let key = make_key()?;
+    let record = KeyRecord::new(&key, account.clone(), now_s(), scope);
+    let owner = BudgetOwner::Key(record.id);
+    let change = AuditedChange {
+        action: "key.issue",
+        account: Some(record.account.clone()),
+        key: Some(record.prefix.clone()),
+        budgets: AuditedBudgets::new(owner, limits),
+        scope: (record.scope != KeyScope::default()).then(|| record.scope.clone()),
+        ..AuditedChange::default()
+    };
+    let adding = async || {
+        // The budgets must be in force before the key works.
+        budgets::set_limits(ledger, &record.account, owner, limits).await?;
+        Ok(ledger.add_key(key.hash(), record.clone()).await?)
+    };
+    context.change(&change, adding).await?;
+    Ok(IssuedKey { key, record })
+}
+
+/// Changes the budgets and the scope of a key, or of all keys of an id that work. Returns the
+/// newest of them.
+pub(crate) async fn set_key(
+    context: ManagementContext<'_>,
+    prefix: &str,
+    limits: &LimitChanges,
+    changes: &ScopePatch,
+) -> Result<KeyRecord, ManagementError> {
+    let (ledger, now) = (context.ledger(), now_s());
+    let found = find_keys(ledger, prefix).await?.without_ended(now);
+    let FoundKeys { newest: record, older } = &found;
+    let apply = || changes.apply(&record.scope);
+    let scope = (!changes.is_empty()).then(apply).transpose()?;
+    let (account, owner) = (&record.account, BudgetOwner::Key(record.id));
+    let change = AuditedChange {
+        action: "key.set",
+        account: Some(account.clone()),
+        key: Some(record.prefix.clone()),
+        other_keys: if changes.is_empty() { Vec::new() } else { found.older_prefixes() },
+        budgets: AuditedBudgets::new(owner, limits),
+        scope,
+        ..AuditedChange::default()
+    };
+    let (new, removed) = budgets::split_limits(limits);
+    let setting = async || {
+        // What opens a key comes after new limits, and what restricts it before old ones go: a
+        // change that ends halfway leaves no key that may do more than before and after it.
+        budgets::set_limits(ledger, account, owner, &new).await?;
+        for KeyRecord { prefix, .. } in older {
+            change_scope(ledger, prefix, |scope| changes.apply_to_older(scope)).await?;
+        }
+        change_scope(ledger, &record.prefix, |scope| changes.apply(scope)).await?;
+        budgets::set_limits(ledger, account, owner, &removed).await
+    };
+    context.change(&change, setting).await?;
+    Ok(find_keys(ledger, &record.prefix).await?.newest)
+}
+
+/// Revokes the key that is listed under a beginning, or all keys that have an id. Returns the
+/// beginnings of the keys.
+pub(crate) async fn revoke_key(
+    context: ManagementContext<'_>,
+    prefix: &str,
+) -> Result<Vec<String>, ManagementError> {
+    let (ledger, at) = (context.ledger(), now_s());
+    let (prefix, others) = if parse_key_id(prefix).is_some() {
+        let found = find_keys(ledger, prefix).await?;
+        (found.newest.prefix.clone(), found.older_prefixes())
+    } else {
+        (prefix.to_owned(), Vec::new())
+    };
+    let known = ledger.find_key_by_prefix(&prefix).await.ok().flatten();
+    let change = AuditedChange {
+        action: "key.revoke",
+        account: known.map(|record| record.account),
+        key: Some(prefix.clone()),
+        other_keys: others.clone(),
+        revokes: true,
+        ..AuditedChange::default()
+    };
+    let prefixes: Vec<String> = others.into_iter().chain([prefix]).collect();
+    let revoking = async || {
+        for prefix in &prefixes {
+            if !ledger.revoke_key(prefix, at).await? {
+                return Err(no_such_key(prefix));
+            }
+        }
+        Ok(())
+    };
+    context.change(&change, revoking).await?;
+    Ok(prefixes)
+}
+
+/// Returns the keys of an account, oldest first.
+pub(crate) async fn list_keys(
+    ledger: &dyn Ledger,
+    account: &AccountName,
+) -> Result<Vec<KeyRecord>, ManagementError> {
+    require_account(ledger, account).await?;
+    Ok(ledger.list_keys(account).await?)
+}
+
+/// Makes a key of random bits.
+pub(crate) fn make_key() -> Result<ApiKey, ManagementError> {
+    Ok(ApiKey::from_random(random_bits()?))
+}
+
+/// Returns random bits for a secret.
+pub(crate) fn random_bits() -> Result<[u8; 32], ManagementError> {
+    let mut bits = [0; 32];
+    getrandom::fill(&mut bits).map_err(|why| ManagementError::NoRandomBits(why.to_string()))?;
+    Ok(bits)
+}
+
+/// Changes the scope that a key has at this moment. Another change may have been made since this
+/// one began, or since this write was made first, and may have disabled the key.
+async fn change_scope(
+    ledger: &dyn Ledger,
+    prefix: &str,
+    apply: impl Fn(&KeyScope) -> Result<KeyScope, ManagementError>,
+) -> Result<(), ManagementError> {
+    let found = ledger.find_key_by_prefix(prefix).await?;
+    let KeyRecord { scope: old, .. } = found.ok_or_else(|| no_such_key(prefix))?;
+    let scope = apply(&old)?;
+    if scope != old && !ledger.set_key_scope(prefix, scope).await? {
+        return Err(no_such_key(prefix));
+    }
+    Ok(())
+}
