@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use crate::world::{ACCOUNT, Answer, Store, World, chat_of, closed_port};
 
+mod books;
+
 /// The roles, the one with the fewest rights first.
 const ROLES: [&str; 3] = ["support", "operator", "owner"];
 const JSON: &str = "application/json";
