@@ -15,7 +15,9 @@ use super::state::AdminApi;
 use crate::ledger::{AccountName, EntryKind, JournalEntry};
 use crate::management::accounts::require_account;
 use crate::management::charges::{entry_json, kind_name};
-use crate::management::corrections::{find_charged_account, find_request_lines, no_such_charge};
+use crate::management::corrections::{
+    corrected_amount, find_charged_account, find_request_lines, no_such_charge,
+};
 use crate::money::Money;
 
 /// A line of the journal: a charge, or a correction of one.
@@ -142,19 +144,20 @@ pub(super) async fn show_charge(
     if entries.is_empty() {
         return Err(no_such_charge(&request_id).into());
     }
+    let corrected = corrected_amount(api.ledger(), &account, &request_id).await?;
     let lines = entries.iter().map(|entry| ChargeReply::new(&account, entry));
     Ok(JsonReply(RequestChargesReply {
-        charged_nano: sum_of(&entries, EntryKind::Charge)?,
-        corrected_nano: sum_of(&entries, EntryKind::Correction)?,
+        charged_nano: sum_of_charges(&entries)?,
+        corrected_nano: corrected.nano(),
         lines: lines.collect::<Result<Vec<_>, _>>()?,
         account: account.to_string(),
         request_id,
     }))
 }
 
-fn sum_of(entries: &[JournalEntry], kind: EntryKind) -> Result<i64, AdminError> {
+fn sum_of_charges(entries: &[JournalEntry]) -> Result<i64, AdminError> {
     let mut sum = Money::ZERO;
-    for entry in entries.iter().filter(|entry| entry.kind == kind) {
+    for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Charge) {
         let added = sum.checked_add(entry.amount);
         sum = added.map_err(|why| AdminError::internal(&why.to_string()))?;
     }

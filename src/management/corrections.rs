@@ -21,6 +21,8 @@ const SEARCHED_MAX: usize = 500_000;
 /// The number of entries whose times tell together where a place of the journal is: a few may have
 /// come late.
 const PROBE_SIZE: u32 = 16;
+/// At most this many payments, refunds and corrections are read for the corrections of a request.
+const TRANSFERS_MAX: u32 = 100_000;
 /// A request has at most this many charges: a second one comes after a hold that has expired.
 const CHARGES_MAX: usize = 64;
 /// The number of entries that are read at a time.
@@ -100,6 +102,22 @@ pub(crate) async fn find_request_lines(
         }
     }
     Ok(found)
+}
+
+/// Returns how much of the charge of a request was given back in all, also long after the call.
+pub(crate) async fn corrected_amount(
+    ledger: &dyn Ledger,
+    account: &AccountName,
+    request: &str,
+) -> Result<Money, ManagementError> {
+    let mut corrected = Money::ZERO;
+    for transfer in ledger.list_transfers(account, 0, TRANSFERS_MAX).await? {
+        if transfer.request.as_deref() == Some(request) {
+            let sum = corrected.checked_add(transfer.moved.unwrap_or_default());
+            corrected = sum.map_err(|why| ManagementError::UnexpectedAnswer(why.to_string()))?;
+        }
+    }
+    Ok(corrected)
 }
 
 /// Returns the error that nobody was charged for a request.

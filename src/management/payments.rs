@@ -1,6 +1,6 @@
 //! Payments and refunds, and the list of what came into an account and went back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::accounts::require_account;
 use super::audit::AuditedChange;
@@ -15,8 +15,8 @@ const ID_CHARS_MAX: usize = 255;
 const REASON_CHARS_MAX: usize = 500;
 /// How often a refund is asked for again that waits for money that is lent.
 const TAKE_RETRY_INTERVAL: Duration = Duration::from_millis(100);
-/// How often at most. The store ends the wait itself, earlier.
-const TAKE_RETRIES_MAX: u32 = 900;
+/// How long at most. The store ends the wait itself, earlier.
+const TAKE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A payment, a refund or a correction that is asked for.
 #[derive(Debug, Clone)]
@@ -111,7 +111,8 @@ pub(crate) async fn submit_payment(
 
 async fn submit_refund(ledger: &dyn Ledger, refund: &Transfer) -> Result<Refund, ManagementError> {
     let Transfer { account, tx, amount, reason } = refund;
-    for _ in 0..TAKE_RETRIES_MAX {
+    let end = Instant::now() + TAKE_TIMEOUT;
+    while Instant::now() < end {
         let op = Operation::Take { tx: tx.clone(), amount: *amount, reason: reason.clone() };
         match ledger.submit(account, op).await? {
             Outcome::Taken { taken, uncovered } => return Ok(Refund { taken, uncovered }),

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use rstest::rstest;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::ledger::AccountName;
+use tollgate::ledger::{AccountName, Operation, Outcome};
 
 use super::redis_server::RedisServer;
 use super::script::wait_for_room_in_the_hour;
@@ -19,7 +19,7 @@ mod redis_alone;
 
 use events::{Event, Life};
 use lending_stores::{LendingFile, LendingRedis, LendingStore};
-use pair::Pair;
+use pair::{Pair, nano};
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
@@ -94,4 +94,35 @@ fn the_checkpoint_of_a_voided_call_was_charged_when_its_gateway_was_retired(
         Event::Kill,
     ];
     live(Life { factor: 1, burst: 0, events: events.map(|event| (0, event)).into() });
+}
+
+/// It ended at its second word, although what is lent had not been called back meanwhile: only the
+/// time of the first word was kept.
+async fn a_refund_that_was_left_alone_waits(store: &dyn LendingStore) {
+    let mut pair = Pair::new(store, name("ada"), 1).await;
+    pair.happen(0, Event::Pay(1_000)).await;
+    pair.happen(0, Event::Update { free: 200 }).await;
+    let ask = async || {
+        let (tx, amount) = ("r".to_owned(), nano(1_000));
+        let op = Operation::Take { tx, amount, reason: String::new() };
+        store.ledger().submit(&name("ada"), op).await.expect("an outcome")
+    };
+    assert_eq!(ask().await, Outcome::Wait);
+    store.age_refund(&name("ada"), "r", 300_000, 200_000);
+    for _ in 0..3 {
+        assert_eq!(ask().await, Outcome::Wait, "it begins anew");
+    }
+    store.age_refund(&name("ada"), "r", 60_001, 100);
+    let lent = 1_000 - store.raw_balances(&name("ada"))[1];
+    assert!(lent > 0, "a gateway has borrowed");
+    let (taken, uncovered) = (nano(1_000 - lent), nano(lent));
+    assert_eq!(ask().await, Outcome::Taken { taken, uncovered }, "it has waited a minute");
+}
+
+#[tokio::test]
+async fn a_refund_that_was_left_alone_was_uncovered_at_its_second_word() {
+    let folder = tempfile::tempdir().expect("a folder");
+    a_refund_that_was_left_alone_waits(&LendingFile::new(folder.path())).await;
+    let server = RedisServer::shared();
+    a_refund_that_was_left_alone_waits(&LendingRedis::open(&server.fresh_url()).await).await;
 }

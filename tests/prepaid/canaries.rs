@@ -190,7 +190,7 @@ impl Canary {
                 }
             }
             (F::TakeWaitsForEver, Op::Take { tx, .. }) => {
-                account.transfers.get_mut(tx)?.at = now;
+                account.transfers.get_mut(tx)?.wait.as_mut()?.since = now;
             }
             (F::UncoveredIsTakenLater, Op::Take { tx, amount }) => {
                 let known = account.transfers.get(tx)?.clone();

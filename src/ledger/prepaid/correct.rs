@@ -115,8 +115,8 @@ pub fn correct_charge(
         });
         draft.expire_lots()?;
         let moved = Some(given);
-        let reason = reason.to_owned();
-        draft.set_transfer(tx, TransferRecord { kind, amount, at: now, moved, reason });
+        let (wait, reason) = (None, reason.to_owned());
+        draft.set_transfer(tx, TransferRecord { kind, amount, at: now, moved, wait, reason });
         Ok(LedgerAnswer::Corrected { given, again: false })
     })
 }

@@ -210,6 +210,15 @@ pub enum TransferKind {
     Correction(String),
 }
 
+/// The wait of a refund for money that is lent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefundWait {
+    /// Since when its caller has asked without a pause, in unix ms.
+    pub since: i64,
+    /// When its caller asked last, in unix ms.
+    pub asked_at: i64,
+}
+
 /// The record of a transfer under its caller's id. It makes a repeat harmless.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferRecord {
@@ -217,10 +226,12 @@ pub struct TransferRecord {
     pub kind: TransferKind,
     /// The amount that was asked for.
     pub amount: Money,
-    /// When it was asked for, in unix ms: first, or after the last pause of a refund that waits.
+    /// When it was asked for first, in unix ms.
     pub at: i64,
     /// What was moved; `None` while a refund waits for money that is lent.
     pub moved: Option<Money>,
+    /// The wait of a refund that waits.
+    pub wait: Option<RefundWait>,
     /// Why, as its caller has said; empty if it has not.
     pub reason: String,
 }

@@ -4,8 +4,8 @@
 use super::answer::{AccountStep, LedgerAnswer};
 use super::draft::{self, AccountDraft};
 use super::lot::{LotAmounts, LotId, OPEN_LOTS_MAX};
-use super::records::{PrepaidAccount, TransferKind, TransferRecord, is_refundable};
-use super::refusal;
+use super::records::{PrepaidAccount, RefundWait, TransferKind, TransferRecord, is_refundable};
+use super::refusal::{self, RECALL_MS};
 use crate::money::{Money, MoneyError};
 
 /// A refund waits at most this long for money that is lent, in ms: one lease of a gateway.
@@ -51,8 +51,8 @@ fn add(
         put_into_lot(draft, lot, amount)?;
         draft.expire_lots()?;
         let moved = Some(amount);
-        let reason = String::new();
-        draft.set_transfer(tx, TransferRecord { kind, amount, at: now, moved, reason });
+        let (wait, reason) = (None, String::new());
+        draft.set_transfer(tx, TransferRecord { kind, amount, at: now, moved, wait, reason });
         Ok(LedgerAnswer::Done)
     })
 }
@@ -109,23 +109,24 @@ pub fn take_credit(
         }
         // While the caller asks, nothing is lent. A refund that was left alone begins to wait anew:
         // what is lent now was not called back yet.
-        let is_recalled = draft.head.recall_until > now;
-        let at = known.filter(|_| is_recalled).map_or(now, |record| record.at);
+        let at = known.map_or(now, |record| record.at);
+        let wait = known.and_then(|record| record.wait);
+        let wait = wait.filter(|wait| (0..RECALL_MS).contains(&now.saturating_sub(wait.asked_at)));
+        let since = wait.map_or(now, |wait| wait.since);
         let mut paid = LotAmounts::default();
         for (lot, there) in draft.head.lots.iter().filter(|(lot, _)| is_refundable(**lot)) {
             paid.add(*lot, there.available)?;
         }
-        let is_lent = draft.head.lent_out > 0 && now < at.saturating_add(TAKE_WAIT_MS);
+        let is_lent = draft.head.lent_out > 0 && now < since.saturating_add(TAKE_WAIT_MS);
         let (kind, reason) = (TransferKind::Take, reason.to_owned());
-        let mut record = TransferRecord { kind, amount, at, moved: None, reason };
+        let mut record = TransferRecord { kind, amount, at, moved: None, wait: None, reason };
         if paid.total()? < amount && is_lent {
             if known.is_none() {
                 draft.raise_revision();
             }
             refusal::recall(draft);
-            if known.is_none_or(|known| known.at != at) {
-                draft.set_transfer(tx, record);
-            }
+            record.wait = Some(RefundWait { since, asked_at: now });
+            draft.set_transfer(tx, record);
             return Ok(LedgerAnswer::Wait);
         }
         let taken = paid.split_last(amount)?;
@@ -196,6 +197,8 @@ mod tests {
         let first = take_credit(&account, "r", nano(100), "", 1_000);
         assert_eq!(first.answer, LedgerAnswer::Wait);
         account.commit(first.changes);
+        // Others wait for the account's money, too.
+        account.head.recall_until = i64::MAX;
         let (ended, answer) = ask(&mut account, 900_000);
         assert!(matches!(answer, LedgerAnswer::Taken { .. }), "{answer:?}");
         assert_eq!(ended, 960_000);

@@ -14,8 +14,8 @@ use crate::clock::unix_ms;
 use crate::ledger::prepaid::operations::{self, AppliedOperation};
 use crate::ledger::prepaid::posted_line::read_posted;
 use crate::ledger::prepaid::records::{
-    AccountChanges, AccountHead, JournalRecord, PrepaidAccount, RecordKind, TransferKind,
-    TransferRecord,
+    AccountChanges, AccountHead, JournalRecord, PrepaidAccount, RecordKind, RefundWait,
+    TransferKind, TransferRecord,
 };
 use crate::ledger::{
     AccountName, EntryKind, JournalEntry, KeyId, Operation, Outcome, TransferEntry, TransferType,
@@ -23,7 +23,7 @@ use crate::ledger::{
 use crate::money::Money;
 
 /// Everything but payments, which have a table of their own. moved: null while a refund waits for
-/// money that is lent. The reason is for people.
+/// money that is lent. `wait_since`, `asked_at`: null unless it waits. The reason is for people.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS transfer (
     account     INTEGER NOT NULL REFERENCES account,
@@ -35,6 +35,9 @@ CREATE TABLE IF NOT EXISTS transfer (
     written_off INTEGER NOT NULL CHECK (written_off >= 0),
     request     TEXT,
     reason      TEXT    NOT NULL,
+    wait_since  INTEGER,
+    asked_at    INTEGER,
+    CHECK ((moved IS NULL) = (wait_since IS NOT NULL AND asked_at IS NOT NULL)),
     CHECK ((kind = 'correction') = (request IS NOT NULL)),
     PRIMARY KEY (account, tx)
 ) STRICT, WITHOUT ROWID;
@@ -111,7 +114,7 @@ fn write(
     record: &TransferRecord,
     written_off: Money,
 ) -> rusqlite::Result<()> {
-    let TransferRecord { kind, amount, at, moved, reason } = record;
+    let TransferRecord { kind, amount, at, moved, wait, reason } = record;
     let (kind, request) = match kind {
         TransferKind::Payment | TransferKind::Grant(_) => {
             let mut insert = conn.prepare_cached(
@@ -124,23 +127,28 @@ fn write(
     };
     data_version::raise(conn, data_version::TRANSFERS_VERSION)?;
     let mut insert = conn.prepare_cached(
-        "INSERT INTO transfer (account, tx, kind, amount, at, moved, written_off, request, reason)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET moved = excluded.moved",
+        "INSERT INTO transfer (account, tx, kind, amount, at, moved, written_off, request, reason,
+                               wait_since, asked_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+         moved = excluded.moved, wait_since = excluded.wait_since, asked_at = excluded.asked_at",
     )?;
-    let moved = moved.map(Money::nano);
-    insert
-        .execute(params![
-            account,
-            tx,
-            kind.as_str(),
-            amount.nano(),
-            at,
-            moved,
-            written_off.nano(),
-            request,
-            reason,
-        ])
-        .map(drop)
+    let (amount, moved) = (amount.nano(), moved.map(Money::nano));
+    let (since, asked_at) = wait.map(|wait| (wait.since, wait.asked_at)).unzip();
+    let (kind, written_off) = (kind.as_str(), written_off.nano());
+    let row = params![
+        account,
+        tx,
+        kind,
+        amount,
+        at,
+        moved,
+        written_off,
+        request,
+        reason,
+        since,
+        asked_at
+    ];
+    insert.execute(row).map(drop)
 }
 
 /// Returns the record of a transfer; `None` if there is none of this id.
@@ -149,20 +157,24 @@ fn find(conn: &Connection, account: i64, tx: &str) -> rusqlite::Result<Option<Tr
         conn.prepare_cached("SELECT amount, at FROM payment WHERE account = ? AND tx = ?")?;
     let payment = select.query_row(params![account, tx], |row| {
         let (kind, amount) = (TransferKind::Payment, read_money(row, 0)?);
-        let (at, moved, reason) = (row.get(1)?, Some(amount), String::new());
-        Ok(TransferRecord { kind, amount, at, moved, reason })
+        let (at, moved, wait, reason) = (row.get(1)?, Some(amount), None, String::new());
+        Ok(TransferRecord { kind, amount, at, moved, wait, reason })
     });
     if let Some(payment) = payment.optional()? {
         return Ok(Some(payment));
     }
     let mut select = conn.prepare_cached(
-        "SELECT request, amount, at, moved, reason FROM transfer WHERE account = ? AND tx = ?",
+        "SELECT request, amount, at, moved, reason, wait_since, asked_at FROM transfer
+         WHERE account = ? AND tx = ?",
     )?;
     let found = select.query_row(params![account, tx], |row| {
         let request: Option<String> = row.get(0)?;
         let kind = request.map_or(TransferKind::Take, TransferKind::Correction);
         let (amount, moved) = (read_money(row, 1)?, read_optional_money(row, 3)?);
-        Ok(TransferRecord { kind, amount, at: row.get(2)?, moved, reason: row.get(4)? })
+        let (at, reason) = (row.get(2)?, row.get(4)?);
+        let since: Option<i64> = row.get(5)?;
+        let wait = since.zip(row.get(6)?).map(|(since, asked_at)| RefundWait { since, asked_at });
+        Ok(TransferRecord { kind, amount, at, moved, wait, reason })
     });
     found.optional()
 }

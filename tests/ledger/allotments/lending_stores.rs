@@ -14,6 +14,7 @@ use tollgate::ledger::{AccountName, Ledger};
 use tollgate::store::redis::RedisStore;
 use tollgate::store::sqlite::SqliteStore;
 
+use super::super::script::now;
 use super::super::subject::at;
 
 /// The sums of an account: its credit, and what is available, held, posted and written off.
@@ -35,6 +36,8 @@ pub(super) trait LendingStore {
     fn recall_until(&self, account: &AccountName) -> i64;
     /// Makes the lease of an allotment run out; `false` if it is not open.
     fn end_lease(&self, account: &AccountName, id: &AllotmentId) -> bool;
+    /// Makes a refund that waits one that began to, and was last asked for, so long ago, in ms.
+    fn age_refund(&self, account: &AccountName, tx: &str, began_ago: i64, asked_ago: i64);
 }
 
 /// SQLite.
@@ -85,6 +88,14 @@ impl LendingStore for LendingFile {
         let sql = "UPDATE open_hold SET lease_until = 1 \
                    WHERE account = (SELECT id FROM account WHERE name = ?1) AND id = ?2";
         self.beside.execute(sql, [account.as_str(), id.0.as_str()]).expect("written") > 0
+    }
+
+    fn age_refund(&self, account: &AccountName, tx: &str, began_ago: i64, asked_ago: i64) {
+        let sql = "UPDATE transfer SET wait_since = ?3, asked_at = ?4 \
+                   WHERE account = (SELECT id FROM account WHERE name = ?1) AND tx = ?2";
+        let (began, asked) = (now() - began_ago, now() - asked_ago);
+        let aged = self.beside.execute(sql, (account.as_str(), tx, began, asked));
+        assert_eq!(aged, Ok(1));
     }
 }
 
@@ -192,6 +203,18 @@ impl LendingStore for LendingRedis {
     fn recall_until(&self, account: &AccountName) -> i64 {
         let until: Option<i64> = self.read(&["HGET", &key(account, "account"), "recall_until"]);
         until.unwrap_or(0)
+    }
+
+    fn age_refund(&self, account: &AccountName, tx: &str, began_ago: i64, asked_ago: i64) {
+        let transfers = key(account, "transfers");
+        let stored: String = self.read(&["HGET", &transfers, tx]);
+        let mut stored: serde_json::Value = serde_json::from_str(&stored).expect("JSON");
+        assert!(stored["since"].is_string() && stored["asked_at"].is_string(), "{stored}");
+        stored["since"] = (now() - began_ago).to_string().into();
+        stored["asked_at"] = (now() - asked_ago).to_string().into();
+        let mut write = redis::pipe();
+        write.cmd("HSET").arg(&transfers).arg(tx).arg(stored.to_string());
+        self.write(&write);
     }
 
     fn end_lease(&self, account: &AccountName, id: &AllotmentId) -> bool {

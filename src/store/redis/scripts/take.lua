@@ -16,14 +16,16 @@ if known and known.moved then
   return {'taken', known.moved, difference(account, amount, known.moved)}
 end
 local now = now_ms()
+local at = known and tonumber(known.at) or now
 -- While the caller asks, nothing is lent. A refund that was left alone begins to wait anew: what is
 -- lent now was not called back yet.
-local is_recalled = tonumber(redis.call('HGET', account, 'recall_until') or '0') > now
-local begun = known and is_recalled and tonumber(known.at)
-local at = begun or now
+local asked_at = known and tonumber(known.asked_at)
+local is_waiting = asked_at and now >= asked_at and now - asked_at < RECALL_MS
+local since = is_waiting and tonumber(known.since) or now
 local is_short = less(available, amount)
-if is_short and now < at + wait and recall(account, '0') then
-  if not begun then write_transfer(transfers, tx, 'refund', amount, at, {reason = reason}) end
+if is_short and now < since + wait and recall(account, '0') then
+  write_transfer(transfers, tx, 'refund', amount, at, {reason = reason,
+    since = string.format('%.0f', since), asked_at = string.format('%.0f', now)})
   return {'wait'}
 end
 local taken = is_short and available or amount

@@ -11,7 +11,7 @@ local function find_transfer(payments, transfers, tx)
 end
 
 -- Writes the record of a transfer. `more` has what is not there for each: what was moved, the
--- request and the reason.
+-- request, the reason, and of a refund that waits since when and when it was asked for last.
 local function write_transfer(transfers, tx, kind, amount, at, more)
   more.kind, more.amount, more.at = kind, amount, string.format('%.0f', at)
   redis.call('HSET', transfers, tx, cjson.encode(more))
