@@ -34,7 +34,8 @@ pub enum Operation {
         tx: String,
         /// The id of the charged request.
         request: String,
-        /// The numbers of all journal lines of the request, as a search has found them.
+        /// The numbers of the journal lines in which the request was charged, as a search has found
+        /// them. Other lines are passed over.
         found: Vec<u64>,
         /// The amount to give back; of it, at most what is left of the charge is given.
         amount: Money,

@@ -27,9 +27,8 @@ struct PostedLine<'a> {
 }
 
 /// Returns the record of a journal entry; `None` if its line does not name a request, or cannot be
-/// read. What an
-/// account has paid of a charge came from its paid credit. A line that names no windows counts in
-/// none: it is of an older version, or of a call without budgets.
+/// read. What an account has paid of a charge came from its paid credit. A line that names no
+/// windows counts in none: it is of an older version, or of a call without budgets.
 #[must_use]
 pub fn read_posted(entry: &JournalEntry) -> Option<JournalRecord> {
     let line: PostedLine<'_> = serde_json::from_str(&entry.line).ok()?;
