@@ -37,6 +37,7 @@ pub use key_scope::{KeyScope, ScopeFault, matches_pattern, parse_network};
 pub use lease::Lease;
 pub use lease::Leases;
 pub use operation::{HoldRequest, Operation, Outcome};
+pub use prepaid::lot::{CreditLot, CreditSource, LotId, NEVER_EXPIRES, OPEN_LOTS_MAX, OpenLot};
 pub use prepaid::rate::{RateAsk, RateId, RateKind, RateLimit, RateReading};
 pub use prepaid::window::{BudgetOwner, KeyId, WindowId, WindowKind};
 pub use receipt::Receipt;
@@ -92,8 +93,11 @@ pub trait Ledger: Send + Sync {
         seq: u64,
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable>;
-    /// Returns what came into an account and went back beside charges: payments, refunds and
-    /// corrections, oldest first, without the first `skipped`, at most `limit`.
+    /// Returns the open lots of an account beside that of payments, in the order in which they are
+    /// drawn. Of a lot whose time has come nothing is available.
+    async fn list_lots(&self, account: &AccountName) -> Result<Vec<OpenLot>, Unavailable>;
+    /// Returns what came into an account and went back beside charges: payments, grants, refunds
+    /// and corrections, oldest first, without the first `skipped`, at most `limit`.
     async fn list_transfers(
         &self,
         account: &AccountName,
@@ -294,6 +298,7 @@ pub async fn place_hold(
         | Outcome::Taken { .. }
         | Outcome::Corrected(_)
         | Outcome::UnknownCharge
+        | Outcome::TooManyLots
         | Outcome::OutOfRange => Err(HoldRefused::Conflict),
     }
 }

@@ -14,7 +14,7 @@ use super::page::{AccountPageParameters, AdminPage};
 use super::state::AdminApi;
 use crate::ledger::{AccountName, EntryKind, JournalEntry};
 use crate::management::accounts::require_account;
-use crate::management::charges::{entry_json, kind_name};
+use crate::management::charges::entry_json;
 use crate::management::corrections::{
     corrected_amount, find_charged_account, find_request_lines, no_such_charge,
 };
@@ -84,7 +84,7 @@ impl ChargeReply {
         Ok(ChargeReply {
             seq: entry.seq,
             account: account.to_string(),
-            kind: kind_name(entry.kind),
+            kind: entry.kind.as_str(),
             request_id: request_id.and_then(|id| Some(id.as_str()?.to_owned())).unwrap_or_default(),
             amount_nano: entry.amount.nano(),
             amount_usd: entry.amount.to_string(),

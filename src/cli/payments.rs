@@ -26,7 +26,7 @@ pub(super) async fn run(ledger: &dyn Ledger, name: &str, out: OutputFormat) -> a
 }
 
 fn print_entry(entry: &TransferEntry, out: OutputFormat) -> anyhow::Result<()> {
-    let TransferEntry { tx, kind, amount, moved, at, request, reason } = entry;
+    let TransferEntry { tx, kind, amount, moved, at, lot, request, reason } = entry;
     let kind = kind.as_str();
     if out.json {
         let shown = json!({
@@ -35,6 +35,7 @@ fn print_entry(entry: &TransferEntry, out: OutputFormat) -> anyhow::Result<()> {
             "id": tx,
             "amount_nano": amount,
             "moved_nano": moved,
+            "lot": lot.map(|lot| lot.to_string()),
             "request_id": request,
             "reason": reason,
         });
@@ -46,8 +47,9 @@ fn print_entry(entry: &TransferEntry, out: OutputFormat) -> anyhow::Result<()> {
         None => "-".to_owned(),
     };
     let moved = moved.map_or_else(|| "waiting".to_owned(), |moved| format!("{moved} USD"));
-    let request = request.as_deref().unwrap_or_default();
-    let line = format!("{time}  {kind:<10}  {tx}  {amount} USD  {moved}  {request}  {reason}");
+    let lot = lot.map(|lot| lot.to_string());
+    let of = request.as_deref().or(lot.as_deref()).unwrap_or_default();
+    let line = format!("{time}  {kind:<10}  {tx}  {amount} USD  {moved}  {of}  {reason}");
     print_line(format_args!("{}", line.trim_end()))?;
     Ok(())
 }

@@ -7,6 +7,7 @@ use super::account::Balances;
 use super::budget::BudgetUse;
 use super::journal::{EntryKind, JournalEntry};
 use super::operation::{Operation, Outcome};
+use super::prepaid::lot::{CreditLot, LotId, OpenLot};
 use super::prepaid::operations::{self, AppliedOperation};
 use super::prepaid::posted_line::read_posted;
 use super::prepaid::rate::{RateBucket, RateId};
@@ -19,13 +20,15 @@ use super::prepaid::window::{BudgetOwner, KeyId, WindowId, WindowKind, WindowUse
 use super::prepaid::{direct, operations::budget_uses};
 use crate::money::Money;
 
-/// An account in memory, with one lot of paid credit.
+/// An account in memory.
 #[derive(Debug, Clone, Default)]
 pub struct InMemoryAccount {
     /// The balances.
     pub balances: Balances,
     /// The journal, oldest entry first.
     pub journal: Vec<JournalEntry>,
+    /// The open lots beside that of payments.
+    lots: BTreeMap<LotId, CreditLot>,
     transfers: BTreeMap<String, TransferRecord>,
     holds: BTreeMap<String, DirectHold>,
     budgets: BudgetLimits,
@@ -67,6 +70,11 @@ impl InMemoryAccount {
         self.with_records(Vec::new(), |account| budget_uses(account, now))
     }
 
+    /// Returns the open lots beside that of payments, in the order in which they are drawn.
+    pub fn lots(&self) -> impl Iterator<Item = OpenLot> + '_ {
+        self.lots.iter().map(|(id, lot)| OpenLot { id: *id, lot: *lot })
+    }
+
     /// Ends the holds whose lease has expired at `now` (unix ms). Returns how many.
     pub fn expire_holds(&mut self, now: i64) -> u64 {
         let mut ended = 0;
@@ -106,7 +114,7 @@ impl InMemoryAccount {
         journal: Vec<JournalRecord>,
         function: impl FnOnce(&PrepaidAccount) -> T,
     ) -> T {
-        let mut head = AccountHead::from_balances(self.balances);
+        let mut head = AccountHead::with_lots(self.balances, self.lots.clone());
         head.lines = self.journal.len() as u64;
         head.budgets.clone_from(&self.budgets);
         head.has_keys = !self.keys.is_empty();
@@ -129,6 +137,7 @@ impl InMemoryAccount {
 
     fn commit(&mut self, changes: AccountChanges) {
         if let Some(head) = changes.head {
+            self.lots = head.granted_lots().collect();
             (self.balances, self.budgets) = (head.balances, head.budgets);
         }
         self.keys.extend(changes.keys);

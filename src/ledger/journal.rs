@@ -19,16 +19,30 @@ pub enum EntryKind {
     /// A part of a charge was given back: P falls by the amount, and W by the part of it that the
     /// account had not paid.
     Correction,
+    /// Granted credit has expired: C and A fall by the amount.
+    Expiry,
 }
 
-/// A charge, or a correction of one, as it is in the journal.
+impl EntryKind {
+    /// Returns the name, as in `charge`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EntryKind::Charge => "charge",
+            EntryKind::Correction => "correction",
+            EntryKind::Expiry => "expiry",
+        }
+    }
+}
+
+/// A charge, a correction of one, or an expiry, as it is in the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalEntry {
     /// The number of the entry in the account's journal, from 1.
     pub seq: u64,
     /// What it is about.
     pub kind: EntryKind,
-    /// The amount that was posted, or given back.
+    /// The amount that was posted, was given back, or has expired.
     pub amount: Money,
     /// The part of the amount that the account could not pay.
     pub written_off: Money,
@@ -37,12 +51,11 @@ pub struct JournalEntry {
 }
 
 impl From<JournalRecord> for JournalEntry {
-    /// Makes the entry of a charge or of a correction. The machine has no other records of accounts
-    /// whose credit never expires.
     fn from(record: JournalRecord) -> JournalEntry {
         let kind = match record.kind {
-            RecordKind::Charge | RecordKind::Expiry(_) => EntryKind::Charge,
+            RecordKind::Charge => EntryKind::Charge,
             RecordKind::Correction(_) => EntryKind::Correction,
+            RecordKind::Expiry(_) => EntryKind::Expiry,
         };
         let JournalRecord { seq, amount, written_off, line, .. } = record;
         JournalEntry { seq, kind, amount, written_off, line }

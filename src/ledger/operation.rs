@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::prepaid::lot::LotId;
 use super::prepaid::rate::{RateAsk, RateId, RateReading};
 use super::prepaid::window::{KeyId, WindowId};
 use crate::money::Money;
@@ -16,6 +17,15 @@ pub enum Operation {
         tx: String,
         /// The amount paid in.
         amount: Money,
+    },
+    /// Adds credit to a lot, which may expire. Credit whose expiry has passed expires at once.
+    Grant {
+        /// The caller's id of the grant, which makes a repeat harmless.
+        tx: String,
+        /// The amount granted.
+        amount: Money,
+        /// When the credit expires, and where it comes from.
+        lot: LotId,
     },
     /// Pays credit back. Money that is lent to gateways is called back first, for at most
     /// [`TAKE_WAIT_MS`](super::prepaid::transfer::TAKE_WAIT_MS); what the account does not have is
@@ -104,12 +114,15 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns the id of the hold that the operation is about; `None` for payments, refunds and
-    /// corrections.
+    /// Returns the id of the hold that the operation is about; `None` for payments, grants, refunds
+    /// and corrections.
     #[must_use]
     pub(crate) fn hold_id(&self) -> Option<&str> {
         match self {
-            Operation::Credit { .. } | Operation::Take { .. } | Operation::Correct { .. } => None,
+            Operation::Credit { .. }
+            | Operation::Grant { .. }
+            | Operation::Take { .. }
+            | Operation::Correct { .. } => None,
             Operation::Hold { id, .. }
             | Operation::Extend { id, .. }
             | Operation::Renew { id, .. }
@@ -119,12 +132,13 @@ impl Operation {
         }
     }
 
-    /// Returns the caller's id of a payment, a refund or a correction; `None` for any other
+    /// Returns the caller's id of a payment, a grant, a refund or a correction; `None` for any other
     /// operation.
     #[must_use]
     pub(crate) fn transfer_id(&self) -> Option<&str> {
         match self {
             Operation::Credit { tx, .. }
+            | Operation::Grant { tx, .. }
             | Operation::Take { tx, .. }
             | Operation::Correct { tx, .. } => Some(tx),
             _ => None,
@@ -237,6 +251,8 @@ pub enum Outcome {
     Corrected(Money),
     /// No such request was charged.
     UnknownCharge,
+    /// The account has as many open lots as it may have; nothing was done.
+    TooManyLots,
     /// There is no such account.
     NoAccount,
     /// A sum would exceed the range of [`Money`]; nothing was done.

@@ -16,6 +16,7 @@ mod lend;
 pub mod lending_rule;
 pub mod local;
 pub mod lot;
+mod lot_text;
 pub mod operations;
 pub mod posted_line;
 pub mod rate;

@@ -1,6 +1,7 @@
 //! What came into an account and went back beside charges, as people are shown it.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+use super::prepaid::lot::LotId;
 use crate::money::Money;
 
 /// What a transfer was.
@@ -8,6 +9,8 @@ use crate::money::Money;
 pub enum TransferType {
     /// A payment: C and A grew.
     Payment,
+    /// Credit was granted to a lot: C and A grew.
+    Grant,
     /// Credit was paid back: C and A fell.
     Refund,
     /// A part of a charge was given back: P fell.
@@ -20,6 +23,7 @@ impl TransferType {
     pub fn as_str(self) -> &'static str {
         match self {
             TransferType::Payment => "payment",
+            TransferType::Grant => "grant",
             TransferType::Refund => "refund",
             TransferType::Correction => "correction",
         }
@@ -28,12 +32,17 @@ impl TransferType {
     /// Returns the transfer of a name; `None` if there is none.
     #[must_use]
     pub fn of_name(name: &str) -> Option<TransferType> {
-        let all = [TransferType::Payment, TransferType::Refund, TransferType::Correction];
+        let all = [
+            TransferType::Payment,
+            TransferType::Grant,
+            TransferType::Refund,
+            TransferType::Correction,
+        ];
         all.into_iter().find(|kind| kind.as_str() == name)
     }
 }
 
-/// A payment, a refund or a correction.
+/// A payment, a grant, a refund or a correction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferEntry {
     /// The caller's id.
@@ -47,6 +56,8 @@ pub struct TransferEntry {
     /// When it was asked for first, in unix ms; `None` for a payment that an older version has
     /// stored without its time.
     pub at: Option<i64>,
+    /// The lot of a grant.
+    pub lot: Option<LotId>,
     /// The id of the request whose charge was corrected.
     pub request: Option<String>,
     /// Why; empty if nobody has said so.

@@ -10,7 +10,7 @@ use crate::ledger::{EntryKind, JournalEntry};
 /// The line is no JSON.
 pub(crate) fn entry_json(entry: &JournalEntry) -> serde_json::Result<Value> {
     let mut shown: Map<String, Value> = serde_json::from_str(&entry.line)?;
-    shown.insert("kind".to_owned(), kind_name(entry.kind).into());
+    shown.insert("kind".to_owned(), entry.kind.as_str().into());
     shown.insert("amount_nano".to_owned(), json!(entry.amount));
     shown.insert("written_off_nano".to_owned(), json!(entry.written_off));
     if entry.kind == EntryKind::Charge {
@@ -22,14 +22,6 @@ pub(crate) fn entry_json(entry: &JournalEntry) -> serde_json::Result<Value> {
         shown.insert("key_id".to_owned(), id.to_string().into());
     }
     Ok(Value::Object(shown))
-}
-
-/// Returns the name of a kind, as in `correction`.
-pub(crate) fn kind_name(kind: EntryKind) -> &'static str {
-    match kind {
-        EntryKind::Charge => "charge",
-        EntryKind::Correction => "correction",
-    }
 }
 
 #[cfg(test)]

@@ -171,6 +171,7 @@ fn is_about(entry: &JournalEntry, request: &str) -> bool {
     let member = match entry.kind {
         EntryKind::Charge => "request_id",
         EntryKind::Correction => "corrects",
+        EntryKind::Expiry => return false,
     };
     entry.line.contains(request)
         && serde_json::from_str::<Value>(&entry.line).is_ok_and(|line| line[member] == request)

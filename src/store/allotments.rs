@@ -20,7 +20,7 @@ use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalExtension, NumberedEnd};
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyId, KeyRecord,
-    KeyScope, Ledger, Operation, Outcome, RateAsk, RateReading, Receipt, SweepReport,
+    KeyScope, Ledger, OpenLot, Operation, Outcome, RateAsk, RateReading, Receipt, SweepReport,
     TransferEntry, Unavailable, WindowKind,
 };
 use crate::money::{Money, MoneyError};
@@ -74,6 +74,7 @@ impl<B: OutboxTarget> AllotmentLedger<B> {
         let local = state.find_open(op.hold_id()?)?;
         let step = match op {
             Operation::Credit { .. }
+            | Operation::Grant { .. }
             | Operation::Take { .. }
             | Operation::Correct { .. }
             | Operation::Hold { .. } => return None,
@@ -238,6 +239,10 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         }
         self.book.tell_ends(account).await?;
         self.outbox.read_journal(account, seq, limit).await
+    }
+
+    async fn list_lots(&self, account: &AccountName) -> Result<Vec<OpenLot>, Unavailable> {
+        self.outbox.list_lots(account).await
     }
 
     async fn list_transfers(

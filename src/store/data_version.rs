@@ -16,9 +16,13 @@ pub(super) const SLICES_VERSION: u32 = 3;
 /// correction for a charge, and would credit a payment that has the id of a refund.
 pub(super) const TRANSFERS_VERSION: u32 = 4;
 
+/// The version of a store from its first grant on: a program before it would draw credit without
+/// counting which lot it came from, and would not let it expire.
+pub(super) const LOTS_VERSION: u32 = 5;
+
 /// The latest version that this program can read. It is raised only by a change that programs
 /// before it would misread.
-pub(super) const DATA_VERSION: u32 = TRANSFERS_VERSION;
+pub(super) const DATA_VERSION: u32 = LOTS_VERSION;
 
 /// Returns why a store with data of this version cannot be used; `None` if it can.
 pub(super) fn version_fault(found: u32) -> Option<String> {

@@ -28,8 +28,8 @@ use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, Operation, Outcome, Receipt, SweepReport, TransferEntry, Unavailable,
-    WindowKind,
+    KeyScope, Ledger, OpenLot, Operation, Outcome, Receipt, SweepReport, TransferEntry,
+    Unavailable, WindowKind,
 };
 use crate::metrics::METRICS;
 use crate::money::Money;
@@ -379,6 +379,10 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
         limit: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable> {
         self.store.read_journal(account, seq, limit).await
+    }
+
+    async fn list_lots(&self, account: &AccountName) -> Result<Vec<OpenLot>, Unavailable> {
+        self.store.list_lots(account).await
     }
 
     async fn list_transfers(

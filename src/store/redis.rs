@@ -13,8 +13,8 @@ use redis::Value;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, Operation, Outcome, Receipt, SweepReport, TransferEntry, Unavailable,
-    WindowKind,
+    KeyScope, Ledger, OpenLot, Operation, Outcome, Receipt, SweepReport, TransferEntry,
+    Unavailable, WindowKind,
 };
 use crate::money::Money;
 
@@ -164,6 +164,10 @@ impl Ledger for RedisStore {
         let lines: Vec<String> = self.connection().await?.query(&range).await?;
         let numbered = (seq + 1..).zip(&lines);
         numbered.map(|(seq, text)| keys::parse_journal_entry(seq, text)).collect()
+    }
+
+    async fn list_lots(&self, account: &AccountName) -> Result<Vec<OpenLot>, Unavailable> {
+        self.read_lots(account).await
     }
 
     async fn list_transfers(

@@ -13,7 +13,8 @@ use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::prepaid::update::AllotmentUpdate;
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, Operation, Receipt, SweepReport, TransferEntry, Unavailable, WindowKind,
+    KeyScope, Ledger, OpenLot, Operation, Receipt, SweepReport, TransferEntry, Unavailable,
+    WindowKind,
 };
 use crate::money::Money;
 
@@ -114,9 +115,10 @@ impl Ledger for SqliteStore {
     fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a> {
         let account = account.clone();
         let when = match op {
-            Operation::Credit { .. } | Operation::Take { .. } | Operation::Correct { .. } => {
-                Priority::NowDurable
-            }
+            Operation::Credit { .. }
+            | Operation::Grant { .. }
+            | Operation::Take { .. }
+            | Operation::Correct { .. } => Priority::NowDurable,
             Operation::Settle { .. } | Operation::Checkpoint { .. } => Priority::DeferredDurable,
             Operation::Hold { .. }
             | Operation::Extend { .. }
@@ -124,9 +126,10 @@ impl Ledger for SqliteStore {
             | Operation::Void { .. } => Priority::Now,
         };
         Receipt::start(self.scheduler.run(when, move |txn| match &op {
-            Operation::Credit { .. } | Operation::Take { .. } | Operation::Correct { .. } => {
-                transfers::apply(txn, &account, &op)
-            }
+            Operation::Credit { .. }
+            | Operation::Grant { .. }
+            | Operation::Take { .. }
+            | Operation::Correct { .. } => transfers::apply(txn, &account, &op),
             op => holds::apply_operation(txn, &account, op),
         }))
     }
@@ -152,6 +155,10 @@ impl Ledger for SqliteStore {
         self.scheduler
             .run(Priority::Now, move |txn| accounts::read_journal(txn.conn, &account, seq, limit))
             .await
+    }
+
+    async fn list_lots(&self, account: &AccountName) -> Result<Vec<OpenLot>, Unavailable> {
+        self.read_lots(account).await
     }
 
     async fn list_transfers(

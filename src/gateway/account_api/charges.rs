@@ -3,7 +3,7 @@
 use super::generation::{PAGE_LINES, read_page};
 use super::json_object::{JsonObjectWriter, format_ms, write_list};
 use super::query::ChargesPage;
-use super::shown_line::{JournalView, ShownLine, kind_name};
+use super::shown_line::{JournalView, ShownLine};
 use crate::gateway::api_error::{AccountError, ApiError};
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::state::Gateway;
@@ -85,7 +85,7 @@ fn charge_json(entry: &JournalEntry, line: &ShownLine) -> String {
     JsonObjectWriter::new()
         .number("seq", entry.seq)
         .text("id", line.call_id())
-        .text("kind", kind_name(entry.kind))
+        .text("kind", entry.kind.as_str())
         .text("created_at", format_ms(line.at).as_deref())
         .text("endpoint", line.endpoint.as_deref())
         .text("model", line.model.as_deref())

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::request::scope_check;
-use crate::ledger::{EntryKind, JournalEntry, KeyId, KeyRecord};
+use crate::ledger::{JournalEntry, KeyId, KeyRecord};
 use crate::money::{BilledUnits, UsageBasis};
 
 /// What is shown of a journal line. The line of a correction has few of these members.
@@ -50,14 +50,6 @@ impl ShownLine {
     }
 }
 
-/// Returns how the kind of an entry is called.
-pub(super) fn kind_name(kind: EntryKind) -> &'static str {
-    match kind {
-        EntryKind::Charge => "charge",
-        EntryKind::Correction => "correction",
-    }
-}
-
 /// The part of an account's journal that a key may see: its own lines or, if its scope names the
 /// account, all of them.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +83,7 @@ impl<'a> JournalView<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::EntryKind;
     use crate::ledger::key::ApiKey;
     use crate::ledger::{AccountName, KeyScope};
     use crate::money::Money;

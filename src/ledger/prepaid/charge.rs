@@ -29,19 +29,31 @@ pub(crate) struct PaidCharge {
     pub over_budget: Money,
 }
 
-/// Returns a journal line that tells in which windows its charge counts, and how far it is above a
-/// limit. Only a store knows that, so these members come last into the JSON of the gateway. A line
-/// that is no object stays as it is.
-fn complete_line(line: &str, windows: &[WindowId], over_budget: Money) -> String {
-    let Some(rest) = line.strip_suffix('}').filter(|_| !windows.is_empty()) else {
+/// Returns a journal line that tells in which windows its charge counts, how far it is above a
+/// limit, and which granted credit has paid it. Only a store knows that, so these members come last
+/// into the JSON of the gateway. A line that is no object stays as it is.
+fn complete_line(
+    line: &str,
+    windows: &[WindowId],
+    over_budget: Money,
+    lots: &LotAmounts,
+) -> String {
+    let granted = lots.to_text();
+    let has_more = !windows.is_empty() || !granted.is_empty();
+    let Some(rest) = line.strip_suffix('}').filter(|_| has_more) else {
         return line.to_owned();
     };
     let texts = format_windows(windows);
-    let mut json = String::with_capacity(line.len() + texts.len() + 64);
+    let mut json = String::with_capacity(line.len() + texts.len() + granted.len() + 64);
     json.push_str(rest);
-    push_string(&mut json, r#","windows":"#, &texts);
+    if !windows.is_empty() {
+        push_string(&mut json, r#","windows":"#, &texts);
+    }
     if over_budget > Money::ZERO {
         push_number(&mut json, r#","over_budget_nano":"#, over_budget.nano());
+    }
+    if !granted.is_empty() {
+        push_string(&mut json, r#","lots":"#, &granted);
     }
     json.push('}');
     json
@@ -63,6 +75,7 @@ pub(crate) fn post(
     for window in call.windows {
         over_budget = over_budget.max(draft.spend(*window, amount)?.min(above_hold));
     }
+    let line = complete_line(call.line, call.windows, over_budget, &lots);
     draft.append(JournalRecord {
         seq: 0,
         posted_at: 0,
@@ -74,7 +87,7 @@ pub(crate) fn post(
         over_budget,
         lots,
         windows: call.windows.to_vec(),
-        line: complete_line(call.line, call.windows, over_budget),
+        line,
     });
     Ok(PaidCharge { written_off, over_budget })
 }

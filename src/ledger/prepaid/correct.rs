@@ -47,17 +47,21 @@ impl ChargeCorrection<'_> {
         json
     }
 
-    fn line(&self, key: Option<KeyId>, windows: &BTreeSet<WindowId>, now: i64) -> String {
-        let mut texts: Vec<String> = windows.iter().map(|window| window.to_text()).collect();
+    fn line(&self, left: &ChargeLeft, back: &LotAmounts, now: i64) -> String {
+        let mut texts: Vec<String> = left.windows.iter().map(|window| window.to_text()).collect();
         // The order of the texts, as in the scripts of Redis.
         texts.sort();
         let mut json = self.line_head();
         push_number(&mut json, r#","at":"#, now);
-        if let Some(KeyId(id)) = key {
+        if let Some(KeyId(id)) = left.key {
             push_number(&mut json, r#","key_id":"#, id);
         }
-        if !windows.is_empty() {
+        if !texts.is_empty() {
             push_string(&mut json, r#","windows":"#, &texts.join(","));
+        }
+        let granted = back.to_text();
+        if !granted.is_empty() {
+            push_string(&mut json, r#","lots":"#, &granted);
         }
         json.push('}');
         json
@@ -100,6 +104,7 @@ pub fn correct_charge(
         for window in left.windows.iter().filter(|window| !window.is_over(now)) {
             draft.unspend(*window, given);
         }
+        let line = correction.line(&left, &back, now);
         draft.append(JournalRecord {
             seq: 0,
             posted_at: 0,
@@ -110,7 +115,7 @@ pub fn correct_charge(
             written_off,
             over_budget: Money::ZERO,
             lots: back,
-            line: correction.line(left.key, &left.windows, now),
+            line,
             windows: left.windows.into_iter().collect(),
         });
         draft.expire_lots()?;

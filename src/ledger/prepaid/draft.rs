@@ -9,6 +9,7 @@ use super::records::{
     JournalRecord, KeyStatus, PrepaidAccount, RecordKind, TransferRecord,
 };
 use super::window::{BudgetOwner, DAY_MS, KeyId, WindowId, WindowUse};
+use crate::ledger::json_text::{push_number, push_string};
 use crate::money::{Money, MoneyError};
 
 /// An operation in the making. If it fails, it is dropped, and nothing has changed.
@@ -38,6 +39,15 @@ pub(crate) fn run(
     let AccountDraft { mut changes, head, .. } = draft;
     changes.head = (head != base.head).then_some(head);
     AccountStep { answer, changes }
+}
+
+/// Returns the journal line of credit that has expired.
+fn expiry_line(lot: LotId, now: i64) -> String {
+    let mut json = String::with_capacity(64);
+    push_string(&mut json, r#"{"expired":"#, &lot.to_string());
+    push_number(&mut json, r#","at":"#, now);
+    json.push('}');
+    json
 }
 
 impl<'a> AccountDraft<'a> {
@@ -283,7 +293,7 @@ impl<'a> AccountDraft<'a> {
             over_budget: Money::ZERO,
             lots,
             windows: Vec::new(),
-            line: String::new(),
+            line: expiry_line(id, self.now),
         });
         Ok(())
     }

@@ -59,6 +59,15 @@ impl CreditLot {
     }
 }
 
+/// An open lot of an account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenLot {
+    /// Its name.
+    pub id: LotId,
+    /// What is left of it.
+    pub lot: CreditLot,
+}
+
 /// Amounts of lots: what a hold has drawn, or what a charge was paid with.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LotAmounts(BTreeMap<LotId, Money>);

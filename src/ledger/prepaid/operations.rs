@@ -27,6 +27,9 @@ pub fn apply_operation(account: &PrepaidAccount, op: &Operation, now: i64) -> Ap
         Operation::Credit { tx, amount } => {
             (transfer::add_payment(account, tx, *amount, now), Money::ZERO)
         }
+        Operation::Grant { tx, amount, lot } => {
+            (transfer::add_grant(account, tx, *amount, *lot, now), Money::ZERO)
+        }
         Operation::Take { tx, amount, reason } => {
             (transfer::take_credit(account, tx, *amount, reason, now), Money::ZERO)
         }
@@ -118,6 +121,7 @@ fn outcome_of(account: &PrepaidAccount, answer: LedgerAnswer, least: Money) -> O
         LedgerAnswer::Taken { taken, uncovered, .. } => Outcome::Taken { taken, uncovered },
         LedgerAnswer::Corrected { given, .. } => Outcome::Corrected(given),
         LedgerAnswer::UnknownCharge => Outcome::UnknownCharge,
+        LedgerAnswer::TooManyLots => Outcome::TooManyLots,
         LedgerAnswer::OutOfRange => Outcome::OutOfRange,
         // The other answers are to operations of other kinds.
         _ => Outcome::Conflict,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::lot::{LotAmounts, LotId};
+use super::lot::LotAmounts;
 use super::records::{JournalRecord, RecordKind};
 use super::window::{KeyId, parse_windows};
 use crate::ledger::journal::{EntryKind, JournalEntry};
@@ -24,11 +24,13 @@ struct PostedLine<'a> {
     key_id: Option<KeyId>,
     #[serde(borrow, default)]
     windows: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    lots: Option<Cow<'a, str>>,
 }
 
 /// Returns the record of a journal entry; `None` if its line does not name a request, or cannot be
-/// read. What an account has paid of a charge came from its paid credit. A line that names no
-/// windows counts in none: it is of an older version, or of a call without budgets.
+/// read. What no lot that the line names has paid came from payments. A line that names no windows
+/// counts in none: it is of an older version, or of a call without budgets.
 #[must_use]
 pub fn read_posted(entry: &JournalEntry) -> Option<JournalRecord> {
     let line: PostedLine<'_> = serde_json::from_str(&entry.line).ok()?;
@@ -37,10 +39,11 @@ pub fn read_posted(entry: &JournalEntry) -> Option<JournalRecord> {
         EntryKind::Correction => {
             (RecordKind::Correction(line.correction?.into_owned()), line.corrects?)
         }
+        EntryKind::Expiry => return None,
     };
     let windows = line.windows.as_deref().map(parse_windows).transpose().ok()?.unwrap_or_default();
-    let mut lots = LotAmounts::default();
-    lots.add(LotId::PAID, entry.amount.saturating_sub(entry.written_off)).ok()?;
+    let paid = entry.amount.saturating_sub(entry.written_off);
+    let lots = LotAmounts::parse(line.lots.as_deref().unwrap_or_default(), paid).ok()?;
     Some(JournalRecord {
         seq: entry.seq,
         posted_at: 0,

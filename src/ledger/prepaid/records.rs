@@ -45,6 +45,30 @@ impl AccountHead {
         let lots = if lot.is_empty() { BTreeMap::new() } else { [(LotId::PAID, lot)].into() };
         AccountHead { balances, lots, ..AccountHead::default() }
     }
+
+    /// Makes the record of an account that has these lots beside that of payments, to which the
+    /// rest of the balances belongs. A version of the program that does not know lots draws credit
+    /// without counting it there; what it drew counts as drawn from the first lots.
+    #[must_use]
+    pub fn with_lots(balances: Balances, granted: BTreeMap<LotId, CreditLot>) -> AccountHead {
+        let (mut available, mut held) = (balances.available, balances.held);
+        let mut lots = BTreeMap::new();
+        for (id, lot) in granted.into_iter().rev() {
+            let lot =
+                CreditLot { available: lot.available.min(available), held: lot.held.min(held) };
+            available = available.saturating_sub(lot.available);
+            held = held.saturating_sub(lot.held);
+            lots.insert(id, lot);
+        }
+        lots.insert(LotId::PAID, CreditLot { available, held });
+        lots.retain(|_, lot: &mut CreditLot| !lot.is_empty());
+        AccountHead { balances, lots, ..AccountHead::default() }
+    }
+
+    /// Returns the open lots beside that of payments, in the order in which they are drawn.
+    pub fn granted_lots(&self) -> impl Iterator<Item = (LotId, CreditLot)> + '_ {
+        self.lots.iter().filter(|(id, _)| **id != LotId::PAID).map(|(id, lot)| (*id, *lot))
+    }
 }
 
 /// Whether a key may make calls.

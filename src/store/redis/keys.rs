@@ -153,15 +153,20 @@ impl AccountKeys {
 }
 
 /// Parses a journal entry: `AMOUNT WRITTEN_OFF LINE`, with the amounts in nano-USD. Before the
-/// amounts of a correction is a minus.
+/// amounts of a correction is a minus, and before the amount of an expiry an x.
 pub(super) fn parse_journal_entry(seq: u64, text: &str) -> Result<JournalEntry, Unavailable> {
-    let kind = if text.starts_with('-') { EntryKind::Correction } else { EntryKind::Charge };
+    let kind = match text.as_bytes().first() {
+        Some(b'-') => EntryKind::Correction,
+        Some(b'x') => EntryKind::Expiry,
+        _ => EntryKind::Charge,
+    };
     let mut parts = text.splitn(3, ' ');
     let mut money = || {
         let digits = parts.next()?;
         let digits = match kind {
             EntryKind::Charge => digits,
             EntryKind::Correction => digits.strip_prefix('-')?,
+            EntryKind::Expiry => digits.strip_prefix('x').unwrap_or(digits),
         };
         digits.parse().ok().and_then(|nano| Money::from_nano(nano).ok())
     };

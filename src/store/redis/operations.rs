@@ -21,6 +21,10 @@ pub(super) fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
         Operation::Credit { tx, amount } => {
             call.key(keys.payments()).key(keys.transfers()).arg(tx).arg(amount.nano());
         }
+        Operation::Grant { tx, amount, lot } => {
+            call.key(keys.payments()).key(keys.transfers()).key(keys.journal());
+            call.arg(tx).arg(amount.nano()).arg(lot.to_string());
+        }
         Operation::Take { tx, amount, reason } => {
             call.key(keys.payments()).key(keys.transfers());
             call.arg(tx).arg(amount.nano()).arg(reason).arg(TAKE_WAIT_MS);
@@ -108,6 +112,7 @@ pub(super) fn parse_outcome(reply: &[String]) -> Result<Outcome, Unavailable> {
         Some("unknown") => Outcome::UnknownHold,
         Some("taken") => Outcome::Taken { taken: amount(1)?, uncovered: amount(2)? },
         Some("corrected") => Outcome::Corrected(amount(1)?),
+        Some("too_many_lots") => Outcome::TooManyLots,
         Some("unknown_charge") => Outcome::UnknownCharge,
         Some("no_account") => Outcome::NoAccount,
         Some("out_of_range") => Outcome::OutOfRange,

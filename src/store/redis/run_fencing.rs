@@ -54,7 +54,7 @@ fn gated_script(op: &Operation) -> Option<(Requirement, ScriptSelector)> {
         // Money that leaves waits until the charges that a server may have lost are back.
         Operation::Take { .. } => Some((Requirement::RecoveredRun, |s| &s.money.take)),
         Operation::Correct { .. } => Some((Requirement::RecoveredRun, |s| &s.money.correct)),
-        Operation::Credit { .. } => None,
+        Operation::Credit { .. } | Operation::Grant { .. } => None,
     }
 }
 

@@ -60,11 +60,12 @@ impl Scripts {
     }
 
     pub(super) fn all(&self) -> Vec<&Script> {
-        let MoneyScripts { credit, take, correct, hold, extend, renew, settle, void, .. } =
+        let MoneyScripts { credit, grant, take, correct, hold, extend, renew, settle, .. } =
             &self.money;
-        let MoneyScripts { expire, states, search, .. } = &self.money;
-        let money =
-            [credit, take, correct, hold, extend, renew, settle, void, expire, states, search];
+        let MoneyScripts { void, expire, states, search, .. } = &self.money;
+        let money = [
+            credit, grant, take, correct, hold, extend, renew, settle, void, expire, states, search,
+        ];
         let VideoScripts { place, claim, renew, save, delete, remove, page } = &self.videos;
         let videos = [place, claim, renew, save, delete, remove, page];
         let IndexScripts { add, schedule_recheck, update, remove, due } = &self.index;
@@ -90,6 +91,7 @@ impl Scripts {
 /// The scripts on accounts and holds.
 pub(super) struct MoneyScripts {
     pub(super) credit: Script,
+    pub(super) grant: Script,
     pub(super) take: Script,
     pub(super) correct: Script,
     pub(super) hold: Script,
@@ -109,6 +111,7 @@ impl MoneyScripts {
     pub(super) fn for_operation(&self, op: &Operation) -> &Script {
         match op {
             Operation::Credit { .. } => &self.credit,
+            Operation::Grant { .. } => &self.grant,
             Operation::Take { .. } => &self.take,
             Operation::Correct { .. } => &self.correct,
             Operation::Hold { .. } => &self.hold,
@@ -276,6 +279,7 @@ const RECALL_LUA: &str = include_str!("scripts/allotments/recall.lua");
 const SLICES_LUA: &str = include_str!("scripts/allotments/slices.lua");
 const RATE_SLICES_LUA: &str = include_str!("scripts/allotments/rate_slices.lua");
 const ALLOTMENT_LUA: &str = include_str!("scripts/allotments/allotment.lua");
+const GRANT_LUA: &str = include_str!("scripts/grant.lua");
 const TAKE_LUA: &str = include_str!("scripts/take.lua");
 const CORRECT_LUA: &str = include_str!("scripts/correct.lua");
 const TRANSFERS_LUA: &str = include_str!("scripts/transfers.lua");
@@ -292,6 +296,7 @@ impl MoneyScripts {
     fn build(make: ScriptBuilder<'_>) -> MoneyScripts {
         MoneyScripts {
             credit: make("", &[TRANSFERS_LUA, include_str!("scripts/credit.lua")]),
+            grant: make("", &[AMOUNTS_LUA, TRANSFERS_LUA, GRANT_LUA]),
             take: make("", &[AMOUNTS_LUA, RECALL_LUA, TRANSFERS_LUA, TAKE_LUA]),
             correct: make(
                 "",

