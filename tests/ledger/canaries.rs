@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::{
-    BudgetOwner, BudgetUse, EntryKind, HoldRequest, JournalEntry, Operation, Outcome, WindowKind,
+    BudgetOwner, BudgetUse, EntryKind, HoldRequest, JournalEntry, OpenLot, Operation, Outcome,
+    WindowKind,
 };
 use tollgate::money::Money;
 
@@ -16,10 +17,12 @@ use super::tables::tables;
 mod budget_fault;
 mod budgets;
 mod fault;
+mod lots;
 
 use budget_fault::BUDGET_FAULTS;
 use budgets::BudgetCanary;
 use fault::{FAULTS, Fault, Fault as F};
+use lots::{LOT_FAULTS, LotCanary};
 
 /// A machine with a fault; with none it is the right one.
 #[derive(Default)]
@@ -444,6 +447,10 @@ impl Machine for Canary {
     fn budgets(&mut self, now: i64) -> Vec<BudgetUse> {
         self.account.budgets(now)
     }
+
+    fn lots(&self) -> Vec<OpenLot> {
+        self.account.lots().collect()
+    }
 }
 
 fn settlement(id: &str) -> Operation {
@@ -496,7 +503,19 @@ async fn the_tables_catch_every_machine_that_is_wrong_about_budgets() {
 }
 
 #[tokio::test]
+async fn the_tables_catch_every_machine_that_is_wrong_about_granted_credit() {
+    let mut free = Vec::new();
+    for fault in LOT_FAULTS {
+        if caught(move || LotCanary::new(Some(fault))).await.is_none() {
+            free.push(fault);
+        }
+    }
+    assert!(free.is_empty(), "no line of any table catches {free:?}");
+}
+
+#[tokio::test]
 async fn a_canary_without_a_fault_passes() {
     assert_eq!(caught(|| machine(None)).await, None);
     assert_eq!(caught(|| BudgetCanary::new(None)).await, None);
+    assert_eq!(caught(|| LotCanary::new(None)).await, None);
 }

@@ -8,8 +8,8 @@ use rstest::rstest;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
     self, AccountName, AccountSettings, BudgetOwner, BudgetUse, Hold, HoldRefused, HoldRequest,
-    JournalEntry, KeyHash, KeyId, KeyRecord, KeyScope, Ledger, Operation, Outcome, Receipt,
-    SweepReport, TransferEntry, Unavailable, WindowId, WindowKind,
+    JournalEntry, KeyHash, KeyId, KeyRecord, KeyScope, Ledger, OpenLot, Operation, Outcome,
+    Receipt, SweepReport, TransferEntry, Unavailable, WindowId, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -62,6 +62,10 @@ impl Ledger for Parrot {
         _: u64,
         _: u32,
     ) -> Result<Vec<JournalEntry>, Unavailable> {
+        away()
+    }
+
+    async fn list_lots(&self, _: &AccountName) -> Result<Vec<OpenLot>, Unavailable> {
         away()
     }
 

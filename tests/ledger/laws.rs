@@ -7,8 +7,8 @@ use tollgate::ledger::account::Balances;
 use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::prepaid::rate::RATE_UNITS_MAX;
 use tollgate::ledger::{
-    BudgetOwner, BudgetUse, EntryKind, HoldRequest, JournalEntry, KeyId, Operation, Outcome,
-    RateAsk, RateId, RateKind, RateLimit, WindowKind,
+    BudgetOwner, BudgetUse, CreditSource, EntryKind, HoldRequest, JournalEntry, KeyId, LotId,
+    OPEN_LOTS_MAX, OpenLot, Operation, Outcome, RateAsk, RateId, RateKind, RateLimit, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -91,10 +91,18 @@ fn with_tokens(mut op: Operation, used: Option<i64>) -> Operation {
     op
 }
 
+/// A lot, of few. None expires in the course of a test.
+fn lot() -> impl Strategy<Value = LotId> {
+    let source = prop::sample::select(CreditSource::ALL.to_vec());
+    let expiry = prop::sample::select(script::EXPIRIES.to_vec());
+    (source, expiry).prop_map(|(source, (_, expires_at))| LotId { expires_at, source })
+}
+
 fn operation() -> impl Strategy<Value = Operation> {
     let tokens = || prop::option::of(0..=60i64);
     prop_oneof![
         2 => (id(), amount()).prop_map(|(tx, amount)| Operation::Credit { tx, amount }),
+        2 => (id(), amount(), lot()).prop_map(|(tx, amount, lot)| Operation::Grant { tx, amount, lot }),
         2 => (id(), amount()).prop_map(|(tx, amount)| {
             Operation::Take { tx, amount, reason: "a \"reason\"".to_owned() }
         }),
@@ -146,7 +154,11 @@ fn replayed(journal: &[JournalEntry]) -> (i128, i128) {
 /// An amount of an entry as it changes the balances.
 fn signed(entry: &JournalEntry, amount: Money) -> i128 {
     let nano = i128::from(amount.nano());
-    if entry.kind == EntryKind::Correction { -nano } else { nano }
+    match entry.kind {
+        EntryKind::Charge => nano,
+        EntryKind::Correction => -nano,
+        EntryKind::Expiry => 0,
+    }
 }
 
 /// What the balances and the journal must tell after each operation.
@@ -181,6 +193,37 @@ impl Asked {
             rates: Vec::new(),
         })
     }
+}
+
+/// Returns what an operation has added to C: what came in, or less than nothing for what went back.
+/// A refund that comes again has taken nothing more.
+fn added(op: &Operation, answer: &Outcome, taken: &mut BTreeSet<String>) -> i128 {
+    match (op, answer) {
+        (Operation::Credit { amount, .. } | Operation::Grant { amount, .. }, Outcome::Done) => {
+            amount.nano().into()
+        }
+        (Operation::Take { tx, .. }, Outcome::Taken { taken: sum, .. })
+            if taken.insert(tx.clone()) =>
+        {
+            -i128::from(sum.nano())
+        }
+        _ => 0,
+    }
+}
+
+/// That C is what came in and neither went back nor has expired, and that the lots are parts of the
+/// balances.
+fn lots_add_up(account: &InMemoryAccount, transferred: i128) -> Result<(), TestCaseError> {
+    let expired = account.journal.iter().filter(|entry| entry.kind == EntryKind::Expiry);
+    let expired: i128 = expired.map(|entry| i128::from(entry.amount.nano())).sum();
+    prop_assert_eq!(i128::from(account.balances.credit.nano()), transferred - expired);
+    let sum = |part: fn(&OpenLot) -> Money| -> i128 {
+        account.lots().map(|lot| i128::from(part(&lot).nano())).sum()
+    };
+    prop_assert!(sum(|lot| lot.lot.available) <= account.balances.available.nano().into());
+    prop_assert!(sum(|lot| lot.lot.held) <= account.balances.held.nano().into());
+    prop_assert!(account.lots().count() < OPEN_LOTS_MAX, "a place is kept for payments");
+    Ok(())
 }
 
 /// What each open hold holds.
@@ -333,13 +376,15 @@ fn long_random_scripts_keep_the_pure_machine_sound() {
         ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(bounds, |(actions in many)| {
         let (mut account, mut asked) = (InMemoryAccount::default(), Asked::default());
-        let mut counted = Counted::default();
+        let (mut counted, mut transferred) = (Counted::default(), 0);
+        let mut taken = BTreeSet::new();
         for (now, action) in (hour()..).step_by(2).zip(&actions) {
             let before = account.budgets(now);
             match action {
                 Action::Apply(op) => {
                     let answer = account.apply(op, now);
                     let budgets = account.budgets(now);
+                    transferred += added(op, &answer, &mut taken);
                     asked.note(op);
                     counted.note(op, &answer, &before);
                     limits_hold(Some(op), &before, &budgets)?;
@@ -355,6 +400,7 @@ fn long_random_scripts_keep_the_pure_machine_sound() {
                 }
             }
             sound(account.balances, &account.journal)?;
+            lots_add_up(&account, transferred)?;
             let open = open_holds(&account, &asked, now);
             let held = i128::from(account.balances.held.nano());
             prop_assert_eq!(held, open.values().sum::<i128>(), "H is not what is open");
@@ -420,8 +466,13 @@ fn keeps_the_law(
             prop_assert!(given <= amount, "more is given back than was asked for");
         }
         (Operation::Take { .. } | Operation::Correct { .. }, other) => {
-            let is_refusal =
-                matches!(other, Outcome::Conflict | Outcome::UnknownCharge | Outcome::OutOfRange);
+            let is_refusal = matches!(
+                other,
+                Outcome::Conflict
+                    | Outcome::UnknownCharge
+                    | Outcome::TooManyLots
+                    | Outcome::OutOfRange
+            );
             prop_assert!(is_refusal, "{op:?}: {other:?}");
         }
         (Operation::Settle { charge, .. }, Outcome::Posted { amount, .. }) => {
@@ -465,7 +516,9 @@ fn the_same_again_changes_nothing() {
             let again = account.apply(op, now);
             prop_assert_eq!(before, books(&mut account));
             let fits = match (&first, &again) {
-                (Outcome::Done, Outcome::AlreadyDone) => matches!(op, Operation::Credit { .. }),
+                (Outcome::Done, Outcome::AlreadyDone) => {
+                    matches!(op, Operation::Credit { .. } | Operation::Grant { .. })
+                }
                 (
                     Outcome::Held(held) | Outcome::HeldWithinRates { held, .. },
                     Outcome::HoldExists { held: same, open: true },

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, Operation, Outcome, WindowKind,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, OpenLot, Operation, Outcome, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -29,6 +29,10 @@ pub(crate) trait Machine: Send {
     fn set_budget(&mut self, owner: BudgetOwner, kind: WindowKind, limit: Option<Money>, now: i64);
     /// The budgets, with what is used of the windows that run at a moment.
     fn budgets(&mut self, now: i64) -> Vec<BudgetUse>;
+    /// The open lots beside that of payments; most canaries know none.
+    fn lots(&self) -> Vec<OpenLot> {
+        Vec::new()
+    }
 }
 
 impl Machine for InMemoryAccount {
@@ -55,6 +59,10 @@ impl Machine for InMemoryAccount {
     fn budgets(&mut self, now: i64) -> Vec<BudgetUse> {
         InMemoryAccount::budgets(self, now)
     }
+
+    fn lots(&self) -> Vec<OpenLot> {
+        InMemoryAccount::lots(self).collect()
+    }
 }
 
 /// Whatever a script can run against.
@@ -80,6 +88,8 @@ pub(crate) trait Subject: Send {
     ) -> bool;
     /// The budgets.
     async fn budgets(&mut self, account: &AccountName) -> Vec<BudgetUse>;
+    /// The open lots beside that of payments.
+    async fn lots(&mut self, account: &AccountName) -> Vec<OpenLot>;
 }
 
 /// Machines in memory, under a clock that only operations move.
@@ -143,6 +153,10 @@ impl<M: Machine> Subject for Memory<M> {
         let now = self.now;
         self.accounts.get_mut(account).map_or_else(Vec::new, |a| a.budgets(now))
     }
+
+    async fn lots(&mut self, account: &AccountName) -> Vec<OpenLot> {
+        self.accounts.get(account).map_or_else(Vec::new, Machine::lots)
+    }
 }
 
 /// An account's name.
@@ -168,6 +182,7 @@ pub(crate) async fn perform(
             (if is_set { "set" } else { "no account" }).to_owned()
         }
         Action::Budgets => script::budgets_text(&subject.budgets(account).await),
+        Action::Lots => script::lots_text(&subject.lots(account).await),
     }
 }
 

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, Operation, Outcome, WindowKind,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, OpenLot, Operation, Outcome, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -82,6 +82,10 @@ impl Subject for Older {
 
     async fn budgets(&mut self, account: &AccountName) -> Vec<BudgetUse> {
         self.store.budgets(account).await
+    }
+
+    async fn lots(&mut self, account: &AccountName) -> Vec<OpenLot> {
+        self.store.lots(account).await
     }
 }
 

@@ -91,20 +91,22 @@ async fn same_books(
 ) -> Result<(), TestCaseError> {
     let balances = yardstick.balances(name).await.unwrap_or_default();
     let (journal, budgets) = (yardstick.journal(name).await, yardstick.budgets(name).await);
+    let lots = yardstick.lots(name).await;
     sound(balances, &journal)?;
     for store in stores {
         prop_assert_eq!(store.balances(name).await, Some(balances));
         same_journal(&store.journal(name).await, &journal)?;
         prop_assert_eq!(&store.budgets(name).await, &budgets);
+        prop_assert_eq!(&store.lots(name).await, &lots);
     }
     Ok(())
 }
 
-/// That two journals say the same. The lines of corrections have the time of the store.
+/// That two journals say the same. The lines of corrections and expiries have the time of the store.
 fn same_journal(came: &[JournalEntry], expected: &[JournalEntry]) -> Result<(), TestCaseError> {
     let without_time = |entry: &JournalEntry| {
         let mut line: serde_json::Value = serde_json::from_str(&entry.line).unwrap_or_default();
-        if entry.kind == EntryKind::Correction {
+        if entry.kind != EntryKind::Charge {
             line["at"] = 0.into();
         }
         JournalEntry { line: line.to_string(), ..entry.clone() }

@@ -11,8 +11,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    BudgetOwner, BudgetUse, EntryKind, HoldRequest, JournalEntry, KeyId, Operation, Outcome,
-    RateReading, WindowKind,
+    BudgetOwner, BudgetUse, CreditLot, CreditSource, EntryKind, HoldRequest, JournalEntry, KeyId,
+    LotId, NEVER_EXPIRES, OpenLot, Operation, Outcome, RateReading, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -61,6 +61,8 @@ pub(crate) enum Action {
     },
     /// Looks at the budgets.
     Budgets,
+    /// Looks at the open lots beside that of payments.
+    Lots,
 }
 
 /// One line of a table.
@@ -117,6 +119,7 @@ fn action(words: &[&str]) -> Option<Action> {
         ["balances"] => Action::Balances,
         ["journal"] => Action::Journal,
         ["budgets"] => Action::Budgets,
+        ["lots"] => Action::Lots,
         ["budget", "account", kind, limit] => set_budget(BudgetOwner::Account, kind, limit)?,
         ["budget", "key", id, kind, limit] => set_budget(BudgetOwner::Key(key(id)?), kind, limit)?,
         _ => Action::Apply(operation(words)?),
@@ -131,6 +134,11 @@ fn set_budget(owner: BudgetOwner, kind: &str, limit: &str) -> Option<Action> {
 fn operation(words: &[&str]) -> Option<Operation> {
     Some(match *words {
         ["credit", tx, amount] => Operation::Credit { tx: tx.to_owned(), amount: money(amount)? },
+        ["grant", tx, amount, source, expiry] => {
+            let lot =
+                LotId { expires_at: expiry_at(expiry)?, source: CreditSource::of_name(source)? };
+            Operation::Grant { tx: tx.to_owned(), amount: money(amount)?, lot }
+        }
         ["take", tx, amount] => {
             let (tx, amount, reason) = (tx.to_owned(), money(amount)?, "a \"reason\"".to_owned());
             Operation::Take { tx, amount, reason }
@@ -189,10 +197,14 @@ fn call_line(id: &str, what: &str, charge: Money) -> String {
     serde_json::json!({ "request_id": id, "name": name }).to_string()
 }
 
-/// Returns what a journal line is of: `CALL.WHAT.CHARGE`, or `CALL!CORRECTION`.
+/// Returns what a journal line is of: `CALL.WHAT.CHARGE`, `CALL!CORRECTION` or `expired:LOT`.
 pub(crate) fn line_name(line: &str) -> String {
     let Ok(line) = serde_json::from_str::<serde_json::Value>(line) else { return line.to_owned() };
     let text = |name: &str| line[name].as_str().unwrap_or_default();
+    if let Ok(lot) = text("expired").parse() {
+        assert!(line["at"].as_i64().is_some_and(|at| at > 0), "{line}");
+        return format!("expired:{}", lot_text(lot));
+    }
     if line.get("corrects").is_none() {
         return line.as_str().unwrap_or(text("name")).to_owned();
     }
@@ -239,6 +251,49 @@ fn lease_ms(word: &str) -> Option<u64> {
     }
 }
 
+/// When credit expires, in unix ms: in no test, or long ago.
+pub(crate) const EXPIRIES: [(&str, i64); 4] = [
+    ("past", 1_000_000_000_000),
+    ("near", 3_900_000_000_000),
+    ("far", 4_000_000_000_000),
+    ("never", NEVER_EXPIRES),
+];
+
+fn expiry_at(word: &str) -> Option<i64> {
+    let known = EXPIRIES.into_iter().find(|(name, _)| *name == word).map(|(_, at)| at);
+    known.or_else(|| word.parse().ok())
+}
+
+/// A lot as the tables name it: `promotion@far`.
+fn lot_text(lot: LotId) -> String {
+    let word = EXPIRIES.into_iter().find(|(_, at)| *at == lot.expires_at);
+    let at = word.map_or(lot.expires_at.to_string(), |(word, _)| word.to_owned());
+    format!("{}@{at}", lot.source.as_str())
+}
+
+/// Open lots as the tables write them: `LOT=AVAILABLE/HELD …`.
+pub(crate) fn lots_text(lots: &[OpenLot]) -> String {
+    let text = |open: &OpenLot| {
+        let CreditLot { available, held } = open.lot;
+        format!("{}={}/{}", lot_text(open.id), available.nano(), held.nano())
+    };
+    match lots {
+        [] => "none".to_owned(),
+        _ => lots.iter().map(text).collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// The part of a journal line that tells which granted credit has paid: `[LOT AMOUNT,…]`.
+fn paying_lots(line: &str) -> String {
+    let line: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+    let Some(lots) = line["lots"].as_str() else { return String::new() };
+    let text = |part: &str| {
+        let (lot, amount) = part.split_once(' ').expect("an amount");
+        format!("{} {amount}", lot_text(lot.parse().expect("a lot")))
+    };
+    format!("[{}]", lots.split(',').map(text).collect::<Vec<_>>().join(","))
+}
+
 /// An answer as the tables write it.
 pub(crate) fn answer_text(answer: &Outcome) -> String {
     match answer {
@@ -275,6 +330,7 @@ pub(crate) fn answer_text(answer: &Outcome) -> String {
             format!("taken {} uncovered {}", taken.nano(), uncovered.nano())
         }
         Outcome::Corrected(given) => format!("corrected {}", given.nano()),
+        Outcome::TooManyLots => "too many lots".to_owned(),
         Outcome::UnknownCharge => "unknown charge".to_owned(),
         Outcome::NoAccount => "no account".to_owned(),
         Outcome::OutOfRange => "out of range".to_owned(),
@@ -311,14 +367,15 @@ pub(crate) fn balances_text(balances: Option<Balances>) -> String {
     )
 }
 
-/// A journal as the tables write it: `LINE=AMOUNT/WRITTEN_OFF …`; the amounts of a correction have
-/// a minus.
+/// A journal as the tables write it: `LINE=AMOUNT/WRITTEN_OFF[LOT AMOUNT,…] …`; the amounts of a
+/// correction have a minus, and lots are told only where granted credit has paid.
 pub(crate) fn journal_text(journal: &[JournalEntry]) -> String {
     let counted = (1..).zip(journal).all(|(seq, entry)| entry.seq == seq);
     let entry = |e: &JournalEntry| {
         let sign = if e.kind == EntryKind::Correction { "-" } else { "" };
         let name = line_name(&e.line);
-        format!("{name}={sign}{}/{sign}{}", e.amount.nano(), e.written_off.nano())
+        let lots = paying_lots(&e.line);
+        format!("{name}={sign}{}/{sign}{}{lots}", e.amount.nano(), e.written_off.nano())
     };
     match journal {
         [] => "none".to_owned(),

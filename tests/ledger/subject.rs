@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, Ledger, Operation, Outcome, WindowKind,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, Ledger, OpenLot, Operation, Outcome,
+    WindowKind,
 };
 use tollgate::money::Money;
 use tollgate::store::{self, OpenStore, StoreSection};
@@ -97,5 +98,9 @@ impl Subject for Stored {
 
     async fn budgets(&mut self, account: &AccountName) -> Vec<BudgetUse> {
         self.0.list_budgets(account).await.expect("budgets")
+    }
+
+    async fn lots(&mut self, account: &AccountName) -> Vec<OpenLot> {
+        self.0.list_lots(account).await.expect("lots")
     }
 }

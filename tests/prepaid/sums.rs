@@ -115,6 +115,7 @@ impl Sums {
     fn apply(&mut self, op: &Operation, now: i64) -> Outcome {
         self.attempt(now, |sums, now| match op {
             Operation::Credit { tx, amount } => sums.pay(tx, sum(*amount)),
+            Operation::Grant { .. } => unreachable!("sums know no lots"),
             Operation::Take { tx, amount, .. } => sums.take(tx, sum(*amount)),
             Operation::Correct { tx, request, amount, .. } => {
                 sums.correct(tx, request, sum(*amount), now)

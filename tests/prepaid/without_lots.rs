@@ -54,6 +54,7 @@ fn operation() -> impl Strategy<Value = Option<Operation>> {
 fn next_op(op: &Operation) -> Op {
     match op.clone() {
         Operation::Credit { tx, amount } => Op::Pay { tx, amount },
+        Operation::Grant { tx, amount, lot } => Op::Grant { tx, amount, lot },
         Operation::Take { tx, amount, .. } => Op::Take { tx, amount },
         Operation::Correct { tx, request, amount, .. } => Op::Correct { tx, request, amount },
         Operation::Hold { id, wanted, least, lease_ms, key, .. } => {

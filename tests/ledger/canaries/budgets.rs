@@ -10,7 +10,7 @@ use tollgate::ledger::prepaid::records::{
 use tollgate::ledger::prepaid::window::WindowUse;
 use tollgate::ledger::prepaid::{settings, transfer};
 use tollgate::ledger::{
-    BudgetOwner, BudgetUse, JournalEntry, KeyId, Operation, Outcome, WindowId, WindowKind,
+    BudgetOwner, BudgetUse, JournalEntry, KeyId, OpenLot, Operation, Outcome, WindowId, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -161,7 +161,10 @@ impl BudgetCanary {
     fn meddle(&mut self, op: &Operation, before: &PrepaidAccount, outcome: &Outcome) {
         let Some(fault) = self.fault else { return };
         let id = match op {
-            Operation::Credit { .. } | Operation::Take { .. } | Operation::Correct { .. } => return,
+            Operation::Credit { .. }
+            | Operation::Grant { .. }
+            | Operation::Take { .. }
+            | Operation::Correct { .. } => return,
             Operation::Hold { id, .. }
             | Operation::Extend { id, .. }
             | Operation::Renew { id, .. }
@@ -402,5 +405,9 @@ impl Machine for BudgetCanary {
 
     fn budgets(&mut self, now: i64) -> Vec<BudgetUse> {
         budget_uses(&self.account, now)
+    }
+
+    fn lots(&self) -> Vec<OpenLot> {
+        self.account.head.granted_lots().map(|(id, lot)| OpenLot { id, lot }).collect()
     }
 }
