@@ -21,8 +21,7 @@ use crate::ledger::prepaid::lot::LotAmounts;
 use crate::ledger::prepaid::operations::windows_at;
 use crate::ledger::prepaid::rate::RateId;
 use crate::ledger::prepaid::records::{
-    AccountChanges, Allotment, AllotmentId, DirectHold, DirectHoldState,
-    PrepaidAccount,
+    AccountChanges, Allotment, AllotmentId, DirectHold, DirectHoldState, PrepaidAccount,
 };
 use crate::ledger::prepaid::refusal::RECALL_MS;
 use crate::ledger::prepaid::update::AllotmentUpdate;

@@ -164,7 +164,8 @@ impl LotRows {
             lot.held = held.remove(id).unwrap_or_default();
         }
         let missing = held.into_iter();
-        self.open.extend(missing.map(|(id, held)| (id, CreditLot { held, ..CreditLot::default() })));
+        self.open
+            .extend(missing.map(|(id, held)| (id, CreditLot { held, ..CreditLot::default() })));
         self.open.retain(|_, lot| !lot.is_empty());
         Ok(())
     }
@@ -202,8 +203,11 @@ pub(super) fn has_any(c: &Connection) -> rusqlite::Result<bool> {
 /// Reads the name of a lot from two columns: its expiry and its source.
 pub(super) fn read_lot_id(row: &Row<'_>, column: usize) -> rusqlite::Result<LotId> {
     let name: String = row.get(column + 1)?;
-    let source = CreditSource::of_name(&name)
-        .ok_or(rusqlite::Error::InvalidColumnType(column + 1, name, Type::Text))?;
+    let source = CreditSource::of_name(&name).ok_or(rusqlite::Error::InvalidColumnType(
+        column + 1,
+        name,
+        Type::Text,
+    ))?;
     Ok(LotId { expires_at: row.get(column)?, source })
 }
 

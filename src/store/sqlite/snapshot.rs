@@ -316,7 +316,8 @@ mod tests {
         };
         change("DELETE FROM payment");
         let why = check_copy(&copy).expect_err("a payment is missing");
-        let told = "the credit and the payments, grants and refunds of 'a' differ by 5000000000 nano-USD";
+        let told =
+            "the credit and the payments, grants and refunds of 'a' differ by 5000000000 nano-USD";
         assert!(why.contains(told), "{why}");
         change(
             "INSERT INTO payment (account, tx, amount, at) VALUES (1, 't', 5000000000, 1);
@@ -373,6 +374,90 @@ mod tests {
         change("UPDATE transfer SET moved = 70 WHERE kind = 'refund'; DELETE FROM correction_line");
         let why = check_copy(&copy).expect_err("a correction is no charge");
         assert!(why.contains("what is posted and the journal of 'a' differ"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_store_with_granted_credit_is_checked_with_its_lots() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, copy) = (folder.path().join("t.db"), folder.path().join("copy.db"));
+        let store = store_with_credit(&path).await;
+        let account = AccountName::parse("a").expect("a name");
+        let amount = |nano: i64| Money::from_nano(nano).expect("an amount");
+        let grant = |tx: &str, nano: i64, lot: &str| {
+            let (tx, lot) = (tx.to_owned(), lot.parse().expect("a lot"));
+            Operation::Grant { tx, amount: amount(nano), lot }
+        };
+        let hold = |id: &str, nano: i64| {
+            let (id, wanted) = (id.to_owned(), amount(nano));
+            let (least, lease_ms, key, rates) = (wanted, 60_000, None, Vec::new());
+            Operation::Hold { id, wanted, least, lease_ms, key, rates }
+        };
+        let (line, charge) = (r#"{"request_id":"r"}"#.to_owned(), amount(250));
+        let (tx, request) = ("c".to_owned(), "r".to_owned());
+        let (found, reason) = (vec![2], String::new());
+        for op in [
+            grant("g1", 70, "1/promotion"),
+            grant("g2", 200, "9999999999999/promotion"),
+            grant("g3", 300, "never/voucher"),
+            hold("r", 250),
+            hold("open", 400),
+            Operation::Settle { id: "r".to_owned(), charge, line, origin: None, tokens: None },
+            Operation::Correct { tx, request, found, amount: amount(20), reason },
+        ] {
+            store.submit(&account, op).await.expect("an outcome");
+        }
+        SnapshotSource::open(&path).expect("a source").copy_to(&copy).expect("copied");
+        assert_eq!(check_copy(&copy).map(|checked| checked.accounts), Ok(1));
+        let file = Connection::open(&copy).expect("a file");
+        let lots = "SELECT group_concat(available || ' ' || held || ' ' || source, ', ')
+                    FROM (SELECT * FROM credit_lot ORDER BY expires_at)";
+        let lots: String = file.query_row(lots, [], |row| row.get(0)).expect("lots");
+        assert_eq!(lots, "20 250 voucher");
+        for (change, undo, told) in [
+            (
+                "UPDATE credit_lot SET held = held + 3",
+                "UPDATE credit_lot SET held = held - 3",
+                "what is held of the lot never/voucher of 'a' and its holds differ by 3 nano-USD",
+            ),
+            (
+                "UPDATE credit_lot SET available = 5000000000",
+                "UPDATE credit_lot SET available = 20",
+                "the lots of 'a' exceed what is available by 80 nano-USD",
+            ),
+            (
+                "UPDATE credit_grant SET amount = amount + 5 WHERE tx = 'g1'",
+                "UPDATE credit_grant SET amount = amount - 5 WHERE tx = 'g1'",
+                "the credit and the payments, grants and refunds of 'a' differ by -5 nano-USD",
+            ),
+            (
+                "DELETE FROM expiry_line",
+                "INSERT INTO expiry_line (account, seq) VALUES (1, 1)",
+                "what is posted and the journal of 'a' differ by -70 nano-USD; the credit and the \
+                 payments, grants and refunds of 'a' differ by -70 nano-USD",
+            ),
+        ] {
+            file.execute_batch(change).expect("changed");
+            let why = check_copy(&copy).expect_err(change);
+            assert_eq!(why, format!("the books do not add up: {told}"));
+            file.execute_batch(undo).expect("changed back");
+            assert_eq!(check_copy(&copy).map(|checked| checked.accounts), Ok(1), "{undo}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_copy_from_before_there_were_lots_is_checked() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.db");
+        drop(store_with_credit(&path).await);
+        let file = Connection::open(&path).expect("a file");
+        file.execute_batch(
+            "DROP TABLE credit_lot; DROP TABLE hold_lots; DROP TABLE credit_grant;
+             DROP TABLE correction_lots; DROP TABLE expiry_line",
+        )
+        .expect("dropped");
+        let copy = folder.path().join("copy.db");
+        SnapshotSource::open(&path).expect("a source").copy_to(&copy).expect("copied");
+        assert_eq!(check_copy(&copy).map(|checked| checked.accounts), Ok(1));
     }
 
     #[test]

@@ -15,8 +15,8 @@ use crate::clock::unix_ms;
 use crate::ledger::prepaid::operations::{self, AppliedOperation};
 use crate::ledger::prepaid::posted_line::read_posted;
 use crate::ledger::prepaid::records::{
-    AccountChanges, JournalRecord, PrepaidAccount, RecordKind, RefundWait,
-    TransferKind, TransferRecord,
+    AccountChanges, JournalRecord, PrepaidAccount, RecordKind, RefundWait, TransferKind,
+    TransferRecord,
 };
 use crate::ledger::{
     AccountName, EntryKind, JournalEntry, KeyId, Operation, Outcome, TransferEntry, TransferType,

@@ -107,16 +107,8 @@ impl WriteTxn<'_> {
             let (is_dirty, last_seq) = (false, None);
             let (lending, budgets, lots) = (None, None, None);
             let (rates, open_holds) = (RateRows::default(), HashMap::new());
-            let cached = CachedRow {
-                row,
-                is_dirty,
-                last_seq,
-                lending,
-                budgets,
-                lots,
-                rates,
-                open_holds,
-            };
+            let cached =
+                CachedRow { row, is_dirty, last_seq, lending, budgets, lots, rates, open_holds };
             self.row_cache.by_name.insert(name.clone(), cached);
         }
         Ok(self.row_cache.by_name.get(name).map(|r| &r.row))
