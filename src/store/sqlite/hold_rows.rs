@@ -68,8 +68,8 @@ pub(super) fn find_hold(
     ended.query_row(params![account, id], read_hold).optional()
 }
 
-/// Reads a hold from nine columns, of which the last two are what it took of rate limits and what it
-/// has drawn of lots.
+/// Reads a hold from nine columns, of which the last two are what it took of rate limits and what
+/// it has drawn of lots.
 pub(super) fn read_hold(row: &Row<'_>) -> rusqlite::Result<DirectHold> {
     let posted = || row.get::<_, Option<i64>>(5)?.map(|_| read_money(row, 5)).transpose();
     let state = match row.get::<_, i64>(4)? {

@@ -30,8 +30,8 @@ CREATE TABLE IF NOT EXISTS credit_lot (
 CREATE INDEX IF NOT EXISTS credit_lot_due ON credit_lot (expires_at)
 WHERE available > 0 AND expires_at < 9223372036854775807;
 
--- What an open hold or an allotment has drawn of lots, if it has drawn any of them. A version of the
--- program that does not know this table leaves the row when it ends the hold.
+-- What an open hold or an allotment has drawn of lots, if it has drawn any of them. A version of
+-- the program that does not know this table leaves the row when it ends the hold.
 CREATE TABLE IF NOT EXISTS hold_lots (
     account INTEGER NOT NULL REFERENCES account,
     id      TEXT    NOT NULL,
@@ -104,13 +104,11 @@ impl LotRows {
         if self.open == self.written {
             return Ok(());
         }
-        for LotId { expires_at, source } in self.written.keys() {
-            if !self.open.contains_key(&LotId { expires_at: *expires_at, source: *source }) {
-                let mut delete = c.prepare_cached(
-                    "DELETE FROM credit_lot WHERE account = ? AND expires_at = ? AND source = ?",
-                )?;
-                delete.execute(params![account, expires_at, source.as_str()])?;
-            }
+        for id in self.written.keys().filter(|id| !self.open.contains_key(id)) {
+            let mut delete = c.prepare_cached(
+                "DELETE FROM credit_lot WHERE account = ? AND expires_at = ? AND source = ?",
+            )?;
+            delete.execute(params![account, id.expires_at, id.source.as_str()])?;
         }
         for (id, lot) in &self.open {
             if self.written.get(id) == Some(lot) {
@@ -130,9 +128,9 @@ impl LotRows {
     }
 
     /// Corrects the lots of holds that a version of the program has ended or made smaller that does
-    /// not know lots. What such a hold was charged counts as drawn from its first lots, and the rest
-    /// goes back to them. An allotment that has ended so counts as returned: what it was charged
-    /// is not known, and no lot is left with more than the account has.
+    /// not know lots. What such a hold was charged counts as drawn from its first lots, and the
+    /// rest goes back to them. An allotment that has ended so counts as returned: what it was
+    /// charged is not known, and no lot is left with more than the account has.
     fn reconcile(&mut self, c: &Connection, account: i64) -> rusqlite::Result<()> {
         let mut held = BTreeMap::new();
         for row in read_drawn_rows(c, account)? {

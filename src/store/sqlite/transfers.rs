@@ -1,5 +1,5 @@
-//! Payments, grants, refunds and corrections in tables, by which a repeated one is recognised. The pure
-//! machine decides; an older version of the program finds payments where they always were.
+//! Payments, grants, refunds and corrections in tables, by which a repeated one is recognised. The
+//! pure machine decides; an older version of the program finds payments where they always were.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,9 @@ use crate::ledger::{
 };
 use crate::money::Money;
 
-/// Everything but payments and grants, which have tables of their own. moved: null while a refund waits for
-/// money that is lent. `wait_since`, `asked_at`: null unless it waits. The reason is for people.
+/// Everything but payments and grants, which have tables of their own. moved: null while a refund
+/// waits for money that is lent. `wait_since`, `asked_at`: null unless it waits. The reason is for
+/// people.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS transfer (
     account     INTEGER NOT NULL REFERENCES account,

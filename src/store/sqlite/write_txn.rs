@@ -137,8 +137,8 @@ impl WriteTxn<'_> {
         }
     }
 
-    /// Returns the sums and the lots of an account, as the machine needs them; `None` if there is no
-    /// such account.
+    /// Returns the sums and the lots of an account, as the machine needs them; `None` if there is
+    /// no such account.
     pub(super) fn head(&mut self, name: &AccountName) -> rusqlite::Result<Option<AccountHead>> {
         let has_lots = self.has_lots()?;
         self.account_row(name)?;
