@@ -422,7 +422,7 @@ mod tests {
             (
                 "UPDATE credit_lot SET available = 5000000000",
                 "UPDATE credit_lot SET available = 20",
-                "the lots of 'a' exceed what is available by 80 nano-USD",
+                "the lots of 'a' exceed what is available by 130 nano-USD",
             ),
             (
                 "UPDATE credit_grant SET amount = amount + 5 WHERE tx = 'g1'",
