@@ -12,6 +12,7 @@ mod holds;
 mod kept;
 mod laws;
 mod loss;
+mod lots_in_file;
 mod memory;
 mod notes;
 mod older;

@@ -38,6 +38,9 @@ mod kept_bytes;
 mod keys;
 mod kv_cache;
 mod lending;
+mod lot_check;
+mod lot_rows;
+mod lots;
 mod older_tables;
 mod operator_rows;
 mod operators;
@@ -158,7 +161,8 @@ impl Ledger for SqliteStore {
     }
 
     async fn list_lots(&self, account: &AccountName) -> Result<Vec<OpenLot>, Unavailable> {
-        self.read_lots(account).await
+        let account = account.clone();
+        self.scheduler.run(Priority::Now, move |txn| lots::list(txn, &account)).await
     }
 
     async fn list_transfers(
@@ -182,6 +186,7 @@ impl Ledger for SqliteStore {
 
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {
         let swept = self.scheduler.run(Priority::NowDurable, holds::expire_due).await?;
+        self.scheduler.run(Priority::NowDurable, lots::expire_due).await?;
         self.scheduler.run(Priority::Now, budgets::reconcile_holds).await?;
         self.scheduler.run(Priority::Now, rates::reconcile).await?;
         // The steps are small, so that no call waits long for the writer.

@@ -384,6 +384,8 @@ async fn a_file_from_before_there_were_notes_opens() {
                  DROP TABLE budget_window; DROP TABLE hold_budget; DROP TABLE restricted_key;
                  DROP TABLE key_revision; DROP TABLE rate_buckets; DROP TABLE hold_rate;
                  DROP TABLE account_setting; DROP TABLE correction_line;
+                 DROP TABLE credit_lot; DROP TABLE hold_lots; DROP TABLE credit_grant;
+                 DROP TABLE correction_lots; DROP TABLE expiry_line;
                  DROP TABLE transfer; DROP TABLE operator; DROP TABLE audit;
                  DROP TABLE operator_request;
                  DROP TABLE key_use";

@@ -91,12 +91,17 @@ pub(super) fn append_line(
             c.prepare_cached("INSERT INTO correction_line (account, seq) VALUES (?, ?)")?;
         mark.execute(params![account, seq])?;
     }
+    if matches!(record.kind, RecordKind::Expiry(_)) {
+        let mut mark = c.prepare_cached("INSERT INTO expiry_line (account, seq) VALUES (?, ?)")?;
+        mark.execute(params![account, seq])?;
+    }
     Ok(())
 }
 
 /// The columns of a journal entry.
 const ENTRY_COLUMNS: &str = "seq, amount, written_off, line, EXISTS (
-    SELECT 1 FROM correction_line AS c WHERE c.account = j.account AND c.seq = j.seq)";
+    SELECT 1 FROM correction_line AS c WHERE c.account = j.account AND c.seq = j.seq), EXISTS (
+    SELECT 1 FROM expiry_line AS e WHERE e.account = j.account AND e.seq = j.seq)";
 
 pub(super) fn read_journal(
     c: &Connection,
@@ -125,10 +130,14 @@ pub(super) fn read_entry(
 }
 
 fn read_entry_row(row: &Row<'_>) -> rusqlite::Result<JournalEntry> {
-    let is_correction: bool = row.get(4)?;
+    let kind = match (row.get(4)?, row.get(5)?) {
+        (true, _) => EntryKind::Correction,
+        (_, true) => EntryKind::Expiry,
+        (false, false) => EntryKind::Charge,
+    };
     Ok(JournalEntry {
         seq: row.get::<_, i64>(0)?.unsigned_abs(),
-        kind: if is_correction { EntryKind::Correction } else { EntryKind::Charge },
+        kind,
         amount: read_money(row, 1)?,
         written_off: read_money(row, 2)?,
         line: row.get(3)?,

@@ -9,8 +9,7 @@ use super::columns::{
     CallWindows, call_windows_columns, rates_column, read_call_windows, read_rates, read_slices,
     slices_column,
 };
-use super::hold_rows::paid_lot;
-use super::rate_rows;
+use super::{lot_rows, rate_rows};
 use crate::clock::unix_ms;
 use crate::ledger::prepaid::lot::LotAmounts;
 use crate::ledger::prepaid::records::{Allotment, AllotmentId, AllotmentState, CallEnd};
@@ -55,12 +54,15 @@ pub(super) fn read_open(
     for (id, mut allotment) in rows {
         let key = AllotmentRowKey { account, id: &id };
         let mut held = c.prepare_cached(
-            "SELECT held, lease_until FROM open_hold WHERE account = ? AND id = ?",
+            "SELECT held, lease_until,
+                    (SELECT lots FROM hold_lots AS l WHERE l.account = o.account AND l.id = o.id)
+             FROM open_hold AS o WHERE account = ? AND id = ?",
         )?;
         let held = held.query_row(params![account, id.0], |row| {
-            Ok((read_money(row, 0)?, row.get::<_, i64>(1)?))
+            let drawn = lot_rows::read_drawn(row, 2, read_money(row, 0)?)?;
+            Ok((drawn, row.get::<_, i64>(1)?))
         });
-        let Some((held, lease_until)) = held.optional()? else {
+        let Some((drawn, lease_until)) = held.optional()? else {
             log::warn!(
                 event = "allotment_ended_elsewhere", allotment = id.0;
                 "allotment ended by another version; what is not posted yet is posted late"
@@ -70,7 +72,7 @@ pub(super) fn read_open(
             write_row(c, key, &allotment, ENDED)?;
             continue;
         };
-        allotment.drawn = paid_lot(held)?;
+        allotment.drawn = drawn;
         allotment.lease_until = lease_until;
         allotment.checkpoints = read_checkpoints(c, key)?;
         open.insert(id, allotment);
@@ -254,7 +256,7 @@ fn ended_at(state: i64) -> Option<i64> {
     (state == ENDED).then(unix_ms)
 }
 
-/// Writes what an allotment holds, as the row of a hold.
+/// Writes what an allotment holds, as the row of a hold, and what it has drawn of lots.
 fn write_hold(
     c: &Connection,
     key: AllotmentRowKey<'_>,
@@ -264,6 +266,8 @@ fn write_hold(
     let was_out = before.is_some_and(Allotment::is_out);
     let (account, id, until) = (key.account, &key.id.0, after.lease_until);
     let held = after.drawn.total().unwrap_or_default().nano();
+    let drawn_before = before.map(|before| &before.drawn);
+    lot_rows::write_drawn(c, account, id, drawn_before, &after.drawn)?;
     match (was_out, after.is_out()) {
         (false, false) => {}
         (true, false) => {

@@ -21,8 +21,7 @@ use crate::ledger::prepaid::lot::LotAmounts;
 use crate::ledger::prepaid::operations::windows_at;
 use crate::ledger::prepaid::rate::RateId;
 use crate::ledger::prepaid::records::{
-    AccountChanges, AccountHead, Allotment, AllotmentId, DirectHold, DirectHoldState,
-    PrepaidAccount,
+    AccountChanges, Allotment, AllotmentId, DirectHold, DirectHoldState, PrepaidAccount,
 };
 use crate::ledger::prepaid::refusal::RECALL_MS;
 use crate::ledger::prepaid::update::AllotmentUpdate;
@@ -139,13 +138,11 @@ fn load<'a>(
     calls: impl Iterator<Item = &'a str>,
     now: i64,
 ) -> rusqlite::Result<Option<PrepaidAccount>> {
-    let Some((row, balances)) = txn.account_row(name)?.map(|row| (row.id, row.balances)) else {
-        return Ok(None);
-    };
+    let Some(mut head) = txn.head(name)? else { return Ok(None) };
+    let Some(row) = txn.account_row(name)?.map(|row| row.id) else { return Ok(None) };
     let lines = txn.last_seq(name)?.unsigned_abs();
     let conn = txn.conn;
     let Some(lending) = txn.lending(name)? else { return Ok(None) };
-    let mut head = AccountHead::from_balances(balances);
     (head.lines, head.recall_until) = (lines, lending.recall_until);
     head.lent_out = lending.lent_out();
     let mut account = PrepaidAccount { head, ..PrepaidAccount::default() };
@@ -264,7 +261,7 @@ fn save(
         }
     }
     if let Some(head) = head {
-        txn.set_balances(name, head.balances);
+        txn.set_head(name, &head);
         save_recall(txn, name, head.recall_until)?;
     }
     failpoint!("update_in_transaction");
@@ -272,13 +269,19 @@ fn save(
 }
 
 /// Returns the balances of an account as people are shown them: what gateways have free counts as
-/// available.
+/// available, and what has expired does not, although its line may not be posted yet.
 pub(super) fn shown_balances(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
 ) -> rusqlite::Result<Option<Balances>> {
-    let Some(balances) = txn.balances(name)? else { return Ok(None) };
-    let free = txn.lending(name)?.map_or(Money::ZERO, |lending| lending.free());
+    let Some(head) = txn.head(name)? else { return Ok(None) };
+    let now = unix_ms();
+    let mut balances = head.balances;
+    for (_, lot) in head.granted_lots().filter(|(id, _)| id.is_expired(now)) {
+        balances.available = balances.available.saturating_sub(lot.available);
+        balances.credit = balances.credit.saturating_sub(lot.available);
+    }
+    let free = txn.lending(name)?.map_or(Money::ZERO, |lending| lending.free(now));
     let free = free.min(balances.held);
     let available = balances.available.checked_add(free).unwrap_or(balances.available);
     let held = balances.held.saturating_sub(free);

@@ -1,13 +1,13 @@
 //! The rows of holds: those of open and of ended ones, in which windows of budgets they count, and
-//! what they took of rate limits.
+//! what they took of rate limits and have drawn of lots.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::accounts::read_money;
 use super::columns::{CallWindows, call_windows_columns, read_call_windows, read_rate_asks};
-use super::rate_rows;
+use super::{lot_rows, rate_rows};
 use crate::clock::unix_ms;
-use crate::ledger::prepaid::lot::{LotAmounts, LotId};
+use crate::ledger::prepaid::lot::LotAmounts;
 use crate::ledger::prepaid::records::{DirectHold, DirectHoldState};
 use crate::money::Money;
 
@@ -51,7 +51,8 @@ pub(super) fn find_hold(
 ) -> rusqlite::Result<Option<DirectHold>> {
     let mut open = c.prepare_cached(
         "SELECT wanted, least, held, lease_until, 0, posted, line,
-                (SELECT asks FROM hold_rate AS r WHERE r.account = o.account AND r.id = o.id)
+                (SELECT asks FROM hold_rate AS r WHERE r.account = o.account AND r.id = o.id),
+                (SELECT lots FROM hold_lots AS l WHERE l.account = o.account AND l.id = o.id)
          FROM open_hold AS o WHERE account = ? AND id = ?",
     )?;
     let known = open.query_row(params![account, id], read_hold).optional()?;
@@ -60,13 +61,15 @@ pub(super) fn find_hold(
     }
     let mut ended = c.prepare_cached(
         "SELECT wanted, least, held, lease_until, state, posted, line,
-                (SELECT asks FROM hold_rate AS r WHERE r.account = h.account AND r.id = h.id)
+                (SELECT asks FROM hold_rate AS r WHERE r.account = h.account AND r.id = h.id),
+                (SELECT lots FROM hold_lots AS l WHERE l.account = h.account AND l.id = h.id)
          FROM hold AS h WHERE account = ? AND id = ?",
     )?;
     ended.query_row(params![account, id], read_hold).optional()
 }
 
-/// Reads a hold from eight columns, of which the last is what it took of rate limits.
+/// Reads a hold from nine columns, of which the last two are what it took of rate limits and what
+/// it has drawn of lots.
 pub(super) fn read_hold(row: &Row<'_>) -> rusqlite::Result<DirectHold> {
     let posted = || row.get::<_, Option<i64>>(5)?.map(|_| read_money(row, 5)).transpose();
     let state = match row.get::<_, i64>(4)? {
@@ -81,7 +84,7 @@ pub(super) fn read_hold(row: &Row<'_>) -> rusqlite::Result<DirectHold> {
     };
     let held = read_money(row, 2)?;
     let drawn = match state {
-        DirectHoldState::Open { .. } => paid_lot(held)?,
+        DirectHoldState::Open { .. } => lot_rows::read_drawn(row, 8, held)?,
         _ => LotAmounts::default(),
     };
     Ok(DirectHold {
@@ -95,14 +98,6 @@ pub(super) fn read_hold(row: &Row<'_>) -> rusqlite::Result<DirectHold> {
         lease_until: row.get(3)?,
         state,
     })
-}
-
-/// Returns what a hold or an allotment has drawn: all of it is paid credit.
-pub(super) fn paid_lot(held: Money) -> rusqlite::Result<LotAmounts> {
-    let mut drawn = LotAmounts::default();
-    let out_of_range = |_| rusqlite::Error::IntegralValueOutOfRange(0, held.nano());
-    drawn.add(LotId::PAID, held).map_err(out_of_range)?;
-    Ok(drawn)
 }
 
 /// Reads the key of a hold and the windows in which it counts.
@@ -175,6 +170,7 @@ pub(super) fn insert_open_hold(
         insert.execute(params![account, id, wanted, least, held, record.lease_until])? == 1;
     if is_new {
         write_budget(c, key, record)?;
+        lot_rows::write_drawn(c, account, id, None, &record.drawn)?;
         if !record.rates.is_empty() {
             rate_rows::write_asks(c, account, id, &record.rates)?;
         }
@@ -192,6 +188,7 @@ pub(super) fn write_hold(
 ) -> rusqlite::Result<bool> {
     let HoldKey { account, id } = key;
     write_budget(c, key, record)?;
+    lot_rows::write_drawn(c, account, id, known.map(|known| &known.drawn), &record.drawn)?;
     if !record.rates.is_empty() && !matches!(record.state, DirectHoldState::Open { .. }) {
         rate_rows::delete_asks(c, account, id)?;
     }

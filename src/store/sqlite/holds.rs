@@ -13,7 +13,7 @@ use crate::ledger::prepaid::direct;
 use crate::ledger::prepaid::operations::{self, AppliedOperation};
 use crate::ledger::prepaid::rate::RateAsk;
 use crate::ledger::prepaid::records::{
-    AccountChanges, AccountHead, AllotmentId, DirectHold, DirectHoldState, PrepaidAccount,
+    AccountChanges, AllotmentId, DirectHold, DirectHoldState, PrepaidAccount,
 };
 use crate::ledger::prepaid::window::{KeyId, WindowId};
 use crate::ledger::{AccountName, Operation, Outcome, SweepReport};
@@ -134,8 +134,8 @@ fn decide(
         _ => None,
     };
     let mut records = PrepaidAccount::default();
-    if let Some(balances) = txn.balances(name)? {
-        records.head = AccountHead::from_balances(balances);
+    if let Some(head) = txn.head(name)? {
+        records.head = head;
     }
     if let (Some(hold), Some(id)) = (known, op.hold_id()) {
         records.holds.insert(id.to_owned(), hold.clone());
@@ -230,8 +230,8 @@ fn save_hold(
     Ok(true)
 }
 
-/// Writes back all else that an operation on a hold has changed.
-fn save_sums(
+/// Writes back all else than holds that an operation has changed.
+pub(super) fn save_sums(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
     changes: &AccountChanges,
@@ -242,7 +242,7 @@ fn save_sums(
     rates::save(txn, name, changes)?;
     budgets::save_windows(txn, name, changes)?;
     if let Some(head) = &changes.head {
-        txn.set_balances(name, head.balances);
+        txn.set_head(name, head);
         allotments::save_recall(txn, name, head.recall_until)?;
     }
     Ok(())
@@ -256,6 +256,7 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
     let mut select = c.prepare_cached(
         "SELECT wanted, least, due.held, lease_until, state, due.posted, line,
                 (SELECT asks FROM hold_rate AS r WHERE r.account = due.account AND r.id = due.id),
+                (SELECT lots FROM hold_lots AS l WHERE l.account = due.account AND l.id = due.id),
                 name, due.id
          FROM (SELECT account, id, wanted, least, held, lease_until, 0 AS state, posted, line
                FROM open_hold WHERE lease_until <= ?1
@@ -266,7 +267,7 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<SweepReport
          ORDER BY lease_until, account, due.id LIMIT ?2",
     )?;
     let due = select.query_map(params![now, SWEEP_MAX], |row| {
-        Ok((row.get::<_, String>(8)?, row.get::<_, String>(9)?, hold_rows::read_hold(row)?))
+        Ok((row.get::<_, String>(9)?, row.get::<_, String>(10)?, hold_rows::read_hold(row)?))
     })?;
     let due: Vec<(String, String, DirectHold)> = due.collect::<rusqlite::Result<_>>()?;
     let mut swept = SweepReport::default();
@@ -302,8 +303,9 @@ fn expire_hold(
     mut hold: DirectHold,
     now: i64,
 ) -> rusqlite::Result<bool> {
+    let Some(head) = txn.head(name)? else { return Ok(false) };
     let Some(row) = txn.account_row(name)? else { return Ok(false) };
-    let (key, head) = (HoldKey { account: row.id, id }, AccountHead::from_balances(row.balances));
+    let key = HoldKey { account: row.id, id };
     add_windows(txn, name, key, &mut hold)?;
     let mut records = PrepaidAccount { head, ..PrepaidAccount::default() };
     records.holds.insert(id.to_owned(), hold.clone());

@@ -154,14 +154,14 @@ fn place_atomically(
 ) -> rusqlite::Result<Placement> {
     let c = txn.conn;
     let account = &order.job.account;
-    let Some(before) = txn.balances(account)? else {
+    let Some(before) = txn.head(account)? else {
         return Ok(Ok(Some(PlaceResult::NoAccount)));
     };
     c.prepare_cached("SAVEPOINT place")?.execute([])?;
     let placed = place_job(txn, order, job, bytes_max);
     if !matches!(placed, Ok(Ok(_))) && !c.is_autocommit() {
         c.prepare_cached("ROLLBACK TO place")?.execute([])?;
-        txn.set_balances(account, before);
+        txn.restore_head(account, &before);
         txn.evict_hold(account, &order.job.id);
         txn.forget_budgets(account);
         txn.forget_rates(account);

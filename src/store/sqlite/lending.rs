@@ -46,9 +46,15 @@ impl Lending {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Returns what gateways have free, and so is available as far as anybody is told.
-    pub(super) fn free(&self) -> Money {
-        let free = |a: &Allotment| a.drawn.total().unwrap_or_default().saturating_sub(a.needed);
+    /// Returns what gateways have free at `now` (unix ms), and so is available as far as anybody is
+    /// told. What they have free of a lot that has expired is not.
+    pub(super) fn free(&self, now: i64) -> Money {
+        let free = |a: &Allotment| {
+            let free = a.drawn.total().unwrap_or_default().saturating_sub(a.needed);
+            let lots = a.drawn.clone().split_last(free).unwrap_or_default();
+            let expired = lots.clone().split_expired(now).unwrap_or_default();
+            free.saturating_sub(expired.total().unwrap_or_default())
+        };
         let sum = |sum: Money, free: Money| sum.checked_add(free).unwrap_or(sum);
         self.allotments.values().map(free).fold(Money::ZERO, sum)
     }

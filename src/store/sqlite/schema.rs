@@ -12,7 +12,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, TransactionB
 use super::super::data_version::{
     BASE_VERSION, RESTRICTIONS_VERSION, SLICES_VERSION, version_fault,
 };
-use super::{account_settings, kept_bytes, older_tables, operator_rows, rate_rows, transfers};
+use super::{
+    account_settings, kept_bytes, lot_rows, older_tables, operator_rows, rate_rows, transfers,
+};
 
 /// How long a connection waits for another process that writes.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -389,6 +391,7 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     connection.execute_batch(SCHEMA)?;
     connection.execute_batch(rate_rows::SCHEMA)?;
     connection.execute_batch(transfers::SCHEMA)?;
+    connection.execute_batch(lot_rows::SCHEMA)?;
     older_tables::add_columns(connection)?;
     account_settings::prepare_schema(connection)?;
     operator_rows::prepare_schema(connection)?;

@@ -12,6 +12,7 @@ use rusqlite::{Connection, OpenFlags, Row};
 use super::super::data_version::version_fault;
 use super::embedded_store::is_missing_or_empty;
 use super::file_identity::{FileId, side_file};
+use super::lot_check::compare_lots;
 use super::older_tables;
 use super::schema::{self, BUSY_TIMEOUT};
 use crate::permissions;
@@ -30,22 +31,35 @@ SELECT name,
        credit - COALESCE((SELECT SUM(p.amount) FROM payment AS p WHERE p.account = a.id), 0)
   FROM account AS a";
 /// The same of a file that knows refunds and corrections: the lines of these take back what the
-/// lines of charges say.
+/// lines of charges say. Before it come the tables of [`GRANTS`] or [`NO_GRANTS`].
 const DIFFERENCES_WITH_TRANSFERS: &str = "
-WITH correction (account, amount, written_off) AS (
+correction (account, amount, written_off) AS (
     SELECT account, SUM(amount), SUM(written_off)
       FROM correction_line JOIN journal USING (account, seq) GROUP BY account)
 SELECT name,
        (credit - available - held) - (posted - a.written_off),
        posted - COALESCE((SELECT SUM(j.amount) FROM journal AS j WHERE j.account = a.id), 0)
-           + 2 * COALESCE(c.amount, 0),
+           + 2 * COALESCE(c.amount, 0) + COALESCE(e.amount, 0),
        a.written_off
            - COALESCE((SELECT SUM(j.written_off) FROM journal AS j WHERE j.account = a.id), 0)
            + 2 * COALESCE(c.written_off, 0),
        credit - COALESCE((SELECT SUM(p.amount) FROM payment AS p WHERE p.account = a.id), 0)
            + COALESCE((SELECT SUM(t.moved) FROM transfer AS t
                         WHERE t.account = a.id AND t.kind = 'refund'), 0)
-  FROM account AS a LEFT JOIN correction AS c ON c.account = a.id";
+           - COALESCE(g.amount, 0) + COALESCE(e.amount, 0)
+  FROM account AS a LEFT JOIN correction AS c ON c.account = a.id
+  LEFT JOIN granted AS g ON g.account = a.id LEFT JOIN expired AS e ON e.account = a.id";
+/// What was granted to accounts, and what of it has expired. The lines of expiries charge nothing.
+const GRANTS: &str = "
+WITH granted (account, amount) AS (
+    SELECT account, SUM(amount) FROM credit_grant GROUP BY account),
+expired (account, amount) AS (
+    SELECT account, SUM(amount)
+      FROM expiry_line JOIN journal USING (account, seq) GROUP BY account),";
+/// The same of a file that knows no lots.
+const NO_GRANTS: &str = "
+WITH granted (account, amount) AS (SELECT 0, 0 WHERE 0),
+expired (account, amount) AS (SELECT 0, 0 WHERE 0),";
 /// What must be 0 of each window of a budget: the difference between what is lent of it and the
 /// slices of allotments, and between what else is held in it and the holds.
 const WINDOW_DIFFERENCES: &str = "
@@ -71,7 +85,7 @@ const COMPARED: [&str; 4] = [
     "the credit and the balances",
     "what is posted and the journal",
     "what is written off and the journal",
-    "the credit and the payments and refunds",
+    "the credit and the payments, grants and refunds",
 ];
 
 /// The database of a store, opened to be copied.
@@ -178,7 +192,8 @@ pub(in crate::store) fn check_copy(path: &Path) -> Result<CheckedCopy, String> {
     let accounts = compare_books(&copy).map_err(to_message)?;
     let count = accounts.len();
     let windows = compare_windows(&copy).map_err(to_message)?;
-    let faults: Vec<String> = accounts.into_iter().chain(windows).flatten().collect();
+    let lots = compare_lots(&copy).map_err(to_message)?;
+    let faults: Vec<String> = accounts.into_iter().chain(windows).flatten().chain(lots).collect();
     if !faults.is_empty() {
         return Err(format!("the books do not add up: {}", faults.join("; ")));
     }
@@ -200,8 +215,14 @@ fn read_data_version(connection: &Connection) -> rusqlite::Result<u32> {
 /// Returns for each account what does not add up.
 fn compare_books(connection: &Connection) -> rusqlite::Result<Vec<Vec<String>>> {
     let has_transfers = older_tables::has_table(connection, "correction_line")?;
-    let sql = if has_transfers { DIFFERENCES_WITH_TRANSFERS } else { DIFFERENCES };
-    let mut select = connection.prepare(sql)?;
+    let sql = if has_transfers {
+        let has_grants = older_tables::has_table(connection, "expiry_line")?;
+        let grants = if has_grants { GRANTS } else { NO_GRANTS };
+        format!("{grants}{DIFFERENCES_WITH_TRANSFERS}")
+    } else {
+        DIFFERENCES.to_owned()
+    };
+    let mut select = connection.prepare(&sql)?;
     let accounts = select.query_map([], |row| read_differences(row, &COMPARED))?;
     accounts.collect()
 }
@@ -295,7 +316,8 @@ mod tests {
         };
         change("DELETE FROM payment");
         let why = check_copy(&copy).expect_err("a payment is missing");
-        let told = "the credit and the payments and refunds of 'a' differ by 5000000000 nano-USD";
+        let told =
+            "the credit and the payments, grants and refunds of 'a' differ by 5000000000 nano-USD";
         assert!(why.contains(told), "{why}");
         change(
             "INSERT INTO payment (account, tx, amount, at) VALUES (1, 't', 5000000000, 1);
@@ -352,6 +374,90 @@ mod tests {
         change("UPDATE transfer SET moved = 70 WHERE kind = 'refund'; DELETE FROM correction_line");
         let why = check_copy(&copy).expect_err("a correction is no charge");
         assert!(why.contains("what is posted and the journal of 'a' differ"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_store_with_granted_credit_is_checked_with_its_lots() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, copy) = (folder.path().join("t.db"), folder.path().join("copy.db"));
+        let store = store_with_credit(&path).await;
+        let account = AccountName::parse("a").expect("a name");
+        let amount = |nano: i64| Money::from_nano(nano).expect("an amount");
+        let grant = |tx: &str, nano: i64, lot: &str| {
+            let (tx, lot) = (tx.to_owned(), lot.parse().expect("a lot"));
+            Operation::Grant { tx, amount: amount(nano), lot }
+        };
+        let hold = |id: &str, nano: i64| {
+            let (id, wanted) = (id.to_owned(), amount(nano));
+            let (least, lease_ms, key, rates) = (wanted, 60_000, None, Vec::new());
+            Operation::Hold { id, wanted, least, lease_ms, key, rates }
+        };
+        let (line, charge) = (r#"{"request_id":"r"}"#.to_owned(), amount(250));
+        let (tx, request) = ("c".to_owned(), "r".to_owned());
+        let (found, reason) = (vec![2], String::new());
+        for op in [
+            grant("g1", 70, "1/promotion"),
+            grant("g2", 200, "9999999999999/promotion"),
+            grant("g3", 300, "never/voucher"),
+            hold("r", 250),
+            hold("open", 400),
+            Operation::Settle { id: "r".to_owned(), charge, line, origin: None, tokens: None },
+            Operation::Correct { tx, request, found, amount: amount(20), reason },
+        ] {
+            store.submit(&account, op).await.expect("an outcome");
+        }
+        SnapshotSource::open(&path).expect("a source").copy_to(&copy).expect("copied");
+        assert_eq!(check_copy(&copy).map(|checked| checked.accounts), Ok(1));
+        let file = Connection::open(&copy).expect("a file");
+        let lots = "SELECT group_concat(available || ' ' || held || ' ' || source, ', ')
+                    FROM (SELECT * FROM credit_lot ORDER BY expires_at)";
+        let lots: String = file.query_row(lots, [], |row| row.get(0)).expect("lots");
+        assert_eq!(lots, "20 250 voucher");
+        for (change, undo, told) in [
+            (
+                "UPDATE credit_lot SET held = held + 3",
+                "UPDATE credit_lot SET held = held - 3",
+                "what is held of the lot never/voucher of 'a' and its holds differ by 3 nano-USD",
+            ),
+            (
+                "UPDATE credit_lot SET available = 5000000000",
+                "UPDATE credit_lot SET available = 20",
+                "the lots of 'a' exceed what is available by 130 nano-USD",
+            ),
+            (
+                "UPDATE credit_grant SET amount = amount + 5 WHERE tx = 'g1'",
+                "UPDATE credit_grant SET amount = amount - 5 WHERE tx = 'g1'",
+                "the credit and the payments, grants and refunds of 'a' differ by -5 nano-USD",
+            ),
+            (
+                "DELETE FROM expiry_line",
+                "INSERT INTO expiry_line (account, seq) VALUES (1, 1)",
+                "what is posted and the journal of 'a' differ by -70 nano-USD; the credit and the \
+                 payments, grants and refunds of 'a' differ by -70 nano-USD",
+            ),
+        ] {
+            file.execute_batch(change).expect("changed");
+            let why = check_copy(&copy).expect_err(change);
+            assert_eq!(why, format!("the books do not add up: {told}"));
+            file.execute_batch(undo).expect("changed back");
+            assert_eq!(check_copy(&copy).map(|checked| checked.accounts), Ok(1), "{undo}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_copy_from_before_there_were_lots_is_checked() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.db");
+        drop(store_with_credit(&path).await);
+        let file = Connection::open(&path).expect("a file");
+        file.execute_batch(
+            "DROP TABLE credit_lot; DROP TABLE hold_lots; DROP TABLE credit_grant;
+             DROP TABLE correction_lots; DROP TABLE expiry_line",
+        )
+        .expect("dropped");
+        let copy = folder.path().join("copy.db");
+        SnapshotSource::open(&path).expect("a source").copy_to(&copy).expect("copied");
+        assert_eq!(check_copy(&copy).map(|checked| checked.accounts), Ok(1));
     }
 
     #[test]

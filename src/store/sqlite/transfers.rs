@@ -1,29 +1,31 @@
-//! Payments, refunds and corrections in tables, by which a repeated one is recognised. The pure
-//! machine decides; an older version of the program finds payments where they always were.
+//! Payments, grants, refunds and corrections in tables, by which a repeated one is recognised. The
+//! pure machine decides; an older version of the program finds payments where they always were.
 
 use std::collections::BTreeSet;
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::json;
 
 use super::accounts::{self, read_money};
 use super::data_version;
 use super::write_txn::WriteTxn;
-use super::{allotments, budgets};
+use super::{allotments, budgets, lot_rows};
 use crate::clock::unix_ms;
 use crate::ledger::prepaid::operations::{self, AppliedOperation};
 use crate::ledger::prepaid::posted_line::read_posted;
 use crate::ledger::prepaid::records::{
-    AccountChanges, AccountHead, JournalRecord, PrepaidAccount, RecordKind, RefundWait,
-    TransferKind, TransferRecord,
+    AccountChanges, JournalRecord, PrepaidAccount, RecordKind, RefundWait, TransferKind,
+    TransferRecord,
 };
 use crate::ledger::{
     AccountName, EntryKind, JournalEntry, KeyId, Operation, Outcome, TransferEntry, TransferType,
 };
 use crate::money::Money;
 
-/// Everything but payments, which have a table of their own. moved: null while a refund waits for
-/// money that is lent. `wait_since`, `asked_at`: null unless it waits. The reason is for people.
+/// Everything but payments and grants, which have tables of their own. moved: null while a refund
+/// waits for money that is lent. `wait_since`, `asked_at`: null unless it waits. The reason is for
+/// people.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS transfer (
     account     INTEGER NOT NULL REFERENCES account,
@@ -55,17 +57,17 @@ CREATE TABLE IF NOT EXISTS correction_line (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// Makes a payment, a refund or a correction, unless it was made before.
+/// Makes a payment, a grant, a refund or a correction, unless it was made before.
 pub(super) fn apply(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
     op: &Operation,
 ) -> rusqlite::Result<Outcome> {
-    let Some((account, balances)) = txn.account_row(name)?.map(|row| (row.id, row.balances)) else {
+    let Some(mut head) = txn.head(name)? else { return Ok(Outcome::NoAccount) };
+    let Some(account) = txn.account_row(name)?.map(|row| row.id) else {
         return Ok(Outcome::NoAccount);
     };
     let (conn, now) = (txn.conn, unix_ms());
-    let mut head = AccountHead::from_balances(balances);
     if let Some(lending) = txn.lending(name)? {
         (head.lent_out, head.recall_until) = (lending.lent_out(), lending.recall_until);
     }
@@ -90,33 +92,39 @@ fn save(
     changes: AccountChanges,
 ) -> rusqlite::Result<()> {
     let conn = txn.conn;
-    let written_off = changes.lines.iter().map(|line| line.written_off).next().unwrap_or_default();
+    let is_correction = |line: &&JournalRecord| matches!(line.kind, RecordKind::Correction(_));
+    let correction = changes.lines.iter().find(is_correction);
     for (tx, record) in &changes.transfers {
-        write(conn, account, tx, record, written_off)?;
+        write(conn, account, tx, record, correction)?;
     }
     for line in &changes.lines {
         txn.append_line(name, line)?;
     }
     budgets::save_windows(txn, name, &changes)?;
     if let Some(head) = changes.head {
-        txn.set_balances(name, head.balances);
+        txn.set_head(name, &head);
         allotments::save_recall(txn, name, head.recall_until)?;
     }
     Ok(())
 }
 
-/// Writes the record of a transfer. A version of the program that does not know refunds and
-/// corrections must not open the store any more: it would take a correction for a charge.
+/// Writes the record of a transfer, with the line of a correction. A version of the program that
+/// does not know refunds and corrections must not open the store any more: it would take a
+/// correction for a charge. Nor must one that does not know lots, after a grant.
 fn write(
     conn: &Connection,
     account: i64,
     tx: &str,
     record: &TransferRecord,
-    written_off: Money,
+    correction: Option<&JournalRecord>,
 ) -> rusqlite::Result<()> {
     let TransferRecord { kind, amount, at, moved, wait, reason } = record;
     let (kind, request) = match kind {
-        TransferKind::Payment | TransferKind::Grant(_) => {
+        TransferKind::Grant(lot) => {
+            data_version::raise(conn, data_version::LOTS_VERSION)?;
+            return lot_rows::write_grant(conn, account, tx, *amount, *at, *lot);
+        }
+        TransferKind::Payment => {
             let mut insert = conn.prepare_cached(
                 "INSERT INTO payment (account, tx, amount, at) VALUES (?, ?, ?, ?)",
             )?;
@@ -134,7 +142,8 @@ fn write(
     )?;
     let (amount, moved) = (amount.nano(), moved.map(Money::nano));
     let (since, asked_at) = wait.map(|wait| (wait.since, wait.asked_at)).unzip();
-    let (kind, written_off) = (kind.as_str(), written_off.nano());
+    let written_off = correction.map_or(Money::ZERO, |line| line.written_off).nano();
+    let kind = kind.as_str();
     let row = params![
         account,
         tx,
@@ -148,7 +157,8 @@ fn write(
         since,
         asked_at
     ];
-    insert.execute(row).map(drop)
+    insert.execute(row)?;
+    correction.map_or(Ok(()), |line| lot_rows::write_corrected(conn, account, tx, line))
 }
 
 /// Returns the record of a transfer; `None` if there is none of this id.
@@ -162,6 +172,9 @@ fn find(conn: &Connection, account: i64, tx: &str) -> rusqlite::Result<Option<Tr
     });
     if let Some(payment) = payment.optional()? {
         return Ok(Some(payment));
+    }
+    if let Some(grant) = lot_rows::find_grant(conn, account, tx)? {
+        return Ok(Some(grant));
     }
     let mut select = conn.prepare_cached(
         "SELECT request, amount, at, moved, reason, wait_since, asked_at FROM transfer
@@ -202,16 +215,20 @@ fn read_request(
         records.extend(entry.as_ref().and_then(read_posted));
     }
     let mut select = conn.prepare_cached(
-        "SELECT moved, written_off, tx FROM transfer WHERE account = ? AND request = ?",
+        "SELECT moved, written_off, tx,
+                (SELECT lots FROM correction_lots AS l
+                 WHERE l.account = t.account AND l.tx = t.tx)
+         FROM transfer AS t WHERE account = ? AND request = ?",
     )?;
     let corrections = select.query_map(params![account, request], |row| {
-        let tx: String = row.get(2)?;
+        let (tx, lots): (String, Option<String>) = (row.get(2)?, row.get(3)?);
+        let line = json!({ "corrects": request, "correction": tx, "lots": lots });
         let entry = JournalEntry {
             seq: 0,
             kind: EntryKind::Correction,
             amount: read_money(row, 0)?,
             written_off: read_money(row, 1)?,
-            line: serde_json::json!({ "corrects": request, "correction": tx }).to_string(),
+            line: line.to_string(),
         };
         Ok(read_posted(&entry))
     })?;
@@ -222,7 +239,7 @@ fn read_request(
     Ok(records)
 }
 
-/// Returns payments, refunds and corrections, oldest first, without the first `skipped`.
+/// Returns payments, grants, refunds and corrections, oldest first, without the first `skipped`.
 pub(super) fn list(
     conn: &Connection,
     name: &AccountName,
@@ -231,9 +248,11 @@ pub(super) fn list(
 ) -> rusqlite::Result<Vec<TransferEntry>> {
     let mut select = conn.prepare_cached(
         "SELECT * FROM (
-             SELECT tx, 'payment', amount, amount, at AS at, NULL, '', account FROM payment
+             SELECT tx, 'payment', amount, amount, at AS at, NULL, '', NULL, account FROM payment
              UNION ALL
-             SELECT tx, kind, amount, moved, at, request, reason, account FROM transfer)
+             SELECT tx, 'grant', amount, amount, at, NULL, '', lot, account FROM credit_grant
+             UNION ALL
+             SELECT tx, kind, amount, moved, at, request, reason, NULL, account FROM transfer)
          WHERE account = (SELECT id FROM account WHERE name = ?)
          ORDER BY at, tx LIMIT ? OFFSET ?",
     )?;
@@ -247,20 +266,10 @@ pub(super) fn list(
             amount: read_money(row, 2)?,
             moved: read_optional_money(row, 3)?,
             at: Some(row.get(4)?),
-            lot: None,
+            lot: lot_rows::read_grant_lot(row, 7)?,
             request: row.get(5)?,
             reason: row.get(6)?,
         })
     })?;
     entries.collect()
-}
-
-impl super::SqliteStore {
-    /// Returns the open lots of an account beside that of payments.
-    pub(super) async fn read_lots(
-        &self,
-        _account: &AccountName,
-    ) -> Result<Vec<crate::ledger::OpenLot>, crate::ledger::Unavailable> {
-        Ok(Vec::new())
-    }
 }

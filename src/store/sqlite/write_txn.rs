@@ -13,11 +13,11 @@ use super::accounts::{self, AccountRow};
 use super::budget_rows::BudgetRows;
 use super::cache_entries;
 use super::lending::Lending;
+use super::lot_rows::{self, LotRows};
 use super::rate_rows::{BucketsKey, RateRows};
 use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
-use crate::ledger::account::Balances;
-use crate::ledger::prepaid::records::{DirectHold, DirectHoldState, JournalRecord};
+use crate::ledger::prepaid::records::{AccountHead, DirectHold, DirectHoldState, JournalRecord};
 
 /// At most this many rows are cached from one transaction to the next.
 const CACHED_ROWS_MAX: usize = 10_000;
@@ -34,6 +34,8 @@ pub(super) struct RowCache {
     note_counts: HashMap<(AccountName, Namespace), usize>,
     /// Whether any account has, or had, a budget; `None` if it was not read yet.
     has_budgets: Option<bool>,
+    /// Whether any account has granted credit; `None` if it was not read yet.
+    has_lots: Option<bool>,
     /// The last owner of rate limits whose buckets a sweep has looked at.
     pub(super) last_purged: BucketsKey,
     /// SQLite's `data_version` when the rows were read. It changes when another connection writes.
@@ -50,6 +52,8 @@ struct CachedRow {
     lending: Option<Lending>,
     /// The budgets of the account; `None` if they were not read yet.
     budgets: Option<BudgetRows>,
+    /// The lots of granted credit; `None` if they were not read yet.
+    lots: Option<LotRows>,
     /// The rate limits of the account that were used lately.
     rates: RateRows,
     /// Open holds by id, as far as they were placed or changed recently.
@@ -71,11 +75,14 @@ impl RowCache {
         Ok(())
     }
 
-    /// Writes the balances that have changed.
+    /// Writes the balances and lots that have changed.
     pub(super) fn write_dirty(&mut self, c: &Connection) -> rusqlite::Result<()> {
         for name in self.dirty.drain(..) {
             let Some(cached) = self.by_name.get_mut(&name) else { continue };
             accounts::save_balances(c, cached.row.id, &cached.row.balances)?;
+            if let Some(lots) = &mut cached.lots {
+                lots.write(c, cached.row.id)?;
+            }
             cached.is_dirty = false;
         }
         Ok(())
@@ -97,9 +104,11 @@ impl WriteTxn<'_> {
     ) -> rusqlite::Result<Option<&AccountRow>> {
         if !self.row_cache.by_name.contains_key(name) {
             let Some(row) = accounts::find(self.conn, name)? else { return Ok(None) };
-            let (is_dirty, last_seq, lending, budgets) = (false, None, None, None);
+            let (is_dirty, last_seq) = (false, None);
+            let (lending, budgets, lots) = (None, None, None);
             let (rates, open_holds) = (RateRows::default(), HashMap::new());
-            let cached = CachedRow { row, is_dirty, last_seq, lending, budgets, rates, open_holds };
+            let cached =
+                CachedRow { row, is_dirty, last_seq, lending, budgets, lots, rates, open_holds };
             self.row_cache.by_name.insert(name.clone(), cached);
         }
         Ok(self.row_cache.by_name.get(name).map(|r| &r.row))
@@ -128,18 +137,54 @@ impl WriteTxn<'_> {
         }
     }
 
-    pub(super) fn balances(&mut self, name: &AccountName) -> rusqlite::Result<Option<Balances>> {
-        Ok(self.account_row(name)?.map(|row| row.balances))
+    /// Returns the sums and the lots of an account, as the machine needs them; `None` if there is
+    /// no such account.
+    pub(super) fn head(&mut self, name: &AccountName) -> rusqlite::Result<Option<AccountHead>> {
+        let has_lots = self.has_lots()?;
+        self.account_row(name)?;
+        let Some(cached) = self.row_cache.by_name.get_mut(name) else { return Ok(None) };
+        if cached.lots.is_none() && has_lots {
+            cached.lots = Some(LotRows::read(self.conn, cached.row.id)?);
+        }
+        let lots = cached.lots.as_ref().map(|lots| lots.open.clone()).unwrap_or_default();
+        Ok(Some(AccountHead::with_lots(cached.row.balances, lots)))
     }
 
-    /// Changes the balances of an account whose row is cached.
-    pub(super) fn set_balances(&mut self, name: &AccountName, balances: Balances) {
+    /// Whether any account of the store has granted credit.
+    pub(super) fn has_lots(&mut self) -> rusqlite::Result<bool> {
+        let has_lots = match self.row_cache.has_lots {
+            Some(known) => known,
+            None => lot_rows::has_any(self.conn)?,
+        };
+        self.row_cache.has_lots = Some(has_lots);
+        Ok(has_lots)
+    }
+
+    /// Changes the balances and the lots of an account of which [`head`](WriteTxn::head) was read.
+    pub(super) fn set_head(&mut self, name: &AccountName, head: &AccountHead) {
         let Some(cached) = self.row_cache.by_name.get_mut(name) else { return };
-        if cached.row.balances != balances && !cached.is_dirty {
+        let mut is_changed = cached.row.balances != head.balances;
+        cached.row.balances = head.balances;
+        if cached.lots.is_some() || head.granted_lots().next().is_some() {
+            let lots = cached.lots.get_or_insert_default();
+            let open = head.granted_lots().collect();
+            is_changed |= lots.open != open;
+            lots.open = open;
+            self.row_cache.has_lots = Some(true);
+        }
+        if is_changed && !cached.is_dirty {
             cached.is_dirty = true;
             self.row_cache.dirty.push(name.clone());
         }
-        cached.row.balances = balances;
+    }
+
+    /// Restores an account as `head` has it, since what was written after that is rolled back.
+    pub(super) fn restore_head(&mut self, name: &AccountName, head: &AccountHead) {
+        self.set_head(name, head);
+        if let Some(cached) = self.row_cache.by_name.get_mut(name) {
+            // Credit may have expired.
+            cached.last_seq = None;
+        }
     }
 
     /// Counts a cache entry that was just written. Returns an upper bound of the number of entries
