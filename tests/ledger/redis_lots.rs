@@ -14,7 +14,7 @@ use tollgate::money::Money;
 use tollgate::store::redis::RedisStore;
 
 use super::redis_server::RedisServer;
-use super::script::{LONG_MS, now, settle};
+use super::script::{LONG_MS, checkpoint, now, settle};
 use super::subject::{at, name};
 
 mod beside_pure;
@@ -222,8 +222,7 @@ async fn a_hold_that_expires_is_charged_to_its_lots_and_gives_the_rest_back() {
     redis.submit(hold("a", 40, 40, 1)).await;
     redis.submit(Operation::Extend { id: "a".to_owned(), wanted: nano(45) }).await;
     assert_eq!(redis.field("hold:a", "lots").as_deref(), Some("never/promotion 45"));
-    let (id, line) = ("a".to_owned(), "{}".to_owned());
-    redis.submit(Operation::Checkpoint { id, charge: nano(7), line }).await;
+    redis.submit(checkpoint("a", nano(7))).await;
     tokio::time::sleep(Duration::from_millis(3)).await;
     assert_eq!(redis.store.expire_holds().await.expect("a sweep").expired, 1);
     assert_eq!(redis.lots().await, [lot("never/promotion", 43, 0)]);

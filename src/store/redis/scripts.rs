@@ -63,21 +63,8 @@ impl Scripts {
         let MoneyScripts { credit, grant, take, correct, hold, extend, renew, settle, .. } =
             &self.money;
         let MoneyScripts { void, expire, expire_lots, states, search, .. } = &self.money;
-        let money = [
-            credit,
-            grant,
-            take,
-            correct,
-            hold,
-            extend,
-            renew,
-            settle,
-            void,
-            expire,
-            expire_lots,
-            states,
-            search,
-        ];
+        let money = [credit, grant, take, correct, hold, extend, renew, settle];
+        let ends = [void, expire, expire_lots, states, search];
         let VideoScripts { place, claim, renew, save, delete, remove, page } = &self.videos;
         let videos = [place, claim, renew, save, delete, remove, page];
         let IndexScripts { add, schedule_recheck, update, remove, due } = &self.index;
@@ -94,7 +81,7 @@ impl Scripts {
         let budgets = [set, raise_version];
         let AccessScripts { set_settings, index_suspended, note_use } = &self.access;
         let access = [set_settings, index_suspended, note_use];
-        let all = money.into_iter().chain(videos).chain(index).chain(idempotency);
+        let all = money.into_iter().chain(ends).chain(videos).chain(index).chain(idempotency);
         let all = all.chain(storage).chain(fleet).chain(allotments).chain(budgets);
         all.chain(access).chain(self.operators.all()).collect()
     }
@@ -296,6 +283,8 @@ const SLICES_LUA: &str = include_str!("scripts/allotments/slices.lua");
 const RATE_SLICES_LUA: &str = include_str!("scripts/allotments/rate_slices.lua");
 const ALLOTMENT_LUA: &str = include_str!("scripts/allotments/allotment.lua");
 const GRANT_LUA: &str = include_str!("scripts/grant.lua");
+const EXTEND_LUA: &str = include_str!("scripts/extend.lua");
+const EXPIRE_LUA: &str = include_str!("scripts/expire.lua");
 const EXPIRE_LOTS_LUA: &str = include_str!("scripts/expire_lots.lua");
 const TAKE_LUA: &str = include_str!("scripts/take.lua");
 const CORRECT_LUA: &str = include_str!("scripts/correct.lua");
@@ -328,10 +317,7 @@ impl MoneyScripts {
                     include_str!("scripts/hold.lua"),
                 ],
             ),
-            extend: make(
-                ALLOW_OOM,
-                &[LOTS_LUA, WINDOWS_LUA, RECALL_LUA, include_str!("scripts/extend.lua")],
-            ),
+            extend: make(ALLOW_OOM, &[LOTS_LUA, WINDOWS_LUA, RECALL_LUA, EXTEND_LUA]),
             renew: make(ALLOW_OOM, &[include_str!("scripts/renew.lua")]),
             settle: make(
                 ALLOW_OOM,
@@ -353,10 +339,7 @@ impl MoneyScripts {
                     include_str!("scripts/void.lua"),
                 ],
             ),
-            expire: make(
-                ALLOW_OOM,
-                &[LOTS_LUA, WINDOWS_LUA, RATES_LUA, include_str!("scripts/expire.lua")],
-            ),
+            expire: make(ALLOW_OOM, &[LOTS_LUA, WINDOWS_LUA, RATES_LUA, EXPIRE_LUA]),
             expire_lots: make(ALLOW_OOM, &[LOTS_LUA, EXPIRE_LOTS_LUA]),
             states: make(NO_WRITES, &[include_str!("scripts/states.lua")]),
             search: make(NO_WRITES, &[FORGOTTEN_LUA, include_str!("scripts/search.lua")]),

@@ -28,12 +28,14 @@ struct ToSweep {
 }
 
 impl RedisStore {
-    /// Ends all holds whose lease has expired, and lets credit expire. Returns their number, and the holds that stay open.
+    /// Ends all holds whose lease has expired, and lets credit expire whose time has come. Returns
+    /// the number of these holds, and those that stay open.
     pub(super) async fn sweep(&self) -> Result<SweepReport, Unavailable> {
         let (mut all, mut swept, mut cursor) = (SweepReport::default(), HashSet::new(), 0);
         loop {
             let (next, names) = self.scan_accounts(cursor, ACCOUNTS_PER_SCAN).await?;
-            for ToSweep { name, has_holds, has_due_credit } in self.filter_to_sweep(names).await? {
+            for one in self.filter_to_sweep(names).await? {
+                let ToSweep { name, has_holds, has_due_credit } = one;
                 if swept.contains(&name) {
                     continue;
                 }

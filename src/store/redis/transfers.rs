@@ -27,7 +27,9 @@ struct StoredTransfer {
 }
 
 impl RedisStore {
-    /// Returns what came into an account and went back, oldest first, without the first `skipped`. Payments of older versions, whose times are not known, come before all others.
+    /// Returns what came into an account and went back, oldest first, without the first
+    /// `skipped`. Payments of older versions, whose times are not known, come before all
+    /// others.
     pub(super) async fn read_transfers(
         &self,
         account: &AccountName,
