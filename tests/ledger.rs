@@ -26,6 +26,7 @@ mod rates_in_file;
 mod redis_budgets;
 #[allow(dead_code, reason = "the tests of the gateway use the rest of it")]
 pub(crate) mod redis_cluster;
+mod redis_lots;
 mod redis_rates;
 #[allow(dead_code, reason = "the tests of the gateway use the rest of it")]
 pub(crate) mod redis_server;

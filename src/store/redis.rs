@@ -36,6 +36,7 @@ mod kept_counts;
 mod key_records;
 mod keys;
 mod kv_cache;
+mod lots;
 mod operations;
 mod operator_scripts;
 mod operators;
@@ -65,7 +66,16 @@ use keys::{ACCOUNTS_KEY, AccountKeys};
 use operations::{operation_call, parse_outcome, reply_strings};
 use run_gate::Requirement;
 
-use super::data_version::TRANSFERS_VERSION;
+use super::data_version::{LOTS_VERSION, TRANSFERS_VERSION};
+
+/// The version of the data that an operation needs; `None` if each has it.
+fn version_of(op: &Operation) -> Option<u32> {
+    match op {
+        Operation::Take { .. } | Operation::Correct { .. } => Some(TRANSFERS_VERSION),
+        Operation::Grant { .. } => Some(LOTS_VERSION),
+        _ => None,
+    }
+}
 
 impl RedisStore {
     /// Applies an operation in whatever run the server is in, without asking the run gate.
@@ -124,12 +134,12 @@ impl Ledger for RedisStore {
 
     fn submit<'a>(&'a self, account: &'a AccountName, op: Operation) -> Receipt<'a> {
         Receipt::start(async move {
-            if matches!(op, Operation::Take { .. } | Operation::Correct { .. }) {
+            if let Some(version) = version_of(&op) {
                 // A name that is mistyped leaves the store as it is.
                 let key = AccountKeys::of(account).account();
                 let exists = redis::cmd("EXISTS").arg(key).to_owned();
                 if self.connection().await?.query::<bool>(&exists).await? {
-                    self.raise_version(TRANSFERS_VERSION).await?;
+                    self.raise_version(version).await?;
                 }
             }
             Ok(self.apply_gated(account, &op).await?.0)

@@ -1,5 +1,5 @@
 //! Allotments in Redis: each update is one script, which does what the pure state machine of the
-//! ledger does with one lot of paid credit.
+//! ledger does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -279,7 +279,19 @@ fn parse_answer(
 ) -> Result<Option<LedgerAnswer>, Unavailable> {
     let words: Vec<&str> = reply.iter().map(String::as_str).collect();
     let (answer, notes) = match &*words {
-        ["status", step, last_seq, lent_at, held, tight, budgets, rates, ..] => {
+        [
+            "status",
+            step,
+            last_seq,
+            lent_at,
+            held,
+            tight,
+            budgets,
+            rates,
+            free_for,
+            held_for,
+            ..,
+        ] => {
             let held = parse_money(held)?;
             let needed = update.demand.as_ref().map_or(held, |demand| demand.needed);
             let BudgetStatus { revision, slices, current } = parse_budgets(budgets)?;
@@ -291,8 +303,8 @@ fn parse_answer(
                 lent_at: parse_part(lent_at)?,
                 held,
                 free: held.saturating_sub(needed),
-                free_for_ms: None,
-                held_for_ms: None,
+                free_for_ms: parse_expiry(free_for)?,
+                held_for_ms: parse_expiry(held_for)?,
                 slices,
                 current,
                 rates: parse_rate_statuses(rates)?,
@@ -302,7 +314,7 @@ fn parse_answer(
                 open_to_all: budgets.is_empty(),
                 revision,
             };
-            (LedgerAnswer::Status(Box::new(status)), 8)
+            (LedgerAnswer::Status(Box::new(status)), 10)
         }
         ["ended", last_seq, ..] => {
             (LedgerAnswer::AllotmentEnded { last_seq: parse_part(last_seq)? }, 2)
@@ -318,6 +330,11 @@ fn parse_answer(
     };
     log_notes(account, &reply[notes..]);
     Ok(Some(answer))
+}
+
+/// Parses in how many ms credit expires; the text is empty if it never does.
+fn parse_expiry(text: &str) -> Result<Option<i64>, Unavailable> {
+    if text.is_empty() { Ok(None) } else { parse_part(text).map(Some) }
 }
 
 /// What the answer to an update tells of budgets.

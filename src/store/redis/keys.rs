@@ -53,14 +53,14 @@ impl AccountKeys {
         self.key_for("payments")
     }
 
-    /// Returns the key of the hash with the records of payments, refunds and corrections, by their
-    /// ids.
+    /// Returns the key of the hash with the records of payments, grants, refunds and corrections,
+    /// by their ids.
     pub(super) fn transfers(&self) -> String {
         self.key_for("transfers")
     }
 
     /// Returns the key of the hash with what was given back of charges, by their requests:
-    /// `AMOUNT WRITTEN_OFF`.
+    /// `AMOUNT WRITTEN_OFF`, and after a space the amounts of lots if there were some.
     pub(super) fn corrected(&self) -> String {
         self.key_for("corrected")
     }

@@ -62,10 +62,9 @@ impl Scripts {
     pub(super) fn all(&self) -> Vec<&Script> {
         let MoneyScripts { credit, grant, take, correct, hold, extend, renew, settle, .. } =
             &self.money;
-        let MoneyScripts { void, expire, states, search, .. } = &self.money;
-        let money = [
-            credit, grant, take, correct, hold, extend, renew, settle, void, expire, states, search,
-        ];
+        let MoneyScripts { void, expire, expire_lots, states, search, .. } = &self.money;
+        let money = [credit, grant, take, correct, hold, extend, renew, settle];
+        let ends = [void, expire, expire_lots, states, search];
         let VideoScripts { place, claim, renew, save, delete, remove, page } = &self.videos;
         let videos = [place, claim, renew, save, delete, remove, page];
         let IndexScripts { add, schedule_recheck, update, remove, due } = &self.index;
@@ -82,7 +81,7 @@ impl Scripts {
         let budgets = [set, raise_version];
         let AccessScripts { set_settings, index_suspended, note_use } = &self.access;
         let access = [set_settings, index_suspended, note_use];
-        let all = money.into_iter().chain(videos).chain(index).chain(idempotency);
+        let all = money.into_iter().chain(ends).chain(videos).chain(index).chain(idempotency);
         let all = all.chain(storage).chain(fleet).chain(allotments).chain(budgets);
         all.chain(access).chain(self.operators.all()).collect()
     }
@@ -100,6 +99,8 @@ pub(super) struct MoneyScripts {
     pub(super) settle: Script,
     pub(super) void: Script,
     pub(super) expire: Script,
+    /// Lets credit expire whose time has come.
+    pub(super) expire_lots: Script,
     /// Returns the states of holds, and changes nothing.
     pub(super) states: Script,
     /// Looks for the charge of a call in a page of the journal, and changes nothing.
@@ -271,7 +272,9 @@ fn cmd_args(cmd: &Cmd) -> impl ExactSizeIterator<Item = &[u8]> {
 }
 
 const STORAGE_LUA: &str = include_str!("scripts/storage/prelude.lua");
-const AMOUNTS_LUA: &str = include_str!("scripts/allotments/amounts.lua");
+/// Amounts and lots: every script that moves money has both.
+const LOTS_LUA: &str =
+    concat!(include_str!("scripts/allotments/amounts.lua"), include_str!("scripts/lots.lua"));
 const WINDOWS_LUA: &str = include_str!("scripts/windows.lua");
 const RATES_LUA: &str = include_str!("scripts/rates.lua");
 const PLACES_LUA: &str = include_str!("scripts/places.lua");
@@ -280,6 +283,9 @@ const SLICES_LUA: &str = include_str!("scripts/allotments/slices.lua");
 const RATE_SLICES_LUA: &str = include_str!("scripts/allotments/rate_slices.lua");
 const ALLOTMENT_LUA: &str = include_str!("scripts/allotments/allotment.lua");
 const GRANT_LUA: &str = include_str!("scripts/grant.lua");
+const EXTEND_LUA: &str = include_str!("scripts/extend.lua");
+const EXPIRE_LUA: &str = include_str!("scripts/expire.lua");
+const EXPIRE_LOTS_LUA: &str = include_str!("scripts/expire_lots.lua");
 const TAKE_LUA: &str = include_str!("scripts/take.lua");
 const CORRECT_LUA: &str = include_str!("scripts/correct.lua");
 const TRANSFERS_LUA: &str = include_str!("scripts/transfers.lua");
@@ -295,17 +301,14 @@ fn script_source(flags: &str, parts: &[&str]) -> String {
 impl MoneyScripts {
     fn build(make: ScriptBuilder<'_>) -> MoneyScripts {
         MoneyScripts {
-            credit: make("", &[TRANSFERS_LUA, include_str!("scripts/credit.lua")]),
-            grant: make("", &[AMOUNTS_LUA, TRANSFERS_LUA, GRANT_LUA]),
-            take: make("", &[AMOUNTS_LUA, RECALL_LUA, TRANSFERS_LUA, TAKE_LUA]),
-            correct: make(
-                "",
-                &[AMOUNTS_LUA, WINDOWS_LUA, FORGOTTEN_LUA, TRANSFERS_LUA, CORRECT_LUA],
-            ),
+            credit: make("", &[LOTS_LUA, TRANSFERS_LUA, include_str!("scripts/credit.lua")]),
+            grant: make("", &[LOTS_LUA, TRANSFERS_LUA, GRANT_LUA]),
+            take: make("", &[LOTS_LUA, RECALL_LUA, TRANSFERS_LUA, TAKE_LUA]),
+            correct: make("", &[LOTS_LUA, WINDOWS_LUA, FORGOTTEN_LUA, TRANSFERS_LUA, CORRECT_LUA]),
             hold: make(
                 "",
                 &[
-                    AMOUNTS_LUA,
+                    LOTS_LUA,
                     WINDOWS_LUA,
                     RECALL_LUA,
                     RATES_LUA,
@@ -314,15 +317,12 @@ impl MoneyScripts {
                     include_str!("scripts/hold.lua"),
                 ],
             ),
-            extend: make(
-                ALLOW_OOM,
-                &[AMOUNTS_LUA, WINDOWS_LUA, RECALL_LUA, include_str!("scripts/extend.lua")],
-            ),
+            extend: make(ALLOW_OOM, &[LOTS_LUA, WINDOWS_LUA, RECALL_LUA, EXTEND_LUA]),
             renew: make(ALLOW_OOM, &[include_str!("scripts/renew.lua")]),
             settle: make(
                 ALLOW_OOM,
                 &[
-                    AMOUNTS_LUA,
+                    LOTS_LUA,
                     WINDOWS_LUA,
                     RATES_LUA,
                     FORGOTTEN_LUA,
@@ -332,17 +332,15 @@ impl MoneyScripts {
             void: make(
                 ALLOW_OOM,
                 &[
-                    AMOUNTS_LUA,
+                    LOTS_LUA,
                     WINDOWS_LUA,
                     RATES_LUA,
                     FORGOTTEN_LUA,
                     include_str!("scripts/void.lua"),
                 ],
             ),
-            expire: make(
-                ALLOW_OOM,
-                &[AMOUNTS_LUA, WINDOWS_LUA, RATES_LUA, include_str!("scripts/expire.lua")],
-            ),
+            expire: make(ALLOW_OOM, &[LOTS_LUA, WINDOWS_LUA, RATES_LUA, EXPIRE_LUA]),
+            expire_lots: make(ALLOW_OOM, &[LOTS_LUA, EXPIRE_LOTS_LUA]),
             states: make(NO_WRITES, &[include_str!("scripts/states.lua")]),
             search: make(NO_WRITES, &[FORGOTTEN_LUA, include_str!("scripts/search.lua")]),
         }
@@ -355,7 +353,7 @@ impl VideoScripts {
             place: make(
                 "",
                 &[
-                    AMOUNTS_LUA,
+                    LOTS_LUA,
                     WINDOWS_LUA,
                     RECALL_LUA,
                     RATES_LUA,
@@ -439,7 +437,7 @@ impl AllotmentScripts {
             make(
                 flags,
                 &[
-                    AMOUNTS_LUA,
+                    LOTS_LUA,
                     WINDOWS_LUA,
                     RECALL_LUA,
                     SLICES_LUA,
@@ -456,7 +454,7 @@ impl AllotmentScripts {
             lend: build("", update),
             update: build(ALLOW_OOM, update),
             expire: build(ALLOW_OOM, include_str!("scripts/allotments/expire.lua")),
-            balances: make(NO_WRITES, &[AMOUNTS_LUA, RECALL_LUA, balances]),
+            balances: make(NO_WRITES, &[LOTS_LUA, balances]),
         }
     }
 }

@@ -1,9 +1,11 @@
-//! Ends holds whose lease has expired, for all accounts. Accounts without open holds are recognised
-//! by one pipelined ZCARD each, so idle accounts cost almost nothing.
+//! Ends holds whose lease has expired, and lets credit expire, for all accounts. Accounts without
+//! open holds and without such credit are recognised by two pipelined commands each, so idle
+//! accounts cost almost nothing.
 
 use std::collections::HashSet;
 
 use super::keys::AccountKeys;
+use super::lots::is_credit_due;
 use super::operations::parse_outcome;
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
@@ -13,17 +15,34 @@ use crate::metrics::record_write_off;
 
 /// About how many accounts are read at a time (SSCAN's COUNT), and then asked for their holds.
 pub(super) const ACCOUNTS_PER_SCAN: u32 = 500;
+/// What is asked of each account that was read: how many holds it has, and its lots.
+const ASKED: usize = 2;
 /// One sweep ends at most this many holds of an account; the next sweep ends the rest.
 const SWEEP_MAX: isize = 1_000;
 
+/// An account that has something to sweep.
+struct ToSweep {
+    name: AccountName,
+    has_holds: bool,
+    has_due_credit: bool,
+}
+
 impl RedisStore {
-    /// Ends all holds whose lease has expired. Returns their number, and the holds that stay open.
+    /// Ends all holds whose lease has expired, and lets credit expire whose time has come. Returns
+    /// the number of these holds, and those that stay open.
     pub(super) async fn sweep(&self) -> Result<SweepReport, Unavailable> {
         let (mut all, mut swept, mut cursor) = (SweepReport::default(), HashSet::new(), 0);
         loop {
             let (next, names) = self.scan_accounts(cursor, ACCOUNTS_PER_SCAN).await?;
-            for name in self.filter_with_holds(names).await? {
+            for one in self.filter_to_sweep(names).await? {
+                let ToSweep { name, has_holds, has_due_credit } = one;
                 if swept.contains(&name) {
+                    continue;
+                }
+                if has_due_credit {
+                    self.expire_lots(&name).await?;
+                }
+                if !has_holds {
                     continue;
                 }
                 let one = self.sweep_account(&name).await?;
@@ -39,28 +58,30 @@ impl RedisStore {
         }
     }
 
-    /// Returns those of `names` that have open holds.
-    async fn filter_with_holds(
-        &self,
-        mut names: Vec<AccountName>,
-    ) -> Result<Vec<AccountName>, Unavailable> {
-        let commands = names.iter().map(|name| {
-            let mut count = redis::cmd("ZCARD");
-            count.arg(AccountKeys::of(name).open_holds());
-            count
+    /// Returns those of `names` that have open holds, or credit whose time has come.
+    async fn filter_to_sweep(&self, names: Vec<AccountName>) -> Result<Vec<ToSweep>, Unavailable> {
+        let commands = names.iter().flat_map(|name| {
+            let keys = AccountKeys::of(name);
+            let holds = redis::cmd("ZCARD").arg(keys.open_holds()).to_owned();
+            [holds, redis::cmd("HGET").arg(keys.account()).arg("lots").to_owned()]
         });
-        let counts: Vec<u64> = self.connection().await?.query_each(commands.collect()).await?;
-        let mut counts = counts.into_iter();
-        names.retain(|_| counts.next() != Some(0));
-        Ok(names)
+        let known: Vec<Option<String>> =
+            self.connection().await?.query_each(commands.collect()).await?;
+        let has_lots = known.chunks_exact(ASKED).any(|of_one| of_one[1].is_some());
+        let now = if has_lots { self.server_time().await? } else { 0 };
+        let of_account = |(name, of_one): (AccountName, &[Option<String>])| ToSweep {
+            name,
+            has_holds: of_one[0].as_deref() != Some("0"),
+            has_due_credit: of_one[1].as_deref().is_some_and(|lots| is_credit_due(lots, now)),
+        };
+        let all = names.into_iter().zip(known.chunks_exact(ASKED)).map(of_account);
+        Ok(all.filter(|one| one.has_holds || one.has_due_credit).collect())
     }
 
     async fn sweep_account(&self, name: &AccountName) -> Result<SweepReport, Unavailable> {
         let keys = AccountKeys::of(name);
-        let (seconds, micros): (i64, i64) =
-            self.connection().await?.query(&redis::cmd("TIME")).await?;
         let mut due = redis::cmd("ZRANGEBYSCORE");
-        due.arg(keys.open_holds()).arg("-inf").arg(seconds * 1_000 + micros / 1_000);
+        due.arg(keys.open_holds()).arg("-inf").arg(self.server_time().await?);
         due.arg("LIMIT").arg(0).arg(SWEEP_MAX);
         let due: Vec<String> = self.connection().await?.query(&due).await?;
         let mut swept = SweepReport::default();

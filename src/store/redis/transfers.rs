@@ -1,4 +1,4 @@
-//! Payments, refunds and corrections in Redis, as people are shown them.
+//! Payments, grants, refunds and corrections in Redis, as people are shown them.
 
 use std::collections::HashMap;
 
@@ -19,14 +19,17 @@ struct StoredTransfer {
     #[serde(default)]
     moved: Option<String>,
     #[serde(default)]
+    lot: Option<String>,
+    #[serde(default)]
     request: Option<String>,
     #[serde(default)]
     reason: String,
 }
 
 impl RedisStore {
-    /// Returns payments, refunds and corrections of an account, oldest first, without the first
-    /// `skipped`. Payments of older versions, whose times are not known, come before all others.
+    /// Returns what came into an account and went back, oldest first, without the first
+    /// `skipped`. Payments of older versions, whose times are not known, come before all
+    /// others.
     pub(super) async fn read_transfers(
         &self,
         account: &AccountName,
@@ -65,19 +68,10 @@ fn parse_transfer(tx: String, text: &str) -> Result<TransferEntry, Unavailable> 
     let at = Some(stored.at.parse().map_err(|_| unreadable())?);
     let amount = parse_money(&stored.amount)?;
     let moved = match (kind, stored.moved) {
-        (TransferType::Payment, _) => Some(amount),
+        (TransferType::Payment | TransferType::Grant, _) => Some(amount),
         (_, moved) => moved.as_deref().map(parse_money).transpose()?,
     };
+    let lot = stored.lot.map(|name| name.parse().map_err(|_| unreadable())).transpose()?;
     let (request, reason) = (stored.request, stored.reason);
-    Ok(TransferEntry { tx, kind, amount, moved, at, lot: None, request, reason })
-}
-
-impl RedisStore {
-    /// Returns the open lots of an account beside that of payments.
-    pub(super) async fn read_lots(
-        &self,
-        _account: &AccountName,
-    ) -> Result<Vec<crate::ledger::OpenLot>, Unavailable> {
-        Ok(Vec::new())
-    }
+    Ok(TransferEntry { tx, kind, amount, moved, at, lot, request, reason })
 }

@@ -8,7 +8,7 @@
 --   and what can be held now; 'conflict' if the hold exists with other amounts; 'tombstoned' if it
 --   was voided before; 'wait' if the money or the budget is lent, and was called back;
 --   'out_of_range'; or 'no_account'.
--- It comes after windows.lua, recall.lua and places.lua.
+-- It comes after lots.lua, windows.lua, recall.lua and places.lua.
 
 -- Returns the window whose limit does not allow `least` even if nothing is held; nil if there is
 -- none. Of several it is the last one to end: before that the call cannot be made.
@@ -25,23 +25,24 @@ local function find_exceeded(counted, least)
 end
 
 -- Returns the reply to a hold of which less than `least` can be held.
-local function refuse(account, available, least, counted, room)
-  local needed = to_amount(least)
+local function refuse(account, lots, available, least, counted, room)
+  local needed, lost = to_amount(least), lots and lots.held_of_expired() or ZERO
   if #counted > 0 then
     local all = plus(to_amount(available), to_amount(redis.call('HGET', account, 'held')))
-    if is_below(all, needed) then return {'insufficient', available} end
+    if is_below(excess(all, lost), needed) then return {'insufficient', available} end
     local window = find_exceeded(counted, needed)
     if window then
       return {'budget_exceeded', window.text, to_digits(excess(window.limit, window.spent))}
     end
   end
-  if may_be_returned(counted, needed) and recall(account, least) then return {'wait'} end
+  if may_be_returned(counted, needed) and recall(account, least, lost) then return {'wait'} end
   if less(available, least) then return {'insufficient', available} end
   return {'budget_in_use', room}
 end
 
 local function set_aside(account, hold, open, id, key, wanted, least, lease, asked)
   if not (is_amount(wanted) and is_amount(least)) then return redis.error_reply('ERR amount') end
+  local lots = find_lots(account)
   local balance = redis.call('HMGET', account, 'available', 'has_budgets')
   local available = balance[1]
   if not available then return {'no_account'} end
@@ -65,7 +66,7 @@ local function set_aside(account, hold, open, id, key, wanted, least, lease, ask
     counted = windows_of(tag, texts)
     room = to_digits(room_in(counted, to_amount(available)))
   end
-  if less(room, least) then return refuse(account, available, least, counted, room) end
+  if less(room, least) then return refuse(account, lots, available, least, counted, room) end
   local held = wanted
   if less(room, wanted) then held = room end
   for _, window in ipairs(counted) do change_held(window, ZERO, to_amount(held)) end
@@ -78,6 +79,14 @@ local function set_aside(account, hold, open, id, key, wanted, least, lease, ask
   if #texts > 0 then
     table.insert(record, 'windows')
     table.insert(record, table.concat(texts, ','))
+  end
+  if lots then
+    local drawn = lots.format(lots.draw(to_amount(held)))
+    if drawn ~= '' then
+      table.insert(record, 'lots')
+      table.insert(record, drawn)
+    end
+    lots.write()
   end
   if rates then
     local taken

@@ -4,6 +4,7 @@
 -- ARGV: the id of the hold, then the lease in ms; for a checkpoint the lease is '', and the charge
 --   and its journal line follow.
 -- Reply: 'done'; 'gone' if the hold is not open; or 'no_account'.
+-- It moves no money, so it leaves credit whose time has come to the next script, or to a sweep.
 local account, hold, open = KEYS[1], KEYS[2], KEYS[3]
 local id, lease, charge, line = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end

@@ -7,7 +7,7 @@
 -- Reply: 'posted', the total charge and the part written off now; 'already_posted' and the amount;
 --   'voided' if the hold was voided before; 'unknown' if there is no such hold; 'search_first' if
 --   it may be forgotten, and then nothing has changed; 'out_of_range'; or 'no_account'.
--- It comes after windows.lua, rates.lua and forgotten.lua.
+-- It comes after lots.lua, windows.lua, rates.lua and forgotten.lua.
 local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, charge, line, tokens = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local wanted, least, at = ARGV[5], ARGV[6], tonumber(ARGV[7])
@@ -16,8 +16,9 @@ if not is_amount(charge) then return redis.error_reply('ERR amount') end
 local marks = redis.call('HMGET', account, 'available', 'journal_marked_at', 'journal_mark',
   'has_budgets')
 if not marks[1] then return {'no_account'} end
-local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'windows', 'rates')
+local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'windows', 'rates', 'lots')
 local state, counted, taken = known[1], known[4], known[5]
+local drawn, lots = known[6], find_lots(account)
 local is_lost = not state
 if is_lost then
   if not wanted then return {'unknown'} end
@@ -46,13 +47,14 @@ if state ~= 'open' then
     amount, total = '0', known[3]
   end
 end
+local held = state == 'open' and known[2] or '0'
 if counted then
-  local held = state == 'open' and known[2] or '0'
   local above = end_in_windows(tag_of(account), counted, held, amount, now_ms())
   line = tell_windows(line, counted)
   line = tell_over_budget(line, above, excess(to_amount(amount), to_amount(held)))
   if is_out_of_range then return {'out_of_range'} end
 end
+if lots then line = lots.tell(line, lots.end_hold(drawn, held, amount)) end
 -- Limits are looked at before money is moved: a script that fails half-way keeps what it has
 -- written.
 local rates = taken and state == 'open' and open_rates(tag_of(account), now_ms())
@@ -71,9 +73,10 @@ else
 end
 if counted then write_windows(now_ms()) end
 if rates then rates.write() end
+if lots then lots.write() end
 if is_lost then redis.call('HSET', hold, 'wanted', wanted, 'least', least, 'held', '0') end
 redis.call('HSET', hold, 'state', 'posted', 'posted', total)
-redis.call('HDEL', hold, 'line', 'windows', 'rates')
+redis.call('HDEL', hold, 'line', 'windows', 'rates', 'lots')
 redis.call('PEXPIRE', hold, ttl)
 redis.call('ZREM', open, id)
 redis.call('RPUSH', journal, amount .. ' ' .. written_off .. ' ' .. line)

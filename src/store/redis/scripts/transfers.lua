@@ -1,6 +1,6 @@
--- Payments, refunds and corrections by their ids. The hash of payments has the amount of each
--- payment, as it always had. The hash of transfers has all three, as JSON whose amounts and times
--- are texts of digits; a payment of an older version is not in it.
+-- Payments, grants, refunds and corrections by their ids. The hash of payments has the amount of
+-- each payment, as it always had. The hash of transfers has all of them, as JSON whose amounts and
+-- times are texts of digits; a payment of an older version is not in it.
 
 -- Returns the record of a transfer; nil if there is none of this id.
 local function find_transfer(payments, transfers, tx)
@@ -10,8 +10,8 @@ local function find_transfer(payments, transfers, tx)
   return known and cjson.decode(known) or nil
 end
 
--- Writes the record of a transfer. `more` has what is not there for each: what was moved, the
--- request, the reason, and of a refund that waits since when and when it was asked for last.
+-- Writes the record of a transfer. `more` has what is not there for each: what was moved, the lot,
+-- the request, the reason, and of a refund that waits since when and when it was asked for last.
 local function write_transfer(transfers, tx, kind, amount, at, more)
   more.kind, more.amount, more.at = kind, amount, string.format('%.0f', at)
   redis.call('HSET', transfers, tx, cjson.encode(more))

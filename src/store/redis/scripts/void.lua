@@ -6,12 +6,12 @@
 --   none.
 -- Reply: 'voided'; 'already_posted' and the amount, if the hold was charged before; 'search_first'
 --   if it may be forgotten, and then nothing has changed; or 'no_account'.
--- It comes after windows.lua, rates.lua and forgotten.lua.
+-- It comes after lots.lua, windows.lua, rates.lua and forgotten.lua.
 local account, hold, open = KEYS[1], KEYS[2], KEYS[3]
 local id = ARGV[1]
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
-local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'windows', 'rates')
-local state = known[1]
+local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'windows', 'rates', 'lots')
+local state, lots = known[1], find_lots(account)
 if not state then
   local found = ARGV[2]
   if not found and may_be_forgotten(account, id) then return {'search_first'} end
@@ -44,6 +44,11 @@ if state == 'open' then
   if rates then
     rates.write()
     redis.call('HDEL', hold, 'rates')
+  end
+  if lots then
+    lots.give_back(lots.parse(known[6], to_amount(known[2])))
+    lots.write()
+    redis.call('HDEL', hold, 'lots')
   end
 end
 return {'voided'}

@@ -1,6 +1,6 @@
 -- An allotment and its account while a script works on them: both are read first, changed in
 -- memory, and written at the end, all of it or nothing. It is the machine of
--- src/ledger/prepaid/allotment.rs. It comes after windows.lua, recall.lua, slices.lua and
+-- src/ledger/prepaid/allotment.rs. It comes after lots.lua, windows.lua, recall.lua, slices.lua and
 -- rate_slices.lua.
 --
 -- What an allotment holds is in a record like that of a hold, with the same `state`, `held` and
@@ -26,10 +26,13 @@ local notes = {}
 
 local function read_account()
   local known = redis.call('HMGET', account_key, 'available', 'held', 'posted', 'written_off',
-    'lent_out', 'recall_until', 'has_budgets', 'revision')
+    'lent_out', 'recall_until', 'has_budgets', 'revision', 'lots')
   if not known[1] then return nil end
+  local lots = known[9] and find_lots(account_key)
   return {
-    available = to_amount(known[1]),
+    -- The lots beside that of payments; nil if there are none.
+    lots = lots or nil,
+    available = lots and lots.available or to_amount(known[1]),
     held = to_amount(known[2]),
     posted = to_amount(known[3]),
     written_off = to_amount(known[4]),
@@ -45,19 +48,21 @@ local function new_allotment(state)
     state = state, held = ZERO, lease_until = now, lent_at = now, last_seq = 0, last_step = 0,
     needed = ZERO, open_calls = '0', may_be_free = false, tight = false, was_counted = false,
     slices = {}, rate_slices = {}, had_rates = false,
+    -- What it has drawn of named lots; nil if the account has none.
+    parts = nil, had_parts = false,
   }
 end
 
 -- Reads the allotment; nil if it is unknown. Its state is 'open', 'fenced' or 'ended'.
-local function read_allotment()
+local function read_allotment(account)
   local known = redis.call('HMGET', hold_key, 'state', 'held', 'lease_until', 'lent_at',
     'last_seq', 'last_step', 'needed', 'open_calls', 'may_be_free', 'tight', 'fenced', 'has_slices',
-    'rate_slices')
+    'rate_slices', 'lots')
   if not known[4] then return nil end
   local allotment = new_allotment('ended')
   allotment.lent_at = tonumber(known[4])
   allotment.last_seq, allotment.last_step = tonumber(known[5]), tonumber(known[6])
-  allotment.was_counted = known[9] == '1'
+  allotment.was_counted, allotment.had_parts = known[9] == '1', known[14] ~= false
   if known[12] == '1' then allotment.slices = read_slices() end
   if known[13] and known[13] ~= '' then
     allotment.rate_slices, allotment.had_rates = parse_rate_slices(known[13]), true
@@ -66,6 +71,7 @@ local function read_allotment()
     allotment.state = known[11] == '1' and 'fenced' or 'open'
     allotment.held, allotment.lease_until = to_amount(known[2]), tonumber(known[3])
     allotment.needed, allotment.open_calls = to_amount(known[7]), known[8]
+    if account.lots then allotment.parts = account.lots.parse(known[14], allotment.held) end
     allotment.may_be_free, allotment.tight = allotment.was_counted, known[10] == '1'
   elseif known[1] ~= 'ended' then
     -- A version that does not know allotments has ended it, and charged no checkpoint.
@@ -87,9 +93,29 @@ local function is_voided(call)
   return state == 'voided' or state == 'tombstone'
 end
 
--- Posts a charge, of which `covered` was held. The rest comes from what is available, and then it
--- is written off. `texts` names the windows in which it counts.
-local function post_charge(account, call, covered, charge, line, texts)
+-- Draws an amount that is available.
+local function draw(account, allotment, amount)
+  account.available = minus(account.available, amount)
+  account.held = plus(account.held, amount)
+  allotment.held = plus(allotment.held, amount)
+  local lots = account.lots
+  if lots then allotment.parts = lots.merge(allotment.parts or {}, lots.draw(amount)) end
+end
+
+-- Gives an amount back that was drawn, with these parts. What belongs to a lot that has expired
+-- expires now.
+local function give_back(account, amount, parts)
+  account.held = minus(account.held, amount)
+  account.available = plus(account.available, amount)
+  if not account.lots then return end
+  account.available = minus(account.available, account.lots.give_back(parts or {}))
+  for _, line in ipairs(account.lots.lines) do table.insert(lines, line) end
+  account.lots.lines = {}
+end
+
+-- Posts a charge, of which `covered` was held, with these parts of named lots. The rest comes from
+-- what is available, and then it is written off. `texts` names the windows in which it counts.
+local function post_charge(account, call, covered, parts, charge, line, texts)
   local above = minus(charge, covered)
   local paid = smaller(above, account.available)
   local written_off = minus(above, paid)
@@ -106,6 +132,10 @@ local function post_charge(account, call, covered, charge, line, texts)
     if is_below(above_limit, excess_here) then above_limit = excess_here end
   end
   line = tell_over_budget(tell_windows(line, texts), above_limit, above)
+  if account.lots then
+    local lots = account.lots
+    line = lots.tell(line, lots.merge(lots.post(parts or {}), lots.pay(paid)))
+  end
   table.insert(lines, to_digits(charge) .. ' ' .. to_digits(written_off) .. ' ' .. line)
 end
 
@@ -125,7 +155,9 @@ local function post_end(account, allotment, call, held, charge, line, texts)
   end
   local covered = smaller(within_hold, allotment.held)
   allotment.held = minus(allotment.held, covered)
-  post_charge(account, call, covered, charge, line, texts)
+  local lots = account.lots
+  local parts = lots and lots.split_first(allotment.parts or {}, covered)
+  post_charge(account, call, covered, parts, charge, line, texts)
 end
 
 local function format_checkpoint(charge, held, line, texts)
@@ -160,9 +192,9 @@ local function end_allotment(account, allotment)
   end
   release_slices(allotment)
   lapse_rates(allotment)
-  account.held = minus(account.held, allotment.held)
-  account.available = plus(account.available, allotment.held)
+  give_back(account, allotment.held, allotment.parts)
   allotment.held, allotment.needed, allotment.open_calls = ZERO, ZERO, '0'
+  allotment.parts = nil
   allotment.may_be_free, allotment.state = false, 'ended'
 end
 
@@ -184,6 +216,11 @@ local function write_allotment(account, allotment)
     'needed', to_digits(allotment.needed), 'open_calls', allotment.open_calls,
     'may_be_free', flag(is_counted), 'tight', flag(allotment.tight),
     'fenced', flag(allotment.state == 'fenced'))
+  if allotment.parts and #allotment.parts > 0 then
+    redis.call('HSET', hold_key, 'lots', account.lots.format(allotment.parts))
+  elseif allotment.had_parts then
+    redis.call('HDEL', hold_key, 'lots')
+  end
   if is_out(allotment) then
     redis.call('PERSIST', hold_key)
     redis.call('ZADD', open_key, lease_until, id)
@@ -207,6 +244,7 @@ local function write_all(account, allotment)
   write_slices(allotment)
   write_rate_slices(allotment)
   write_windows(now)
+  if account.lots then account.lots.save() end
   redis.call('HSET', account_key, 'available', to_digits(account.available),
     'held', to_digits(account.held), 'posted', to_digits(account.posted),
     'written_off', to_digits(account.written_off),

@@ -4,7 +4,8 @@
 -- ARGV: the id of the allotment.
 -- Reply: 'done'; or 'gone' if it has ended before, if its lease has not run out, or if the charges
 --   do not fit. After 'done', the notes of update.lua.
-local account, allotment = read_account(), read_allotment()
+local account = read_account()
+local allotment = account and read_allotment(account)
 if not account or not allotment or not is_out(allotment) then
   redis.call('ZREM', open_key, id)
   return {'gone'}

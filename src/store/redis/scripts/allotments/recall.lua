@@ -23,12 +23,14 @@ local function recount_lent(account)
 end
 
 -- Calls back what is lent, so that a hold of `least` may succeed later. False if that cannot help:
--- nothing is lent, or all of the account's money would not do.
-local function recall(account, least)
+-- nothing is lent, or all of the account's money would not do. What is `lost` is held, and does not
+-- come back.
+local function recall(account, least, lost)
   local known = redis.call('HMGET', account, 'lent_out', 'available', 'held', 'recall_until')
   if not known[1] or known[1] == '0' then return false end
   local all = plus(to_amount(known[2]), to_amount(known[3]))
-  if is_below(all, to_amount(least)) or recount_lent(account) == 0 then return false end
+  if is_below(excess(all, lost), to_amount(least)) then return false end
+  if recount_lent(account) == 0 then return false end
   -- Many may wait at the same time.
   local now = now_ms()
   if tonumber(known[4] or '0') - now < RECALL_MS / 2 then

@@ -14,8 +14,10 @@
 --   count in windows the text of these.
 -- Reply: 'status', the numbers of the last message and end, when the allotment was lent first, what
 --   it holds, '1' if it is tight, what there is of budgets: '', or 'REVISION;' and the text of
---   slices.lua, and what there is of rate limits, the text of rate_slices.lua; or 'missing_ends' or
---   'ended' and the number of the last end; 'unknown'; 'too_many'; 'out_of_range'; or 'no_account'.
+--   slices.lua, what there is of rate limits, the text of rate_slices.lua, and in how many ms the
+--   first part of what is free expires, and of all that it holds, '' if none does; or
+--   'missing_ends' or 'ended' and the number of the last end; 'unknown'; 'too_many';
+--   'out_of_range'; or 'no_account'.
 --   After that three texts for each note: 'written_off' or 'voided', the id of the call, and the
 --   amount.
 
@@ -59,6 +61,21 @@ local function asking_owners()
   return owners
 end
 
+-- Returns in how many ms the first of some parts expires, as a text; '' if none does.
+local function format_expiry(parts)
+  local first = parts and parts[1]
+  if not first or first.expires == math.huge then return '' end
+  return string.format('%.0f', first.expires - now)
+end
+
+-- Returns the parts of what is free: what its gateway does not need would go back.
+local function free_parts(account, allotment)
+  if ARGV[11] ~= '1' or not allotment.parts then return nil end
+  local lots = account.lots
+  local copy = lots.merge({}, allotment.parts)
+  return lots.split_last(copy, excess(allotment.held, to_amount(ARGV[12])), allotment.held)
+end
+
 local function status(account, allotment)
   local budgets = ''
   if account.has_budgets or next(allotment.slices) then
@@ -68,6 +85,7 @@ local function status(account, allotment)
     'status', string.format('%.0f', allotment.last_step), string.format('%.0f', allotment.last_seq),
     string.format('%.0f', allotment.lent_at), to_digits(allotment.held),
     allotment.tight and '1' or '0', budgets, format_rate_statuses(allotment, rate_demands),
+    format_expiry(free_parts(account, allotment)), format_expiry(allotment.parts),
   })
 end
 
@@ -99,6 +117,8 @@ end
 local function post_covered_ends(account, allotment)
   local is_plain = COVERED ~= '' and not has_holds and is_out(allotment)
   if not is_plain or first_seq ~= allotment.last_seq + 1 then return false end
+  -- The line of each tells which lots have paid.
+  if allotment.parts and #allotment.parts > 0 then return false end
   local total = to_amount(COVERED)
   if is_below(allotment.held, total) then return false end
   local count = 0
@@ -132,7 +152,7 @@ local function post_ends(account, allotment)
         -- The number keeps an end from being posted twice, so what was charged stays as it is.
         local before = parse_checkpoint(redis.call('HGET', calls_key, call) or '0 0 ')
         local due = excess(to_amount(charge), to_amount(before))
-        post_charge(account, call, ZERO, due, line, texts)
+        post_charge(account, call, ZERO, nil, due, line, texts)
       end
       allotment.last_seq = seq
     end
@@ -249,10 +269,18 @@ local function has_free_slice(allotment)
   return false
 end
 
-local function draw(account, allotment, amount)
-  account.available = minus(account.available, amount)
-  account.held = plus(account.held, amount)
-  allotment.held = plus(allotment.held, amount)
+-- Takes a surplus out of the parts of an allotment, and returns it. Of credit that has expired no
+-- more is kept than running calls may have drawn; of the rest that which is drawn last goes back.
+local function split_surplus(account, allotment, surplus, needed)
+  local lots, parts = account.lots, allotment.parts
+  if not parts then return nil end
+  local expired = lots.split_expired(parts, now)
+  local total = lots.total(expired)
+  local over = smaller(excess(total, needed), surplus)
+  local back = lots.split_last(expired, over, total)
+  lots.merge(parts, expired)
+  local rest = minus(surplus, over)
+  return lots.merge(back, lots.split_last(parts, rest, minus(allotment.held, over)))
 end
 
 -- Takes back what the gateway does not keep, gives what it needs, and lends what it wants beside
@@ -264,9 +292,9 @@ local function meet_demand(account, allotment)
   local others = account.lent_out
   if allotment.was_counted then others = math.max(others - 1, 0) end
   local surplus = excess(allotment.held, larger(needed, kept))
+  local back = split_surplus(account, allotment, surplus, needed)
   allotment.held = minus(allotment.held, surplus)
-  account.held = minus(account.held, surplus)
-  account.available = plus(account.available, surplus)
+  give_back(account, surplus, back)
   shrink_slices(allotment)
   local missing = excess(needed, allotment.held)
   local more = smaller(missing, account.available)
@@ -333,7 +361,7 @@ end
 if ends > CALLS_MAX or checkpoints > CALLS_MAX then return {'too_many'} end
 local account = read_account()
 if not account then return {'no_account'} end
-local allotment = read_allotment()
+local allotment = read_allotment(account)
 if not allotment and step > 0 then
   allotment = new_allotment('open')
 elseif not allotment then
