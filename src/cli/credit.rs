@@ -46,7 +46,8 @@ pub(super) enum CreditCommand {
         #[arg(long, value_name = "SOURCE", default_value = "promotion")]
         source: String,
     },
-    /// Pay credit back: at most what the account has, without what running calls hold.
+    /// Pay credit back: at most what the account has of paid credit, without what running calls
+    /// hold.
     Take {
         /// The account.
         name: String,
