@@ -72,10 +72,10 @@ enum CliCommand {
     /// Accounts and their balances.
     #[command(subcommand)]
     Account(account::AccountCommand),
-    /// Payments and refunds.
+    /// Payments, grants and refunds.
     #[command(subcommand)]
     Credit(credit::CreditCommand),
-    /// List the payments, refunds and corrections of an account, oldest first.
+    /// List the payments, grants, refunds and corrections of an account, oldest first.
     Payments {
         /// The account.
         name: String,

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::world::{ACCOUNT, Answer, Store, World, chat_of, closed_port};
 
 mod books;
+mod grants;
 
 /// The roles, the one with the fewest rights first.
 const ROLES: [&str; 3] = ["support", "operator", "owner"];
@@ -231,6 +232,8 @@ async fn every_write_is_one_line_of_the_record(
     world.post("accounts", json!({ "name": "acme", "credit_usd": "1" })).await;
     world.send("PATCH", "accounts/acme", json!({ "budgets": { "day": "2" } })).await;
     world.post("payments", json!({ "account": "acme", "amount_usd": "1", "id": "p" })).await;
+    let grant = json!({ "account": "acme", "amount_usd": "1", "id": "g", "expires_at": null });
+    world.post("grants", grant).await;
     world.post("refunds", json!({ "account": "acme", "amount_usd": "1", "id": "r" })).await;
     let issued = world.post("keys", json!({ "account": "acme" })).await.json();
     let prefix = issued["prefix"].as_str().expect("a prefix").to_owned();
@@ -246,7 +249,7 @@ async fn every_write_is_one_line_of_the_record(
     world.get("accounts").await;
     let refused = world.delete("operators/eve?why=none").await;
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("query")));
-    let record = world.get("audit?limit=12").await.json();
+    let record = world.get("audit?limit=13").await.json();
     let mut lines: Vec<_> = record["data"].as_array().expect("lines").iter().rev().collect();
     let failed = lines.pop().expect("a line");
     assert_eq!(
@@ -261,6 +264,7 @@ async fn every_write_is_one_line_of_the_record(
         "account.create",
         "account.set",
         "credit.add",
+        "credit.grant",
         "credit.take",
         "key.issue",
         "key.set",
@@ -278,6 +282,7 @@ async fn every_write_is_one_line_of_the_record(
     }
     assert_eq!(lines[2]["before"]["credited_nano"], 1_000_000_000);
     assert_eq!(lines[2]["after"]["credited_nano"], 2_000_000_000);
+    assert_eq!(lines[3]["lot"], "never/promotion");
     assert_eq!(lines[1]["after"]["budgets_nano"], json!({ "day": 2_000_000_000 }));
     let next = record["next"].as_str().expect("the operators were added before");
     let rest = world.get(&format!("audit?after={next}")).await.json();

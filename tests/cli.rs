@@ -1,5 +1,6 @@
 //! The command line: what its commands print, and how it says what is wrong.
 
+mod grants;
 mod operators;
 mod plans;
 
@@ -31,6 +32,7 @@ async fn accounts_are_opened_shown_and_listed(#[values(Store::Sqlite, Store::Red
         "held_nano": 0,
         "posted_nano": 0,
         "written_off_nano": 0,
+        "lots": [],
         "plan": null,
         "suspended": false,
         "budgets": [],

@@ -46,7 +46,7 @@ const fn once(rule: RouteRule) -> RouteRule {
 }
 
 /// All routes.
-pub(super) const ROUTES: [RouteRule; 26] = [
+pub(super) const ROUTES: [RouteRule; 27] = [
     open("/admin/v1/openapi.json"),
     read("/admin/v1/accounts"),
     write("POST", "/admin/v1/accounts"),
@@ -54,6 +54,7 @@ pub(super) const ROUTES: [RouteRule; 26] = [
     write("PATCH", "/admin/v1/accounts/{name}"),
     read("/admin/v1/payments"),
     write("POST", "/admin/v1/payments"),
+    write("POST", "/admin/v1/grants"),
     write("POST", "/admin/v1/refunds"),
     write("POST", "/admin/v1/corrections"),
     read("/admin/v1/keys"),

@@ -12,10 +12,12 @@ use super::error::AdminError;
 use super::extract::{JsonBody, JsonReply, PathName, QueryParameters};
 use super::page::{AdminPage, PageParameters};
 use super::state::AdminApi;
+use crate::ledger::OpenLot;
 use crate::management::accounts::{self, AccountView, NewAccount, SettingsPatch};
 use crate::management::actor::Actor;
 use crate::management::context::ManagementContext;
 use crate::management::field_patch::FieldPatch;
+use crate::management::grants::expiry_text;
 
 /// An account that is to be opened.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -54,9 +56,9 @@ pub(super) struct AccountReply {
     /// The name.
     #[schema(example = "acme")]
     name: String,
-    /// All payments less what was paid back, in nano-USD.
+    /// All payments and grants less what was paid back and what has expired, in nano-USD.
     credited_nano: i64,
-    /// All payments less what was paid back, in USD.
+    /// All payments and grants less what was paid back and what has expired, in USD.
     #[schema(example = "5.00")]
     credited_usd: String,
     /// What can be spent, in nano-USD.
@@ -75,12 +77,47 @@ pub(super) struct AccountReply {
     written_off_nano: i64,
     /// What was charged and the account could not pay, in USD.
     written_off_usd: String,
+    /// The open lots of granted credit, in the order in which calls draw them. What is left of the
+    /// balances was paid in.
+    lots: Vec<LotReply>,
     /// The plan; null for the default plan.
     plan: Option<String>,
     /// Whether all calls of the account are refused.
     suspended: bool,
     /// The budgets of the account and of its keys.
     budgets: Vec<BudgetReply>,
+}
+
+/// Credit that was granted with one source and one expiry.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct LotReply {
+    /// `promotion`, `voucher` or `paid`.
+    #[schema(example = "promotion")]
+    source: &'static str,
+    /// When the credit expires (RFC 3339); null if it never does.
+    #[schema(example = "2027-01-31T00:00:00Z")]
+    expires_at: Option<String>,
+    /// What can be spent of it, in nano-USD.
+    available_nano: i64,
+    /// What can be spent of it, in USD.
+    available_usd: String,
+    /// What is held of it for running calls, in nano-USD.
+    held_nano: i64,
+    /// What is held of it for running calls, in USD.
+    held_usd: String,
+}
+
+impl LotReply {
+    fn new(open: &OpenLot) -> LotReply {
+        LotReply {
+            source: open.id.source.as_str(),
+            expires_at: expiry_text(open.id),
+            available_nano: open.lot.available.nano(),
+            available_usd: open.lot.available.to_string(),
+            held_nano: open.lot.held.nano(),
+            held_usd: open.lot.held.to_string(),
+        }
+    }
 }
 
 impl AccountReply {
@@ -98,6 +135,7 @@ impl AccountReply {
             posted_usd: balances.posted.to_string(),
             written_off_nano: balances.written_off.nano(),
             written_off_usd: balances.written_off.to_string(),
+            lots: view.lots.iter().map(LotReply::new).collect(),
             plan: view.settings.plan.as_ref().map(ToString::to_string),
             suspended: view.settings.suspended,
             budgets: view.budgets.iter().map(|b| BudgetReply::new(b, &view.keys)).collect(),
@@ -156,7 +194,7 @@ pub(super) async fn create_account(
     Ok((StatusCode::CREATED, JsonReply(AccountReply::new(&view))))
 }
 
-/// Shows an account with its balances, settings and budgets.
+/// Shows an account with its balances, lots of granted credit, settings and budgets.
 #[utoipa::path(
     get,
     path = "/admin/v1/accounts/{name}",

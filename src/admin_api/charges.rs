@@ -20,27 +20,27 @@ use crate::management::corrections::{
 };
 use crate::money::Money;
 
-/// A line of the journal: a charge, or a correction of one.
+/// A line of the journal: a charge, a correction of one, or granted credit that has expired.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct ChargeReply {
     /// The number of the line in the account's journal.
     seq: u64,
     /// The account.
     account: String,
-    /// `charge` or `correction`.
+    /// `charge`, `correction` or `expiry`.
     #[schema(example = "charge")]
     kind: &'static str,
-    /// The id of the request that was charged, also of a correction.
-    request_id: String,
-    /// The amount that was charged, or given back, in nano-USD.
+    /// The id of the request that was charged, also of a correction; null for an expiry.
+    request_id: Option<String>,
+    /// The amount that was charged, was given back or has expired, in nano-USD.
     amount_nano: i64,
-    /// The amount that was charged, or given back, in USD.
+    /// The amount that was charged, was given back or has expired, in USD.
     amount_usd: String,
     /// The part of it that the account could not pay, in nano-USD.
     written_off_nano: i64,
     /// The members of the journal line: `at` (unix ms), `key_prefix`, `key_id`, `endpoint`,
-    /// `model`, `vendor`, `route`, `depth`, `usage`, `basis`, `price_version` and others, as far as
-    /// the line has them.
+    /// `model`, `vendor`, `route`, `depth`, `usage`, `basis`, `price_version`, `lots`, `expired`
+    /// and others, as far as the line has them.
     #[serde(flatten)]
     line: BTreeMap<String, Value>,
 }
@@ -85,7 +85,7 @@ impl ChargeReply {
             seq: entry.seq,
             account: account.to_string(),
             kind: entry.kind.as_str(),
-            request_id: request_id.and_then(|id| Some(id.as_str()?.to_owned())).unwrap_or_default(),
+            request_id: request_id.and_then(|id| Some(id.as_str()?.to_owned())),
             amount_nano: entry.amount.nano(),
             amount_usd: entry.amount.to_string(),
             written_off_nano: entry.written_off.nano(),
@@ -94,7 +94,8 @@ impl ChargeReply {
     }
 }
 
-/// Lists the charges of an account and their corrections, oldest first.
+/// Lists the charges of an account, their corrections and the expiries of granted credit, oldest
+/// first.
 #[utoipa::path(
     get,
     path = "/admin/v1/charges",

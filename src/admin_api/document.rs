@@ -31,7 +31,7 @@ const TOKEN: &str = "operatorToken";
     components(schemas(AdminErrorReply, AdminErrorDetail)),
     tags(
         (name = "accounts", description = "Accounts, their balances, settings and budgets."),
-        (name = "payments", description = "Payments, refunds and corrections of charges."),
+        (name = "payments", description = "Payments, grants, refunds and corrections of charges."),
         (name = "keys", description = "Keys of accounts, with budgets and scopes."),
         (name = "charges", description = "The journal: each charge with its arithmetic."),
         (name = "rules", description = "Models, plans and routes in force."),

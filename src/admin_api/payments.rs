@@ -1,21 +1,23 @@
-//! `/admin/v1/payments`, `refunds` and `corrections`: money that comes into an account and goes
-//! back.
+//! `/admin/v1/payments`, `grants`, `refunds` and `corrections`: money that comes into an account
+//! and goes back.
 
 use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
-use super::amounts::{parse_account_name, parse_moved_usd};
+use super::amounts::{Moment, parse_account_name, parse_moved_usd};
 use super::error::AdminError;
 use super::extract::{JsonBody, JsonReply, QueryParameters};
 use super::page::{AccountPageParameters, AdminPage};
 use super::state::AdminApi;
-use crate::ledger::{TransferEntry, TransferType};
+use crate::ledger::{CreditSource, LotId, TransferEntry, TransferType};
 use crate::management::actor::Actor;
 use crate::management::context::ManagementContext;
 use crate::management::corrections::correct_charge;
+use crate::management::grants::{check_lot, expiry_text, grant_credit, parse_source};
+use crate::management::key_search::now_s;
 use crate::management::payments::{
     self, Transfer, list_transfers, parse_reason, parse_transfer_id,
 };
@@ -36,6 +38,34 @@ pub(super) struct PaymentBody {
     id: String,
 }
 
+/// A grant of credit.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GrantBody {
+    /// The account.
+    #[schema(example = "acme")]
+    account: String,
+    /// The amount, in USD, above 0.
+    #[schema(example = "10")]
+    amount_usd: String,
+    /// The id of the grant: the same again adds nothing.
+    #[schema(min_length = 1, max_length = 255)]
+    id: String,
+    /// When the credit expires, at most ten years from now; null if it never does.
+    #[serde(deserialize_with = "read_nullable")]
+    #[schema(required = true)]
+    expires_at: Option<Moment>,
+    /// Where the credit comes from: `promotion`, `voucher` or `paid`; `promotion` if it is missing.
+    /// Only paid credit is ever paid back, and it must expire: else it is a payment.
+    #[schema(example = "promotion")]
+    source: Option<String>,
+}
+
+/// Reads a member that may be null and must not be missing.
+fn read_nullable<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Moment>, D::Error> {
+    Option::deserialize(reader)
+}
+
 /// A refund.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -43,7 +73,7 @@ pub(super) struct RefundBody {
     /// The account.
     #[schema(example = "acme")]
     account: String,
-    /// The amount, in USD, above 0. At most what the account has is paid back.
+    /// The amount, in USD, above 0. At most what the account has of paid credit is paid back.
     #[schema(example = "2.50")]
     amount_usd: String,
     /// The id of the refund: the same again takes nothing.
@@ -74,10 +104,10 @@ pub(super) struct CorrectionBody {
     reason: String,
 }
 
-/// A payment, a refund or a correction.
+/// A payment, a grant, a refund or a correction.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct TransferReply {
-    /// `payment`, `refund` or `correction`.
+    /// `payment`, `grant`, `refund` or `correction`.
     #[schema(example = "payment")]
     kind: &'static str,
     /// The account.
@@ -95,6 +125,10 @@ pub(super) struct TransferReply {
     moved_usd: Option<String>,
     /// The part of a refund that the account did not have, in nano-USD; null for the other kinds.
     uncovered_nano: Option<i64>,
+    /// Where granted credit comes from: `promotion`, `voucher` or `paid`; null for the other kinds.
+    source: Option<&'static str>,
+    /// When granted credit expires (RFC 3339); null if it never does, and for the other kinds.
+    expires_at: Option<String>,
     /// When it was asked for first, in unix ms; null if that is not known, or not yet.
     at: Option<i64>,
     /// The request whose charge was corrected.
@@ -117,6 +151,8 @@ impl TransferReply {
             moved_nano: moved.map(Money::nano),
             moved_usd: moved.map(|moved| moved.to_string()),
             uncovered_nano: uncovered.map(|moved| entry.amount.saturating_sub(moved).nano()),
+            source: entry.lot.map(|lot| lot.source.as_str()),
+            expires_at: entry.lot.and_then(expiry_text),
             at: entry.at,
             request_id: entry.request,
             reason: entry.reason,
@@ -134,6 +170,8 @@ impl TransferReply {
             moved_nano: Some(moved.nano()),
             moved_usd: Some(moved.to_string()),
             uncovered_nano: None,
+            source: None,
+            expires_at: None,
             at: None,
             request_id: None,
             reason: transfer.reason,
@@ -141,7 +179,7 @@ impl TransferReply {
     }
 }
 
-/// Lists the payments, refunds and corrections of an account, oldest first.
+/// Lists the payments, grants, refunds and corrections of an account, oldest first.
 #[utoipa::path(
     get,
     path = "/admin/v1/payments",
@@ -192,9 +230,50 @@ pub(super) async fn create_payment(
     Ok((StatusCode::CREATED, JsonReply(api.change(actor, adding).await?)))
 }
 
-/// Pays credit back, at most what the account has. Money that gateways have borrowed is waited for,
-/// which takes at most a minute. What the account does not have is told as uncovered, and that is
-/// final for the id.
+/// Grants credit, which may expire. Calls draw first what expires first, and of credit that expires
+/// together promotions before vouchers before what was paid. The same id again adds nothing. An
+/// account has at most 15 open lots of granted credit; grants with the same source and the same
+/// expiry are one lot.
+#[utoipa::path(
+    post,
+    path = "/admin/v1/grants",
+    tag = "payments",
+    operation_id = "createGrant",
+    request_body = GrantBody,
+    responses((status = 201, description = "The credit is in the books.", body = TransferReply))
+)]
+pub(super) async fn create_grant(
+    State(api): State<AdminApi>,
+    Extension(actor): Extension<Actor>,
+    JsonBody(body): JsonBody<GrantBody>,
+) -> Result<(StatusCode, JsonReply<TransferReply>), AdminError> {
+    let lot = parse_lot(&body, now_s())?;
+    let grant = Transfer {
+        account: parse_account_name("account", &body.account)?,
+        tx: parse_transfer_id(&body.id)?,
+        amount: parse_moved_usd(&body.amount_usd)?,
+        reason: String::new(),
+    };
+    let granting = async move |context: ManagementContext<'_>| {
+        grant_credit(context, &grant, lot).await?;
+        let moved = grant.amount;
+        let mut reply = TransferReply::of_new("grant", grant, moved);
+        (reply.source, reply.expires_at) = (Some(lot.source.as_str()), expiry_text(lot));
+        Ok(reply)
+    };
+    Ok((StatusCode::CREATED, JsonReply(api.change(actor, granting).await?)))
+}
+
+fn parse_lot(body: &GrantBody, now: i64) -> Result<LotId, AdminError> {
+    let source = body.source.as_deref().map_or(Ok(CreditSource::Promotion), parse_source)?;
+    let expires_at = body.expires_at.as_ref();
+    let expires_at = expires_at.map(|at| at.parse_future("expires_at", now)).transpose()?;
+    Ok(check_lot(source, expires_at, now)?)
+}
+
+/// Pays credit back, at most what the account has of paid credit. Money that gateways have borrowed
+/// is waited for, which takes at most a minute. What the account does not have is told as
+/// uncovered, and that is final for the id.
 #[utoipa::path(
     post,
     path = "/admin/v1/refunds",

@@ -39,6 +39,7 @@ fn describe() -> (Router<AdminApi>, Document) {
         .routes(routes!(accounts::list_accounts, accounts::create_account))
         .routes(routes!(accounts::show_account, accounts::update_account))
         .routes(routes!(payments::list_payments, payments::create_payment))
+        .routes(routes!(payments::create_grant))
         .routes(routes!(payments::create_refund))
         .routes(routes!(payments::create_correction))
         .routes(routes!(keys::list_keys, keys::create_key))

@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::account_name::parse_account;
 use super::account_settings::{SettingChanges, setting_lines};
@@ -10,9 +10,10 @@ use super::amount::parse_amount;
 use super::budgets::{BudgetArgs, ShownBudgets};
 use super::output::{OutputFormat, print_line};
 use crate::ledger::account::Balances;
-use crate::ledger::{AccountName, Ledger};
+use crate::ledger::{AccountName, CreditLot, Ledger, OpenLot};
 use crate::management::accounts::{self, AccountView, NewAccount};
 use crate::management::context::ManagementContext;
+use crate::management::grants::{describe_lot, expiry_text};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AccountCommand {
@@ -29,7 +30,7 @@ pub(super) enum AccountCommand {
     },
     /// List all accounts.
     List,
-    /// Show an account's balances, settings and budgets.
+    /// Show an account's balances, lots of granted credit, settings and budgets.
     Show {
         /// Its name.
         name: String,
@@ -102,7 +103,7 @@ pub(super) async fn show_account(
     out: OutputFormat,
 ) -> anyhow::Result<()> {
     let view = accounts::read_account(ledger, name).await?;
-    let AccountView { balances, settings, budgets, keys, .. } = view;
+    let AccountView { balances, lots, settings, budgets, keys, .. } = view;
     let Balances { credit, available, held, posted, written_off } = balances;
     let budgets = ShownBudgets::new(budgets, &keys);
     if out.json {
@@ -113,6 +114,7 @@ pub(super) async fn show_account(
             "held_nano": held,
             "posted_nano": posted,
             "written_off_nano": written_off,
+            "lots": lots.iter().map(lot_json).collect::<Vec<_>>(),
             "plan": settings.plan,
             "suspended": settings.suspended,
             "budgets": budgets.to_json(),
@@ -125,10 +127,24 @@ pub(super) async fn show_account(
         print_line(format_args!("held         {held} USD"))?;
         print_line(format_args!("posted       {posted} USD"))?;
         print_line(format_args!("written off  {written_off} USD"))?;
+        for OpenLot { id, lot: CreditLot { available, held } } in &lots {
+            let lot = describe_lot(*id);
+            print_line(format_args!("lot          {lot}: available {available}, held {held} USD"))?;
+        }
         for (what, text) in setting_lines(&settings) {
             print_line(format_args!("{what:<13}{text}"))?;
         }
         budgets.print()?;
     }
     Ok(())
+}
+
+fn lot_json(open: &OpenLot) -> Value {
+    let OpenLot { id, lot: CreditLot { available, held } } = open;
+    json!({
+        "source": id.source.as_str(),
+        "expires_at": expiry_text(*id),
+        "available_nano": available,
+        "held_nano": held,
+    })
 }

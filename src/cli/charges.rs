@@ -2,9 +2,10 @@
 
 use super::account_name::parse_account;
 use super::output::{OutputFormat, print_line};
-use crate::ledger::{EntryKind, JournalEntry, JournalLine, Ledger};
+use crate::ledger::{EntryKind, JournalEntry, JournalLine, Ledger, LotId};
 use crate::management::accounts::require_account;
 use crate::management::charges::entry_json;
+use crate::management::grants::describe_lot;
 use crate::money::BilledUnits;
 
 /// The number of journal entries that are read at a time.
@@ -29,9 +30,14 @@ fn print_entry(entry: &JournalEntry, out: OutputFormat) -> anyhow::Result<()> {
         print_line(format_args!("{}", entry_json(entry)?))?;
         return Ok(());
     }
-    if entry.kind == EntryKind::Correction {
-        return print_correction(entry);
+    match entry.kind {
+        EntryKind::Charge => print_charge(entry),
+        EntryKind::Correction => print_correction(entry),
+        EntryKind::Expiry => print_expiry(entry),
     }
+}
+
+fn print_charge(entry: &JournalEntry) -> anyhow::Result<()> {
     let line: JournalLine<'_> = serde_json::from_str(&entry.line)?;
     let moment = jiff::Timestamp::from_millisecond(line.at)?;
     let (model, route, depth) = (&line.model, &line.route, line.depth);
@@ -59,5 +65,15 @@ fn print_correction(entry: &JournalEntry) -> anyhow::Result<()> {
     let (id, reason) = (id.unwrap_or_default(), reason.unwrap_or_default());
     let amount = entry.amount;
     print_line(format_args!("{moment}  {id}  corrected  {reason}  -{amount} USD"))?;
+    Ok(())
+}
+
+fn print_expiry(entry: &JournalEntry) -> anyhow::Result<()> {
+    let line = entry_json(entry)?;
+    let moment = jiff::Timestamp::from_millisecond(line["at"].as_i64().unwrap_or_default())?;
+    let lot = line["expired"].as_str().unwrap_or_default();
+    let lot = lot.parse::<LotId>().map_or_else(|_| lot.to_owned(), describe_lot);
+    let amount = entry.amount;
+    print_line(format_args!("{moment}  expired  {lot}  {amount} USD"))?;
     Ok(())
 }

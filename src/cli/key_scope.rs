@@ -172,6 +172,17 @@ impl ScopeChanges {
 /// Parses when a key or a token expires: how long it works from `now` (unix seconds) on, or a
 /// moment. Returns unix seconds.
 pub(super) fn parse_expiry(text: &str, now: i64) -> anyhow::Result<i64> {
+    let at = parse_time(text, now)?;
+    ensure!(at > now, "'{text}' is not in the future; `revoke` ends it at once");
+    ensure!(
+        jiff::Timestamp::from_second(at).is_ok(),
+        "'{text}' is too far away: without --expires there is no end"
+    );
+    Ok(at)
+}
+
+/// Parses how long something works from `now` (unix seconds) on, or a moment. Returns unix seconds.
+pub(super) fn parse_time(text: &str, now: i64) -> anyhow::Result<i64> {
     let after = parse_duration(text).map(|seconds| now.saturating_add(seconds));
     let Some(at) = after.or_else(|| parse_moment(text)) else {
         bail!(
@@ -179,11 +190,6 @@ pub(super) fn parse_expiry(text: &str, now: i64) -> anyhow::Result<i64> {
              as in 2027-01-31 (midnight UTC) or 2027-01-31T18:00:00Z"
         );
     };
-    ensure!(at > now, "'{text}' is not in the future; `revoke` ends it at once");
-    ensure!(
-        jiff::Timestamp::from_second(at).is_ok(),
-        "'{text}' is too far away: without --expires there is no end"
-    );
     Ok(at)
 }
 

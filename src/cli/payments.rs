@@ -5,6 +5,7 @@ use serde_json::json;
 use super::account_name::parse_account;
 use super::output::{OutputFormat, print_line};
 use crate::ledger::{Ledger, TransferEntry};
+use crate::management::grants::describe_lot;
 use crate::management::payments::list_transfers;
 
 /// The number of entries that are read at a time.
@@ -47,7 +48,7 @@ fn print_entry(entry: &TransferEntry, out: OutputFormat) -> anyhow::Result<()> {
         None => "-".to_owned(),
     };
     let moved = moved.map_or_else(|| "waiting".to_owned(), |moved| format!("{moved} USD"));
-    let lot = lot.map(|lot| lot.to_string());
+    let lot = lot.map(describe_lot);
     let of = request.as_deref().or(lot.as_deref()).unwrap_or_default();
     let line = format!("{time}  {kind:<10}  {tx}  {amount} USD  {moved}  {of}  {reason}");
     print_line(format_args!("{}", line.trim_end()))?;

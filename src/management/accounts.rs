@@ -10,7 +10,7 @@ use super::field_patch::FieldPatch;
 use super::payments::submit_payment;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, BudgetUse, KeyRecord, Ledger, PlanName,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, KeyRecord, Ledger, OpenLot, PlanName,
 };
 use crate::money::Money;
 
@@ -52,6 +52,8 @@ impl SettingsPatch {
 pub(crate) struct AccountView {
     pub(crate) name: AccountName,
     pub(crate) balances: Balances,
+    /// The open lots of granted credit, in the order in which they are drawn.
+    pub(crate) lots: Vec<OpenLot>,
     pub(crate) settings: AccountSettings,
     /// The budgets of the account and of its keys.
     pub(crate) budgets: Vec<BudgetUse>,
@@ -136,11 +138,12 @@ pub(crate) async fn read_account(
     name: &AccountName,
 ) -> Result<AccountView, ManagementError> {
     let Some(balances) = ledger.balances(name).await? else { return Err(no_such_account(name)) };
+    let lots = ledger.list_lots(name).await?;
     let settings = read_settings(ledger, name).await?;
     let budgets = ledger.list_budgets(name).await?;
     let has_keys = budgets.iter().any(|budget| matches!(budget.owner, BudgetOwner::Key(_)));
     let keys = if has_keys { ledger.list_keys(name).await? } else { Vec::new() };
-    Ok(AccountView { name: name.clone(), balances, settings, budgets, keys })
+    Ok(AccountView { name: name.clone(), balances, lots, settings, budgets, keys })
 }
 
 /// Checks that there is an account of this name.

@@ -17,7 +17,7 @@ use super::error::AuditTrailError;
 use crate::clock;
 use crate::conf::AuditSection;
 use crate::ledger::key::PREFIX_CHARS;
-use crate::ledger::{AccountName, AccountSettings, BudgetOwner, KeyScope, Ledger};
+use crate::ledger::{AccountName, AccountSettings, BudgetOwner, KeyScope, Ledger, LotId};
 use crate::money::Money;
 use crate::operators::Role;
 use crate::operators::bounds::AUDIT_LINE_BYTES_MAX;
@@ -44,11 +44,13 @@ pub(crate) struct AuditedChange {
     pub(crate) new_key: Option<String>,
     /// The scope of that key.
     pub(crate) new_scope: Option<KeyScope>,
-    /// The id of a payment, a refund or a correction.
+    /// The id of a payment, a grant, a refund or a correction.
     pub(crate) payment: Option<String>,
     pub(crate) amount: Option<Money>,
     /// The id of the request whose charge is corrected.
     pub(crate) request: Option<String>,
+    /// The lot to which credit is granted.
+    pub(crate) lot: Option<LotId>,
     /// Why credit is paid back, or a charge corrected.
     pub(crate) reason: Option<String>,
     /// The file of a backup, as the operator named it.
@@ -278,7 +280,7 @@ impl AuditedChange {
             text.as_deref().map(|text| Value::from(truncate(text, TEXT_CHARS_MAX)))
         };
         let others = (!self.other_keys.is_empty()).then(|| json!(self.other_keys));
-        let fields: [(&str, Option<Value>); 16] = [
+        let fields: [(&str, Option<Value>); 17] = [
             ("action", Some(self.action.into())),
             ("account", self.account.as_ref().map(|name| name.as_str().into())),
             ("key_prefix", self.key.as_deref().map(|key| key_prefix(key).into())),
@@ -288,6 +290,7 @@ impl AuditedChange {
             ("payment", text(&self.payment)),
             ("amount_nano", self.amount.map(|amount| json!(amount))),
             ("charged_request", text(&self.request)),
+            ("lot", self.lot.map(|lot| lot.to_string().into())),
             ("reason", text(&self.reason)),
             ("backup", text(&self.backup)),
             ("budgets_nano", self.budgets.as_ref().map(|changed| limits_json(&changed.limits))),

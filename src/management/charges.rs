@@ -49,5 +49,11 @@ mod tests {
             "corrects": "r", "kind": "correction", "amount_nano": 7, "written_off_nano": 0,
         });
         assert_eq!(entry_json(&correction).expect("JSON"), expected);
+        let expiry = entry(EntryKind::Expiry, r#"{"expired":"5/promotion","at":5}"#);
+        let expected = json!({
+            "expired": "5/promotion", "at": 5, "kind": "expiry", "amount_nano": 7,
+            "written_off_nano": 0,
+        });
+        assert_eq!(entry_json(&expiry).expect("JSON"), expected);
     }
 }

@@ -21,7 +21,7 @@ const SEARCHED_MAX: usize = 500_000;
 /// The number of entries whose times tell together where a place of the journal is: a few may have
 /// come late.
 const PROBE_SIZE: u32 = 16;
-/// At most this many payments, refunds and corrections are read for the corrections of a request.
+/// At most this many payments, grants, refunds and corrections are read for those of a request.
 const TRANSFERS_MAX: u32 = 100_000;
 /// A request has at most this many charges: a second one comes after a hold that has expired.
 const CHARGES_MAX: usize = 64;
@@ -195,6 +195,7 @@ mod tests {
             (EntryKind::Charge, r#"{"request_id":"r-12"}"#, false),
             (EntryKind::Correction, r#"{"corrects":"r-1","correction":"c"}"#, true),
             (EntryKind::Correction, r#"{"corrects":"r-2","correction":"r-1"}"#, false),
+            (EntryKind::Expiry, r#"{"expired":"5/promotion","at":5}"#, false),
         ] {
             assert_eq!(is_about(&entry(kind, line), "r-1"), is_of_request, "{line}");
         }

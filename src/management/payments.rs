@@ -9,7 +9,7 @@ use super::error::{ManagementError, no_such_account};
 use crate::ledger::{AccountName, Ledger, Operation, Outcome, TransferEntry, Unavailable};
 use crate::money::Money;
 
-/// The most characters of an id that a caller gives a payment, a refund or a correction.
+/// The most characters of an id that a caller gives a payment, a grant, a refund or a correction.
 const ID_CHARS_MAX: usize = 255;
 /// The most characters of a reason.
 const REASON_CHARS_MAX: usize = 500;
@@ -18,7 +18,7 @@ const TAKE_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How long at most. The store ends the wait itself, earlier.
 const TAKE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A payment, a refund or a correction that is asked for.
+/// A payment, a grant, a refund or a correction that is asked for.
 #[derive(Debug, Clone)]
 pub(crate) struct Transfer {
     pub(crate) account: AccountName,
@@ -38,7 +38,7 @@ pub(crate) struct Refund {
     pub(crate) uncovered: Money,
 }
 
-/// Checks the id of a payment, a refund or a correction.
+/// Checks the id of a payment, a grant, a refund or a correction.
 pub(crate) fn parse_transfer_id(text: &str) -> Result<String, ManagementError> {
     let is_id =
         (1..=ID_CHARS_MAX).contains(&text.chars().count()) && !text.chars().any(char::is_control);

@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import openai
@@ -94,6 +95,9 @@ def test_who_knows_only_the_document_can_do_everything(operated):
     api = operated.api
     api.call("createAccount", name="acme")
     assert api.call("createPayment", account="acme", amount_usd="5", id="p-1")["moved_nano"] == 5 * 10**9
+    end = (datetime.now(UTC) + timedelta(days=30)).strftime("%Y-%m-%dT00:00:00Z")
+    granted = api.call("createGrant", account="acme", amount_usd="1", id="g-1", expires_at=end, source="voucher")
+    assert (granted["moved_nano"], granted["source"], granted["expires_at"]) == (10**9, "voucher", end)
     body = {"account": "acme", "name": "ci", "budgets": {"day": "1"}, "models": ["lmb-*"]}
     issued = api.call("createKey", key="issue", **body)
     again = api.call("createKey", status=409, key="issue", **body)
@@ -120,7 +124,10 @@ def test_who_knows_only_the_document_can_do_everything(operated):
     assert (refunded["moved_nano"], refunded["uncovered_nano"]) == (5 * 10**9, 2 * 10**9)
     account = api.call("getAccount", names={"name": "acme"})
     came = account["credited_nano"] + account["written_off_nano"]
-    assert came == account["available_nano"] + account["held_nano"] + account["posted_nano"] == 0
+    # The call was paid with the voucher, to which the correction went back, and which is not paid back.
+    assert came == account["available_nano"] + account["held_nano"] + account["posted_nano"] == 10**9
+    (lot,) = account["lots"]
+    assert (lot["source"], lot["expires_at"], lot["available_nano"]) == ("voucher", end, 10**9)
 
     api.call("createPayment", account="acme", amount_usd="5", id="p-2")
     assert client.chat.completions.create(model=MODEL, messages=ask(USAGE))
@@ -132,8 +139,8 @@ def test_who_knows_only_the_document_can_do_everything(operated):
 
     actions = [line["action"] for line in api.call("listAudit")["data"]][::-1]
     assert actions == [
-        *("operator.add", "account.create", "credit.add", "key.issue", "charge.correct", "credit.take"),
-        *("credit.add", "account.set"),
+        *("operator.add", "account.create", "credit.add", "credit.grant", "key.issue", "charge.correct"),
+        *("credit.take", "credit.add", "account.set"),
     ]
 
 

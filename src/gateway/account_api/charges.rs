@@ -1,4 +1,4 @@
-//! Lists the charges of a key, or of its account.
+//! Lists the charges of a key, or of its account with its corrections and expiries.
 
 use super::generation::{PAGE_LINES, read_page};
 use super::json_object::{JsonObjectWriter, format_ms, write_list};
@@ -177,5 +177,29 @@ mod tests {
             key.id.0
         );
         assert_eq!(page.rows[0], expected);
+    }
+
+    #[test]
+    fn an_expiry_is_shown_without_a_call_to_a_key_for_the_account_alone() {
+        let wide = KeyScope { endpoints: vec!["account".to_owned()], ..KeyScope::default() };
+        let account = AccountName::parse("acme").expect("a name");
+        let wide = KeyRecord::new(&ApiKey::from_random([2; 32]), account, 1, wide);
+        let amount = Money::from_nano(7).expect("money");
+        let line = r#"{"expired":"1000/promotion","at":1000}"#.to_owned();
+        let kind = EntryKind::Expiry;
+        let expiry = [JournalEntry { seq: 1, kind, amount, written_off: Money::ZERO, line }];
+        let rows_of = |key: &KeyRecord| {
+            let mut page = CollectedCharges::new(JournalView::of_key(key), 0, 10);
+            page.add(&expiry);
+            page.rows
+        };
+        assert!(rows_of(&key()).is_empty());
+        let expected = concat!(
+            r#"{"seq":1,"id":null,"kind":"expiry","created_at":"1970-01-01T00:00:01Z","#,
+            r#""endpoint":null,"model":null,"key_id":null,"key_prefix":null,"usage":null,"#,
+            r#""basis":null,"price_version":null,"route":null,"vendor":null,"#,
+            r#""amount_nano":7,"amount_usd":"0.000000007","written_off_nano":0}"#
+        );
+        assert_eq!(rows_of(&wide), [expected]);
     }
 }

@@ -20,7 +20,7 @@ pub(super) const PAGE_LINES: u32 = 1_000;
 const PAGES_MAX: u32 = 20;
 /// At most this many of the newest pages are read for the id of a reply.
 const NEWEST_PAGES_MAX: u32 = 5;
-/// At most this many payments, refunds and corrections are read.
+/// At most this many payments, grants, refunds and corrections are read.
 const TRANSFERS_MAX: u32 = 5_000;
 /// The clocks of gateways differ by less than this, in ms.
 const CLOCK_SKEW_MS: i64 = 60_000;

@@ -7,14 +7,15 @@ use crate::gateway::request::scope_check;
 use crate::ledger::{JournalEntry, KeyId, KeyRecord};
 use crate::money::{BilledUnits, UsageBasis};
 
-/// What is shown of a journal line. The line of a correction has few of these members.
+/// What is shown of a journal line. A correction has few of these members, and an expiry only its
+/// time.
 #[derive(Debug, Deserialize)]
 pub(super) struct ShownLine {
     /// The id of the call that was charged.
     pub(super) request_id: Option<String>,
     /// The id of the call whose charge is corrected.
     pub(super) corrects: Option<String>,
-    /// When the charge or the correction was made, in unix ms.
+    /// When the charge or the correction was made, or credit has expired, in unix ms.
     pub(super) at: i64,
     /// The id of the API key; `None` in a line of an older version.
     pub(super) key_id: Option<KeyId>,
@@ -38,12 +39,12 @@ impl ShownLine {
         serde_json::from_str(&entry.line).ok()
     }
 
-    /// Returns the id of the call that the line is about.
+    /// Returns the id of the call that the line is about; `None` for an expiry.
     pub(super) fn call_id(&self) -> Option<&str> {
         self.request_id.as_deref().or(self.corrects.as_deref())
     }
 
-    /// Returns the billed units as JSON; `None` for a correction.
+    /// Returns the billed units as JSON; `None` if the line is no charge.
     pub(super) fn usage_json(&self) -> Option<String> {
         // Units can always be written as JSON.
         self.usage.map(|units| serde_json::to_string(&units).unwrap_or_default())
@@ -70,7 +71,7 @@ impl<'a> JournalView<'a> {
     }
 
     /// Whether a line may be seen. A key that was rotated has the id of the one before it. Lines of
-    /// older versions have no such id, only the beginning of their key.
+    /// older versions have no such id, only the beginning of their key. An expiry is of no key.
     pub(super) fn shows(&self, line: &ShownLine) -> bool {
         let is_own = match line.key_id {
             Some(id) => id == self.key.id,
@@ -117,14 +118,16 @@ mod tests {
             own.id.0
         );
         let nobodys = r#"{"corrects":"r","correction":"t","reason":"","at":1}"#;
-        for (text, seen_by) in [
-            (new.as_str(), [true, true, false, true, false]),
-            (old.as_str(), [true, false, false, true, false]),
-            (correction.as_str(), [true, true, false, true, false]),
-            (nobodys, [false, false, false, true, false]),
+        let expiry = r#"{"expired":"9/promotion","at":9}"#;
+        for (text, call, seen_by) in [
+            (new.as_str(), Some("r"), [true, true, false, true, false]),
+            (old.as_str(), Some("r"), [true, false, false, true, false]),
+            (correction.as_str(), Some("r"), [true, true, false, true, false]),
+            (nobodys, Some("r"), [false, false, false, true, false]),
+            (expiry, None, [false, false, false, true, false]),
         ] {
             let line = line(text);
-            assert_eq!(line.call_id(), Some("r"));
+            assert_eq!(line.call_id(), call);
             let sees = |key: &KeyRecord| JournalView::of_key(key).shows(&line);
             assert_eq!([&own, &rotated, &other, &wide, &narrow].map(sees), seen_by, "{text}");
         }

@@ -105,7 +105,7 @@ fn are_all_before(page: &[JournalEntry], since: i64) -> bool {
     times.peek().is_some() && times.all(|at| at < since)
 }
 
-/// The time of a line, of a charge or of a correction.
+/// The time of a line, of a charge, a correction or an expiry.
 #[derive(Deserialize)]
 struct LineTime {
     at: i64,
@@ -145,6 +145,7 @@ mod tests {
         );
         let line = parse_line(&text).expect("a line");
         assert_eq!((line.endpoint, line.retry_digest), ("chat", Some(&*digest)));
+        assert!(parse_line(r#"{"expired":"7/promotion","at":7}"#).is_none(), "it is no call");
         let without = parse_line(r#"{"request_id":"r","at":7,"endpoint":"chat"}"#).expect("a line");
         assert_eq!(without.retry_digest, None);
     }
