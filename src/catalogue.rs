@@ -1,8 +1,8 @@
 //! The catalogue: every model with its price, and how each vendor's API is called.
 //!
 //! The rules files are its only source: one for each vendor, one with the plans, and one with the
-//! price books. Their examples run when they are read. The catalogue is made as a whole or not at all: if a file has a fault,
-//! the one in use stays.
+//! price books. Their examples run when they are read. The catalogue is made as a whole or not at
+//! all: if a file has a fault, the one in use stays.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::hash_map::Entry;
@@ -56,8 +56,8 @@ use rules_file::ModelEntry;
 pub(crate) type RulesSource = (String, String);
 
 impl Catalogue {
-    /// Parses the rules of all vendors, the plans and the price books. `naming` has the vendors' own names for
-    /// models and the aliases, from the configuration.
+    /// Parses the rules of all vendors, the plans and the price books. `naming` has the vendors' own
+    /// names for models and the aliases, from the configuration.
     ///
     /// # Errors
     /// Every fault found, each with its file and line. Aliases are checked if the rules have no

@@ -24,7 +24,7 @@ pub struct Metrics {
     pub requests: IntCounterVec,
     /// Charges in nano-USD by endpoint, model and vendor.
     pub charged_nanousd: IntCounterVec,
-    /// What vendors charge for these calls in nano-USD, where the rules know it, by the same labels.
+    /// What vendors charge for these calls in nano-USD, if the rules know it, by the same labels.
     pub cost_nanousd: IntCounterVec,
     /// Billed tokens by model and kind.
     pub tokens: IntCounterVec,

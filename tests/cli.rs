@@ -32,6 +32,7 @@ async fn accounts_are_opened_shown_and_listed(#[values(Store::Sqlite, Store::Red
         "posted_nano": 0,
         "written_off_nano": 0,
         "plan": null,
+        "book": null,
         "suspended": false,
         "budgets": [],
     });

@@ -1,4 +1,5 @@
 //! The name of a price book.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Borrow;
 use std::fmt;

@@ -58,7 +58,8 @@ impl TokenPrice {
         self.rates_for(tokens.input, at).cost(tokens)
     }
 
-    /// Returns the rates of a request with a number of input tokens, at the time `at` (unix seconds).
+    /// Returns the rates of a request with a number of input tokens, at the time `at` (unix
+    /// seconds).
     #[must_use]
     pub(crate) fn rates_for(&self, input_tokens: u64, at: i64) -> TokenRates {
         let tier = self.input_tiers.iter().rev().find(|(over, _)| input_tokens > *over);
