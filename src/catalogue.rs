@@ -56,8 +56,8 @@ use rules_file::ModelEntry;
 pub(crate) type RulesSource = (String, String);
 
 impl Catalogue {
-    /// Parses the rules of all vendors, the plans and the price books. `naming` has the vendors' own
-    /// names for models and the aliases, from the configuration.
+    /// Parses the rules of all vendors, the plans and the price books. `naming` has the vendors'
+    /// own names for models and the aliases, from the configuration.
     ///
     /// # Errors
     /// Every fault found, each with its file and line. Aliases are checked if the rules have no

@@ -113,12 +113,12 @@ mod tests {
         TokenPrice { base: rates(input, output), ..TokenPrice::default() }
     }
 
-    fn cached(read: u32, write: u32, hour: u32) -> TokenPrice {
+    fn cached(plain: u32, [read, write, hour]: [u32; 3]) -> TokenPrice {
         let base = TokenRates {
             cache_read: Some(Rate::from_nano(read)),
             cache_write: Some(Rate::from_nano(write)),
             cache_write_1h: Some(Rate::from_nano(hour)),
-            ..rates(100, 100)
+            ..rates(plain, plain)
         };
         TokenPrice { base, ..TokenPrice::default() }
     }
@@ -157,8 +157,8 @@ mod tests {
         Some("an output token")
     )]
     #[case::reading(
-        Price::Tokens(cached(10, 100, 100)),
-        Price::Tokens(cached(9, 80, 80)),
+        Price::Tokens(cached(100, [10, 100, 100])),
+        Price::Tokens(cached(80, [9, 80, 80])),
         Some("a token read from the cache")
     )]
     #[case::writing_that_costs_more_than_the_listed_input(
@@ -170,8 +170,8 @@ mod tests {
         Some("a token written to the cache")
     )]
     #[case::an_hour(
-        Price::Tokens(cached(100, 100, 100)),
-        Price::Tokens(cached(80, 80, 81)),
+        Price::Tokens(cached(100, [100, 100, 100])),
+        Price::Tokens(cached(80, [80, 80, 81])),
         Some("a token cached for an hour")
     )]
     #[case::a_tier_of_the_cost(
