@@ -102,17 +102,14 @@ fn parse_prices(
     let mut prices = FastMap::default();
     let Some(catalogue) = catalogue else { return prices };
     for (id, node) in rows {
-        match catalogue.find(&id) {
-            Some(model) => {
-                if let Some(price) = parse_price(model, node, faults) {
-                    prices.insert(id, price);
-                }
-            }
-            None => {
-                let closest = catalogue.closest_name(&id, None).unwrap_or_default();
-                let what = format!("'{id}' is no model on offer; closest is '{closest}'");
-                faults.push(node.location.error(what));
-            }
+        let Some(model) = catalogue.find(&id) else {
+            let closest = catalogue.closest_name(&id, None).unwrap_or_default();
+            let what = format!("'{id}' is no model on offer; closest is '{closest}'");
+            faults.push(node.location.error(what));
+            continue;
+        };
+        if let Some(price) = parse_price(model, node, faults) {
+            prices.insert(id, price);
         }
     }
     prices
