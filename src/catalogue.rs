@@ -1,8 +1,8 @@
 //! The catalogue: every model with its price, and how each vendor's API is called.
 //!
-//! The rules files are its only source: one for each vendor, and one with the plans. Their examples
-//! run when they are read. The catalogue is made as a whole or not at all: if a file has a fault,
-//! the one in use stays.
+//! The rules files are its only source: one for each vendor, one with the plans, and one with the
+//! price books. Their examples run when they are read. The catalogue is made as a whole or not at
+//! all: if a file has a fault, the one in use stays.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::hash_map::Entry;
@@ -16,6 +16,9 @@ use crate::hex::to_hex;
 use crate::toml_reader::ConfigError;
 
 mod alias;
+pub mod book;
+mod book_file;
+mod book_loss;
 mod completeness;
 mod example;
 pub mod failover;
@@ -35,6 +38,8 @@ pub mod vendor;
 mod vendor_key;
 
 pub use alias::ModelAlias;
+pub(crate) use book::AccountPrice;
+pub use book::{PriceBook, PriceBooks};
 pub use kind::ModelKind;
 pub use model::Model;
 pub use offer::Catalogue;
@@ -51,8 +56,8 @@ use rules_file::ModelEntry;
 pub(crate) type RulesSource = (String, String);
 
 impl Catalogue {
-    /// Parses the rules of all vendors, and the plans. `naming` has the vendors' own names for
-    /// models and the aliases, from the configuration.
+    /// Parses the rules of all vendors, the plans and the price books. `naming` has the vendors'
+    /// own names for models and the aliases, from the configuration.
     ///
     /// # Errors
     /// Every fault found, each with its file and line. Aliases are checked if the rules have no
@@ -74,11 +79,14 @@ impl Catalogue {
             forward_headers: BTreeSet::new(),
             plans: Plans::default(),
             plan_file: None,
+            books: PriceBooks::default(),
+            book_file: None,
         };
         let mut locations = HashMap::new();
-        let (plan_files, vendor_files): (Vec<&RulesSource>, Vec<&RulesSource>) =
-            sources.iter().partition(|(file, _)| plan_file::is_plan_file(file));
-        for (file, text) in vendor_files {
+        let is_vendor_file = |(file, _): &&RulesSource| {
+            !plan_file::is_plan_file(file) && !book_file::is_book_file(file)
+        };
+        for (file, text) in sources.iter().filter(is_vendor_file) {
             digest.update(text.as_bytes());
             let rules = rules_file::parse(file, text, &mut faults);
             catalogue.file_counts.push(RulesFileCounts::new(file, &rules));
@@ -109,7 +117,8 @@ impl Catalogue {
                     .error("no model is defined"),
             );
         }
-        catalogue.add_plans(&plan_files, &mut faults);
+        catalogue.add_plans(sources, &mut faults);
+        catalogue.add_books(sources, &mut digest, &mut faults);
         if !faults.is_empty() {
             return Err(faults);
         }
@@ -121,12 +130,31 @@ impl Catalogue {
 
     /// Adds the plans. Their patterns are checked against the models only if the vendors' rules
     /// have no fault: a model that could not be read would be missing.
-    fn add_plans(&mut self, sources: &[&RulesSource], faults: &mut Vec<ConfigError>) {
-        for (file, text) in sources {
+    fn add_plans(&mut self, sources: &[RulesSource], faults: &mut Vec<ConfigError>) {
+        for (file, text) in sources.iter().filter(|(file, _)| plan_file::is_plan_file(file)) {
             let catalogue = faults.is_empty().then_some(&*self);
             let plans = plan_file::parse(file, text, catalogue, faults);
             self.plans = plans;
             self.plan_file = Some(file.clone());
+        }
+    }
+
+    /// Adds the price books, which belong to the version of the prices: a book's account pays by
+    /// it. A file without any book leaves the version as it is.
+    fn add_books(
+        &mut self,
+        sources: &[RulesSource],
+        digest: &mut Sha256,
+        faults: &mut Vec<ConfigError>,
+    ) {
+        for (file, text) in sources.iter().filter(|(file, _)| book_file::is_book_file(file)) {
+            let catalogue = faults.is_empty().then_some(&*self);
+            let books = book_file::parse(file, text, catalogue, faults);
+            if books.count() > 0 {
+                digest.update(text.as_bytes());
+            }
+            self.books = books;
+            self.book_file = Some(file.clone());
         }
     }
 

@@ -10,6 +10,7 @@ mod account_settings;
 mod amount;
 mod audit;
 mod backup;
+mod book;
 mod budgets;
 mod charge;
 mod charges;
@@ -144,6 +145,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
                 init::create_store(&conf)?;
             }
             plan::check_plan(&conf, command.plan())?;
+            book::check_book(&conf, command.book())?;
             with_store(&conf, async |s| account::run(context(&s, &conf), command, out).await)
         }
         CliCommand::Credit(command) => {

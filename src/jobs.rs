@@ -10,12 +10,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use self::booked_price::BookedPrice;
 use crate::files::bodies::{BodyKind, BodyName};
 use crate::ledger::{AccountName, KeyId, RateAsk, RateId, RateReading, Unavailable, WindowId};
 use crate::money::price::Quote;
 use crate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
 
 pub mod api_json;
+pub mod booked_price;
 pub mod schedule;
 pub mod transitions;
 pub mod video_client;
@@ -48,10 +50,16 @@ pub struct Job {
     pub size: String,
     /// When the job was created, in unix ms.
     pub created_ms: i64,
-    /// The money held for the job: the price of its seconds.
+    /// The money held for the job: what its account pays for the seconds.
     pub held: Money,
     /// The version of the prices from which `held` was computed.
     pub price_version: String,
+    /// The price book of the job; `None` if `held` is the price on the price list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub booked: Option<BookedPrice>,
+    /// What the vendor charges for the seconds, if the rules know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Money>,
     /// Where the body for the vendor is, if it is too large for the store and is kept in a file.
     #[serde(default, rename = "body_apart", skip_serializing_if = "Option::is_none")]
     pub external_body: Option<VendorBody>,

@@ -4,6 +4,7 @@
 pub(crate) mod accounts;
 pub(crate) mod actor;
 pub(crate) mod audit;
+pub(crate) mod books;
 pub(crate) mod budgets;
 pub(crate) mod charges;
 pub(crate) mod context;

@@ -24,6 +24,8 @@ pub struct Metrics {
     pub requests: IntCounterVec,
     /// Charges in nano-USD by endpoint, model and vendor.
     pub charged_nanousd: IntCounterVec,
+    /// What vendors charge for these calls in nano-USD, if the rules know it, by the same labels.
+    pub cost_nanousd: IntCounterVec,
     /// Billed tokens by model and kind.
     pub tokens: IntCounterVec,
     /// Routes that failed or were skipped, by vendor, route and reason.
@@ -89,6 +91,11 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
     charged_nanousd: counter_vec(
         "charged_nanousd_total",
         "Charges in nano-USD",
+        &["endpoint", "model", "vendor"],
+    ),
+    cost_nanousd: counter_vec(
+        "cost_nanousd_total",
+        "Known costs in nano-USD of calls that were charged",
         &["endpoint", "model", "vendor"],
     ),
     tokens: counter_vec("tokens_total", "Billed tokens", &["model", "kind"]),

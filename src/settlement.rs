@@ -1,6 +1,6 @@
 //! Ends the hold of a call or a job: the request to the store is repeated until it has answered.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use once_cell::sync::Lazy;
@@ -101,23 +101,30 @@ pub(crate) async fn end_hold(
 /// What a charge counts, by endpoint, model and vendor.
 struct ChargeMetrics {
     charged_nanousd: IntCounter,
+    /// Empty until a line had a cost.
+    cost_nanousd: OnceLock<IntCounter>,
     prompt_tokens: IntCounter,
     completion_tokens: IntCounter,
 }
 
 static CHARGE_METRICS: Lazy<MetricsByLabels<ChargeMetrics>> = Lazy::new(MetricsByLabels::new);
 
-/// Counts a charge and its tokens in the metrics.
+/// Counts a charge, its cost if that is known, and its tokens in the metrics.
 pub(crate) fn count_charge(line: &JournalLine<'_>, amount: Money) {
     let labels = [&*line.endpoint, &*line.model, &*line.vendor];
     let used = Usage { units: line.usage, basis: line.basis }.tokens();
     let make = || ChargeMetrics {
         charged_nanousd: METRICS.charged_nanousd.with_label_values(&labels),
+        cost_nanousd: OnceLock::new(),
         prompt_tokens: METRICS.tokens.with_label_values(&[labels[1], "prompt"]),
         completion_tokens: METRICS.tokens.with_label_values(&[labels[1], "completion"]),
     };
     CHARGE_METRICS.record(labels, make, |metrics| {
         metrics.charged_nanousd.inc_by(counter_value(amount.nano()));
+        if let Some(cost) = line.cost_nano {
+            let make = || METRICS.cost_nanousd.with_label_values(&labels);
+            metrics.cost_nanousd.get_or_init(make).inc_by(counter_value(cost));
+        }
         metrics.prompt_tokens.inc_by(used.input);
         metrics.completion_tokens.inc_by(used.output);
     });

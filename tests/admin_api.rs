@@ -358,6 +358,7 @@ async fn what_is_wrong_is_named_with_what_would_be_right() {
         ("accounts", json!({}), "name", "missing field `name`"),
         ("accounts", json!({ "name": "a b" }), "name", "'a b' is no account name"),
         ("accounts", json!({ "name": "a", "plan": "nope" }), "plan", "there is no plan 'nope'"),
+        ("accounts", json!({ "name": "a", "book": "no" }), "book", "there is no price book 'no'"),
         ("payments", payment(json!(5)), "amount_usd", "expected a string"),
         ("payments", payment(json!("0")), "amount_usd", "must be above 0"),
         ("payments", payment(json!("1e3")), "amount_usd", "'1e3' is no amount in USD"),

@@ -34,6 +34,7 @@ async fn accounts_are_opened_shown_and_listed(#[values(Store::Sqlite, Store::Red
         "written_off_nano": 0,
         "lots": [],
         "plan": null,
+        "book": null,
         "suspended": false,
         "budgets": [],
     });

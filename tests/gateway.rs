@@ -6,6 +6,7 @@ mod allotments;
 mod audit;
 mod backup;
 mod billing;
+mod books;
 mod budgets;
 mod chat;
 mod cli;

@@ -28,6 +28,9 @@ pub(super) struct AccountBody {
     name: String,
     /// The plan of the rules that limits the account; the default plan if it is missing.
     plan: Option<String>,
+    /// The price book of the rules by which the account is charged; the list prices if it is
+    /// missing.
+    book: Option<String>,
     /// A first payment, in USD.
     #[schema(example = "5")]
     credit_usd: Option<String>,
@@ -41,6 +44,10 @@ pub(super) struct AccountPatchBody {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     plan: FieldPatch<String>,
+    /// The price book of the rules by which the account is charged; null for the list prices.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    book: FieldPatch<String>,
     /// Whether all calls of the account are refused. Suspending ends running streams as well.
     suspended: Option<bool>,
     /// The limits of the account.
@@ -82,6 +89,8 @@ pub(super) struct AccountReply {
     lots: Vec<LotReply>,
     /// The plan; null for the default plan.
     plan: Option<String>,
+    /// The price book; null for the list prices.
+    book: Option<String>,
     /// Whether all calls of the account are refused.
     suspended: bool,
     /// The budgets of the account and of its keys.
@@ -137,6 +146,7 @@ impl AccountReply {
             written_off_usd: balances.written_off.to_string(),
             lots: view.lots.iter().map(LotReply::new).collect(),
             plan: view.settings.plan.as_ref().map(ToString::to_string),
+            book: view.settings.book.as_ref().map(ToString::to_string),
             suspended: view.settings.suspended,
             budgets: view.budgets.iter().map(|b| BudgetReply::new(b, &view.keys)).collect(),
         }
@@ -183,9 +193,10 @@ pub(super) async fn create_account(
 ) -> Result<(StatusCode, JsonReply<AccountReply>), AdminError> {
     let name = parse_account_name("name", &body.name)?;
     let plan = body.plan.as_deref().map(|name| api.parse_plan(name)).transpose()?;
+    let book = body.book.as_deref().map(|name| api.parse_book(name)).transpose()?;
     let credit =
         body.credit_usd.as_deref().map(|text| parse_usd("credit_usd", text)).transpose()?;
-    let new = NewAccount { name, plan, credit };
+    let new = NewAccount { name, plan, book, credit };
     let opening = async move |context: ManagementContext<'_>| {
         accounts::open_account(context, &new).await?;
         Ok(accounts::read_account(context.ledger(), &new.name).await?)
@@ -212,7 +223,7 @@ pub(super) async fn show_account(
     Ok(JsonReply(AccountReply::new(&view)))
 }
 
-/// Changes the plan and the budgets of an account, suspends it or resumes it.
+/// Changes the plan, the price book and the budgets of an account, suspends it or resumes it.
 #[utoipa::path(
     patch,
     path = "/admin/v1/accounts/{name}",
@@ -232,7 +243,7 @@ pub(super) async fn update_account(
     let settings = parse_settings(&api, &body)?;
     let limits = body.budgets.unwrap_or_default().parse()?;
     if limits.is_empty() && settings.is_empty() {
-        let what = "there is nothing to change: give plan, suspended or budgets";
+        let what = "there is nothing to change: give plan, book, suspended or budgets";
         return Err(AdminError::invalid("body", what));
     }
     let setting = async move |context: ManagementContext<'_>| {
@@ -245,5 +256,6 @@ pub(super) async fn update_account(
 
 fn parse_settings(api: &AdminApi, body: &AccountPatchBody) -> Result<SettingsPatch, AdminError> {
     let plan = body.plan.clone().try_map(|name| api.parse_plan(&name))?;
-    Ok(SettingsPatch { plan, suspended: body.suspended })
+    let book = body.book.clone().try_map(|name| api.parse_book(&name))?;
+    Ok(SettingsPatch { plan, book, suspended: body.suspended })
 }

@@ -106,7 +106,7 @@ pub(super) async fn list_models(
     QueryParameters(NoParameters {}): QueryParameters<NoParameters>,
 ) -> Result<JsonReply<AdminPage<Value>>, AdminError> {
     let (catalogue, now) = (api.catalogue.load_full(), timestamp().as_second());
-    let listed = catalogue.names().map(|(name, model)| model.listing(name, now));
+    let listed = catalogue.names().map(|(name, model)| model.listing(name, now, None));
     Ok(JsonReply(whole(listed.collect())))
 }
 

@@ -11,8 +11,9 @@ use crate::catalogue::Catalogue;
 use crate::conf::AuditSection;
 use crate::gateway::in_flight::InFlight;
 use crate::gateway::upstream::routes::RouteTable;
-use crate::ledger::{Ledger, PlanName};
+use crate::ledger::{BookName, Ledger, PlanName};
 use crate::management::actor::Actor;
+use crate::management::books::find_book;
 use crate::management::context::ManagementContext;
 use crate::management::plans::find_plan;
 use crate::store::OpenStore;
@@ -71,6 +72,11 @@ impl AdminApi {
             runtime.block_on(make(context))
         });
         changing.await.map_err(|_| AdminError::internal("something went wrong here"))?
+    }
+
+    /// Parses the name of a price book, which the rules in force must have.
+    pub(super) fn parse_book(&self, name: &str) -> Result<BookName, AdminError> {
+        Ok(find_book(&self.catalogue.load().books, name)?.name.clone())
     }
 
     /// Parses the name of a plan, which the rules in force must have.

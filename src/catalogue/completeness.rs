@@ -1,10 +1,11 @@
 //! Checks that the rules are complete: a rules file that is missing, empty or cut short must not
-//! take a vendor out of sale, nor all limits away.
+//! take a vendor out of sale, nor all limits and prices of accounts away.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::offer::{Catalogue, RulesFileCounts};
 use super::route::VendorModelNames;
 use super::rules_file::RulesFile;
+use crate::ledger::BookName;
 use crate::toml_reader::{ConfigError, SourceLocation};
 
 impl RulesFileCounts {
@@ -55,13 +56,28 @@ impl Catalogue {
     #[must_use]
     pub(crate) fn find_losses(&self, before: &Catalogue) -> Vec<ConfigError> {
         let of_vendors = before.file_counts.iter().filter_map(|old| self.find_loss(old));
-        of_vendors.chain(self.find_plan_loss(before)).collect()
+        let of_accounts = [self.find_plan_loss(before), self.find_book_loss(before)];
+        of_vendors.chain(of_accounts.into_iter().flatten()).collect()
+    }
+
+    /// Returns the names of the price books that these rules lack and those before them had. Paid
+    /// calls of accounts with such a book are refused.
+    #[must_use]
+    pub(crate) fn find_removed_books(&self, before: &Catalogue) -> Vec<BookName> {
+        let names = before.books.iter().map(|book| &book.name);
+        names.filter(|name| self.books.find(name).is_none()).cloned().collect()
     }
 
     fn find_plan_loss(&self, before: &Catalogue) -> Option<ConfigError> {
         let (file, count) = (before.plan_file.as_ref()?, before.plans.count());
         let is_lost = count > 0 && self.plans.count() == 0;
         is_lost.then(|| loss_error(file, &format!("its {count} plans would be gone")))
+    }
+
+    fn find_book_loss(&self, before: &Catalogue) -> Option<ConfigError> {
+        let (file, count) = (before.book_file.as_ref()?, before.books.count());
+        let is_lost = count > 0 && self.books.count() == 0;
+        is_lost.then(|| loss_error(file, &format!("its {count} price books would be gone")))
     }
 
     fn find_loss(&self, old: &RulesFileCounts) -> Option<ConfigError> {
@@ -166,6 +182,29 @@ mod tests {
             assert_eq!(none[0].find_losses(before), []);
             assert_eq!(one.find_losses(before), []);
         }
+    }
+
+    #[test]
+    fn price_books_are_not_lost_all_at_once_and_one_that_is_gone_is_named() {
+        let with_books = |text: Option<&str>| {
+            let rules = ("r/vendor_y.toml", format!("vendor = \"vendor_y\"\n{HEAD}{MODEL}"));
+            let books = text.map(|text| ("r/books.toml", text.to_owned()));
+            let sources = [Some(rules), books].into_iter().flatten();
+            let sources: Vec<_> = sources.map(|(file, text)| (file.to_owned(), text)).collect();
+            Catalogue::parse(&sources, &[]).expect("sound rules")
+        };
+        let two = with_books(Some("[book.a]\nfactor = \"1\"\n[book.b]\nfactor = \"2\"\n"));
+        for after in [None, Some("# later\n")] {
+            let lost = error_messages(&with_books(after).find_losses(&two));
+            assert_eq!(lost.len(), 1, "{lost:?}");
+            let told = "r/books.toml: its 2 price books would be gone";
+            assert!(lost.iter().all(|loss| loss.starts_with(told)), "{lost:?}");
+        }
+        let one = with_books(Some("[book.b]\nfactor = \"1\"\n"));
+        assert_eq!(one.find_losses(&two), []);
+        let removed = one.find_removed_books(&two);
+        assert_eq!(removed.iter().map(BookName::as_str).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(two.find_removed_books(&one), []);
     }
 
     #[test]

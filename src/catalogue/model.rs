@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json, json};
 
+use super::book::{AccountPrice, PriceBook};
 use super::kind::ModelKind;
 use super::output_limit::OutputLimitRule;
 use super::vendor::{TextApi, Vendor};
 use crate::dialect::Endpoint;
 use crate::dialect::json::JsonPatch;
 use crate::dialect::tokens::Tokenizer;
-use crate::money::Rate;
 use crate::money::price::{Price, TokenPrice, TokenRates};
+use crate::money::{Rate, VideoResolution};
 
 /// A model with its price and its vendor.
 #[derive(Debug)]
@@ -25,8 +26,10 @@ pub struct Model {
     pub id: String,
     /// The kind of its output.
     pub kind: ModelKind,
-    /// Its price.
+    /// Its list price.
     pub price: Price,
+    /// What its vendor charges for it, in the form of a price; `None` if that is not known.
+    pub cost: Option<Price>,
     /// The most input tokens that it accepts; `None` if the price list has no such number.
     pub context_length: Option<u64>,
     /// The most output tokens of one choice; `None` if the rules set none.
@@ -99,9 +102,10 @@ impl Model {
     }
 
     /// Returns its entry in the model listing under a name, which is its id or an alias. The prices
-    /// are those at the time `at` (unix seconds).
+    /// are those at the time `at` (unix seconds) of accounts with this price book; the list prices
+    /// without one.
     #[must_use]
-    pub fn listing(&self, name: &str, at: i64) -> Json {
+    pub fn listing(&self, name: &str, at: i64, book: Option<&PriceBook>) -> Json {
         let endpoints: Vec<&str> = self.endpoints().into_iter().map(Endpoint::path).collect();
         let mut listing = json!({
             "id": name,
@@ -123,48 +127,50 @@ impl Model {
                 "context_length": self.context_length,
                 "max_completion_tokens": self.output_max,
             },
-            "pricing": self.pricing(at),
+            "pricing": pricing_json(AccountPrice::new(self, book), at),
         });
         if name != self.id {
             listing["alias_of"] = self.id.as_str().into();
         }
         listing
     }
+}
 
-    fn pricing(&self, at: i64) -> Json {
-        match &self.price {
-            Price::Tokens(tokens) => Json::Object(token_pricing(tokens, at)),
-            Price::Image { tokens, reservation } => {
-                let mut pricing = token_pricing(tokens, at);
-                pricing.insert("image_reservation".to_owned(), reservation.to_string().into());
-                Json::Object(pricing)
-            }
-            Price::Video(rates) => {
-                let seconds = rates
-                    .iter()
-                    .map(|(r, rate)| (r.name().to_owned(), rate.to_usd_string().into()));
-                json!({ "second": Json::Object(seconds.collect()) })
-            }
-            Price::Speech(rate) => json!({ "character": rate.to_usd_string() }),
-            Price::Free => {
-                let free = Rate::ZERO.to_usd_string();
-                json!({ "prompt": free, "completion": free })
-            }
+fn pricing_json(price: AccountPrice<'_>, at: i64) -> Json {
+    match price.price() {
+        Price::Tokens(tokens) => Json::Object(token_pricing(tokens, price, at)),
+        Price::Image { tokens, reservation } => {
+            let mut pricing = token_pricing(tokens, price, at);
+            let reservation = price.amount_usd_string(*reservation);
+            pricing.insert("image_reservation".to_owned(), reservation.into());
+            Json::Object(pricing)
+        }
+        Price::Video(rates) => {
+            let second = |(resolution, rate): &(VideoResolution, Rate)| {
+                (resolution.name().to_owned(), price.rate_usd_string(*rate).into())
+            };
+            json!({ "second": Json::Object(rates.iter().map(second).collect()) })
+        }
+        Price::Speech(rate) => json!({ "character": price.rate_usd_string(*rate) }),
+        Price::Free => {
+            let free = Rate::ZERO.to_usd_string();
+            json!({ "prompt": free, "completion": free })
         }
     }
 }
 
-fn token_pricing(price: &TokenPrice, at: i64) -> Map<String, Json> {
-    let mut pricing = rates_json(&price.base_rates_at(at));
+/// Returns the prices of `tokens`, which are those of `price` before its factor.
+fn token_pricing(tokens: &TokenPrice, price: AccountPrice<'_>, at: i64) -> Map<String, Json> {
+    let mut pricing = rates_json(&tokens.base_rates_at(at), price);
     let above =
-        price.input_tiers.iter().map(|(over, r)| (("above_input_tokens", (*over).into()), r));
-    let from = price.dated_rates.iter().filter_map(|(since, r)| {
+        tokens.input_tiers.iter().map(|(over, r)| (("above_input_tokens", (*over).into()), r));
+    let from = tokens.dated_rates.iter().filter_map(|(since, r)| {
         let moment = jiff::Timestamp::from_second(*since).ok()?;
         Some((("from_date", moment.strftime("%Y-%m-%d").to_string().into()), r))
     });
     let tier = |((name, when), r): ((&str, Json), &TokenRates)| {
         let mut tier = Map::from_iter([(name.to_owned(), when)]);
-        tier.extend(rates_json(r));
+        tier.extend(rates_json(r, price));
         Json::Object(tier)
     };
     let tiers: Vec<Json> = above.chain(from).map(tier).collect();
@@ -174,10 +180,10 @@ fn token_pricing(price: &TokenPrice, at: i64) -> Map<String, Json> {
     pricing
 }
 
-fn rates_json(rates: &TokenRates) -> Map<String, Json> {
+fn rates_json(rates: &TokenRates, price: AccountPrice<'_>) -> Map<String, Json> {
     let mut map = Map::new();
-    map.insert("prompt".to_owned(), rates.input.to_usd_string().into());
-    map.insert("completion".to_owned(), rates.output.to_usd_string().into());
+    map.insert("prompt".to_owned(), price.rate_usd_string(rates.input).into());
+    map.insert("completion".to_owned(), price.rate_usd_string(rates.output).into());
     let cached = [
         ("input_cache_read", rates.cache_read),
         ("input_cache_write", rates.cache_write),
@@ -185,7 +191,7 @@ fn rates_json(rates: &TokenRates) -> Map<String, Json> {
     ];
     for (name, rate) in cached {
         if let Some(rate) = rate {
-            map.insert(name.to_owned(), rate.to_usd_string().into());
+            map.insert(name.to_owned(), price.rate_usd_string(rate).into());
         }
     }
     map
@@ -194,7 +200,8 @@ fn rates_json(rates: &TokenRates) -> Map<String, Json> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::money::Rate;
+    use crate::money::Money;
+    use crate::money::factor::PriceFactor;
 
     const JANUARY_2027: i64 = 1_798_761_600;
 
@@ -211,7 +218,8 @@ mod tests {
         let from = vec![(JANUARY_2027, rates(1_500, 7_500))];
         let price = TokenPrice { base: rates(750, 3_750), input_tiers: vec![], dated_rates: from };
         let prices_at = |at: i64| {
-            let pricing = Json::Object(token_pricing(&price, at));
+            let tokens = Price::Tokens(price.clone());
+            let pricing = pricing_json(AccountPrice::list(&tokens), at);
             let tiers = json!([{
                 "from_date": "2027-01-01", "prompt": "0.0000015", "completion": "0.0000075",
             }]);
@@ -220,5 +228,30 @@ mod tests {
         };
         assert_eq!(prices_at(JANUARY_2027 - 1), ["0.00000075", "0.00000375"]);
         assert_eq!(prices_at(JANUARY_2027), ["0.0000015", "0.0000075"]);
+    }
+
+    #[test]
+    fn the_listing_tells_the_prices_times_the_factor_exactly() {
+        let factor = PriceFactor::parse("0.85").expect("a factor");
+        let told = |price: &Price| pricing_json(AccountPrice::with_factor(price, factor), 0);
+        let tiers = vec![(9, rates(10_000, 30_001))];
+        let tokens = TokenPrice { input_tiers: tiers, base: rates(5_000, 1), dated_rates: vec![] };
+        let expected = json!({
+            "prompt": "0.00000425", "completion": "0.00000000085",
+            "tiers": [{
+                "above_input_tokens": 9, "prompt": "0.0000085", "completion": "0.00002550085",
+            }],
+        });
+        assert_eq!(told(&Price::Tokens(tokens.clone())), expected);
+        let reservation = Money::from_nano(100_000_000).expect("money");
+        let image = told(&Price::Image { tokens, reservation });
+        assert_eq!(image["image_reservation"], "0.085");
+        let second = Rate::from_nano(70_000_000);
+        let video = told(&Price::Video(vec![(VideoResolution::P720, second)]));
+        assert_eq!(video, json!({ "second": { "720p": "0.0595" } }));
+        assert_eq!(
+            told(&Price::Speech(Rate::from_nano(15_000))),
+            json!({ "character": "0.00001275" })
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::book::PriceBooks;
 use super::kind::ModelKind;
 use super::model::Model;
 use super::plan::Plans;
@@ -26,7 +27,8 @@ pub struct Catalogue {
     pub(super) aliases: Vec<Vec<String>>,
     /// The default models: used by calls of a kind that name no model.
     pub(super) default_models: Vec<(ModelKind, String)>,
-    /// The price version for journals: a digest of the vendors' rules. Plans are no prices.
+    /// The price version for journals: a digest of the vendors' rules and of the price books, if
+    /// there are any. Plans are no prices.
     pub version: Arc<str>,
     /// How many examples in the rules were run.
     pub example_count: usize,
@@ -38,6 +40,10 @@ pub struct Catalogue {
     pub plans: Plans,
     /// The file that the plans are from; `None` if there is none.
     pub(super) plan_file: Option<String>,
+    /// The price books of accounts.
+    pub books: PriceBooks,
+    /// The file that the price books are from; `None` if there is none.
+    pub(super) book_file: Option<String>,
 }
 
 /// The number of models and examples in a rules file.

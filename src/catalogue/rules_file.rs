@@ -16,6 +16,7 @@ use super::vendor::{ImageEditFormat, TextApi, Vendor};
 use crate::dialect::Endpoint;
 use crate::dialect::json::patch::json_string;
 use crate::dialect::tokens::Tokenizer;
+use crate::money::price::Price;
 use crate::toml_reader::{
     self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue, closest_word,
 };
@@ -175,6 +176,7 @@ fn parse_model(
     let location = node.location.clone();
     let mut row = TableReader::open(node, faults);
     let price = prices::parse_price(kind, &mut row, faults);
+    let cost = parse_cost(kind, &mut row, &price, faults);
     let text = matches!(kind, ModelKind::Chat | ModelKind::Responses);
     let context = if text { prices::parse_token_count(&mut row, "context", faults) } else { None };
     let output_max =
@@ -193,6 +195,7 @@ fn parse_model(
         id,
         kind,
         price,
+        cost,
         context_length: context,
         output_max,
         supports_effort: effort,
@@ -203,6 +206,31 @@ fn parse_model(
         vendor,
     };
     ModelEntry { model, location, is_default }
+}
+
+/// Reads what the vendor charges for a model, in the form of a price; `None` if the row does not
+/// say. What is free has no cost.
+fn parse_cost(
+    kind: ModelKind,
+    row: &mut TableReader,
+    price: &Price,
+    faults: &mut Vec<ConfigError>,
+) -> Option<Price> {
+    if kind == ModelKind::Moderation {
+        return None;
+    }
+    let mut table = row.table("cost", faults)?;
+    let location = table.location.clone();
+    let cost = prices::parse_price(kind, &mut table, faults);
+    table.finish(faults);
+    // The units of such calls are the bill, and those of all others are none.
+    if cost.is_vendor_billed() != price.is_vendor_billed() {
+        faults.push(location.error(
+            "the cost must be the vendor's bill, which is input = 0 and output = 0, if the price \
+             is, and only then",
+        ));
+    }
+    Some(cost)
 }
 
 fn parse_refusal(vendor: &mut Vendor, node: SpannedValue, faults: &mut Vec<ConfigError>) {

@@ -35,7 +35,7 @@ pub(super) enum AccountCommand {
         /// Its name.
         name: String,
     },
-    /// Change the budgets and the plan of an account, suspend it or resume it.
+    /// Change the budgets, the plan and the price book of an account, suspend it or resume it.
     Set {
         /// Its name.
         name: String,
@@ -61,6 +61,16 @@ impl AccountCommand {
             }
         }
     }
+
+    /// The name of the price book that is given.
+    pub(super) fn book(&self) -> Option<&str> {
+        match self {
+            AccountCommand::Set { settings, .. } => settings.book(),
+            AccountCommand::Create { .. } | AccountCommand::List | AccountCommand::Show { .. } => {
+                None
+            }
+        }
+    }
 }
 
 pub(super) async fn run(
@@ -73,7 +83,7 @@ pub(super) async fn run(
         AccountCommand::Create { name, credit, .. } => {
             let name = parse_account(name)?;
             let credit = credit.as_deref().map(parse_amount).transpose()?;
-            let new = NewAccount { name, plan: None, credit };
+            let new = NewAccount { name, plan: None, book: None, credit };
             accounts::open_account(context, &new).await?;
             show_account(ledger, &new.name, out).await
         }
@@ -116,6 +126,7 @@ pub(super) async fn show_account(
             "written_off_nano": written_off,
             "lots": lots.iter().map(lot_json).collect::<Vec<_>>(),
             "plan": settings.plan,
+            "book": settings.book,
             "suspended": settings.suspended,
             "budgets": budgets.to_json(),
         });

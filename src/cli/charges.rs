@@ -6,7 +6,7 @@ use crate::ledger::{EntryKind, JournalEntry, JournalLine, Ledger, LotId};
 use crate::management::accounts::require_account;
 use crate::management::charges::entry_json;
 use crate::management::grants::describe_lot;
-use crate::money::BilledUnits;
+use crate::money::{BilledUnits, Money};
 
 /// The number of journal entries that are read at a time.
 const PAGE_SIZE: u32 = 1_000;
@@ -52,8 +52,10 @@ fn print_charge(entry: &JournalEntry) -> anyhow::Result<()> {
         }
     };
     let (id, amount) = (&line.request_id, entry.amount);
+    let cost = line.cost_nano.and_then(|nano| Money::from_nano(nano).ok());
+    let cost = cost.map_or(String::new(), |cost| format!("  cost {cost} USD"));
     print_line(format_args!(
-        "{moment}  {id}  {model:<28} {route:<10} depth {depth}  {used}  {amount} USD"
+        "{moment}  {id}  {model:<28} {route:<10} depth {depth}  {used}  {amount} USD{cost}"
     ))?;
     Ok(())
 }

@@ -24,6 +24,7 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
         let summary = serde_json::json!({
             "models": models.len(),
             "plans": catalogue.plans.count(),
+            "books": catalogue.books.count(),
             "kinds": kinds,
             "examples": catalogue.example_count,
             "routes": routes,
@@ -39,6 +40,7 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
         print_line(format_args!("routes    {vendor}: {count}"))?;
     }
     print_line(format_args!("plans     {}", catalogue.plans.count()))?;
+    print_line(format_args!("books     {}", catalogue.books.count()))?;
     print_line(format_args!("prices    version {}", catalogue.version))?;
     Ok(())
 }

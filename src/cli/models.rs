@@ -8,7 +8,7 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     let catalogue = super::rules::load_catalogue(conf)?;
     let now = clock::timestamp().as_second();
     for (name, model) in catalogue.names() {
-        let listing = model.listing(name, now);
+        let listing = model.listing(name, now, None);
         if out.json {
             print_line(format_args!("{listing}"))?;
         } else {

@@ -9,7 +9,8 @@ use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
 use crate::conf::Config;
 use crate::toml_reader::{ConfigError, SourceLocation};
 
-/// Reads the rules files of a folder, those of vendors and that of the plans, ordered by name.
+/// Reads the rules files of a folder, those of vendors, of the plans and of the price books, in
+/// order of their names.
 pub(super) fn read_sources(dir: &str) -> anyhow::Result<Vec<RulesSource>> {
     let cannot = || format!("cannot read the rules in {dir}");
     let mut files = Vec::new();

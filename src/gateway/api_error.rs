@@ -10,7 +10,7 @@ use crate::dialect::relay::RelayError;
 use crate::dialect::vendor_error::VendorError;
 use crate::dialect::{CallError, Endpoint};
 use crate::gateway::call_rates::{CallRates, RateRefusal};
-use crate::ledger::{HoldRefused, PlanName, WindowId};
+use crate::ledger::{BookName, HoldRefused, PlanName, WindowId};
 use crate::money::Money;
 
 mod account;
@@ -77,6 +77,8 @@ pub(crate) enum ScopeError {
     Suspended,
     /// The account or the key has a plan that is not set up here.
     UnknownPlan(PlanName),
+    /// The account has a price book that is not set up here.
+    UnknownBook(BookName),
     /// The key is not for this endpoint.
     EndpointNotAllowed {
         /// The name of the endpoint.

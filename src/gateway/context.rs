@@ -12,7 +12,7 @@ use pingora::upstreams::peer::HttpPeer;
 
 use super::api_error::{AttemptFailure, ErrorFormat};
 use super::idempotency::call::IdempotentCall;
-use crate::catalogue::Model;
+use crate::catalogue::{AccountPrice, Model, PriceBook};
 use crate::clock::unix_ms;
 use crate::dialect::Endpoint;
 use crate::dialect::call::{ModelCall, RequestKind};
@@ -31,7 +31,7 @@ use crate::gateway::settlement::output_estimates::OutputEstimate;
 use crate::gateway::settlement::stream_budget::StreamBudget;
 use crate::gateway::upstream::routes::{RouteSlot, VendorRoute};
 use crate::ledger::{AccountName, KeyRecord};
-use crate::money::{Money, Usage};
+use crate::money::{BilledUnits, Money, Usage};
 
 /// The state of one request, which pingora passes to every phase.
 pub(crate) struct RequestContext {
@@ -190,6 +190,8 @@ pub(crate) enum BodyTransform {
 #[derive(Clone)]
 pub(crate) struct PricedModel {
     pub model: Arc<Model>,
+    /// The price book of the account; `None` if it pays the list price.
+    pub book: Option<Arc<PriceBook>>,
     /// The name by which the client asked for the model, if that is not the model's id.
     pub requested_model: Option<Arc<str>>,
     /// The version of the price list.
@@ -207,6 +209,16 @@ pub(crate) struct PricedModel {
 }
 
 impl PricedModel {
+    /// Returns what the account pays for the model.
+    pub(crate) fn account_price(&self) -> AccountPrice<'_> {
+        AccountPrice::new(&self.model, self.book.as_deref())
+    }
+
+    /// Returns what the vendor charges for units; `None` if that is not known.
+    pub(crate) fn cost(&self, units: BilledUnits) -> Option<Money> {
+        self.model.cost.as_ref()?.cost(units, self.priced_at).ok()
+    }
+
     /// Returns a function that counts the input tokens of a call, for the case that the vendor
     /// reports none. It adds what the estimate has beside the body, for responses that the vendor
     /// stores.

@@ -18,7 +18,7 @@ use crate::metrics::METRICS;
 
 /// The same is logged again after this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// What was logged is remembered of at most this many accounts and plans.
+/// What was logged is remembered of at most this many accounts, plans and price books.
 const LOGGED_MAX: u64 = 10_000;
 
 /// What was logged lately.
@@ -36,7 +36,7 @@ pub(crate) fn note_rates(gateway: &Gateway, ctx: &mut RequestContext) {
     note_exceeded(ctx);
 }
 
-/// Notes that a request is refused, if rate limits or plans are the reason.
+/// Notes that a request is refused, if rate limits, plans or price books are the reason.
 pub(crate) fn note_refusal(gateway: &Gateway, ctx: &mut RequestContext, refusal: &ApiError) {
     match refusal {
         ApiError::Admission(AdmissionError::RateLimited(refusal)) => {
@@ -55,6 +55,15 @@ pub(crate) fn note_refusal(gateway: &Gateway, ctx: &mut RequestContext, refusal:
                 account = account_of(ctx),
                 request_id = ctx.id;
                 "plan not found, all calls that need it are refused"
+            );
+        }
+        ApiError::Scope(ScopeError::UnknownBook(book)) if is_news(format!("book {book}")) => {
+            log::error!(
+                event = "book_not_found",
+                book = book.as_str(),
+                account = account_of(ctx),
+                request_id = ctx.id;
+                "price book not found, all paid calls of its accounts are refused"
             );
         }
         _ => {}

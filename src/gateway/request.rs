@@ -4,6 +4,7 @@ pub(crate) mod admission;
 pub(crate) mod auth;
 pub(crate) mod body;
 pub(crate) mod body_reader;
+pub(crate) mod books;
 pub(crate) mod client_address;
 pub(crate) mod cors;
 pub(crate) mod free_rates;

@@ -21,6 +21,7 @@ use super::{account_api, idempotency, settlement, videos};
 use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
 use crate::gateway::request::body::RequestBody;
+use crate::gateway::request::books::find_book;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::request::models::ModelFilter;
 use crate::gateway::request::rates::{CallerPlans, ModelAccess};
@@ -138,7 +139,8 @@ impl Gateway {
                 let body = {
                     let catalogue = self.catalogue.load();
                     check_name(&caller, &catalogue, &id)?;
-                    models::model_json(&catalogue, &id, now)?
+                    let book = find_book(&catalogue.books, &caller.key)?;
+                    models::model_json(&catalogue, &id, book.as_deref(), now)?
                 };
                 send_response(session, ctx, LocalResponse::ok(body)).await;
                 Ok(())
@@ -155,7 +157,9 @@ impl Gateway {
     ) -> Result<LocalResponse, ApiError> {
         let catalogue = self.catalogue.load_full();
         let plans = CallerPlans::find(&catalogue.plans, &caller.key)?;
-        let access = ModelAccess { scope: caller.restrictions(), plans: &plans };
+        let book = find_book(&catalogue.books, &caller.key)?;
+        let (scope, book) = (caller.restrictions(), book.as_deref());
+        let access = ModelAccess { scope, plans: &plans, book };
         let body = self.model_listing.response_body(&catalogue, wanted, &access, now)?;
         Ok(LocalResponse::ok(body))
     }

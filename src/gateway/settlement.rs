@@ -10,16 +10,19 @@ use std::time::Duration;
 use once_cell::sync::Lazy;
 use prometheus::{Histogram, IntCounter};
 
-use super::context::{AccessLogRecord, RelayedCall, RequestContext};
+use super::context::{AccessLogRecord, PricedModel, RelayedCall, RequestContext};
 use super::idempotency;
 use super::spawn::poll_then_spawn;
 use super::state::Gateway;
 use crate::backoff::Backoff;
+use crate::catalogue::PriceBook;
 use crate::clock::unix_ms;
 use crate::dialect::relay::{RelayError, RelayProgress, RetainedData};
 use crate::gateway::request::{reasoning_cache, vendor_ids};
 use crate::gateway::settlement::funding::Funding;
-use crate::ledger::{AccountName, JournalLine, Operation, PricedUsage, ServedCall, Unavailable};
+use crate::ledger::{
+    AccountName, BookedAmount, JournalLine, Operation, PricedUsage, ServedCall, Unavailable,
+};
 use crate::metrics::{METRICS, MetricsByLabels};
 use crate::money::{Money, Usage, UsageBasis};
 use crate::settlement::{Charge, RETRY_WAIT_MAX, RETRY_WAIT_MIN, count_charge, end_hold};
@@ -152,13 +155,27 @@ pub(super) fn journal_line(
         reply_id: relaying.relay.reply_id(),
         retry_digest,
     };
+    let rejected = relaying.relay.rejected_usage();
     let used = PricedUsage {
         at: unix_ms(),
         usage,
-        rejected: relaying.relay.rejected_usage(),
+        rejected,
         price_version: &pricing.price_version,
+        booked: pricing.book.as_deref().and_then(|book| booked_amount(pricing, book, usage)),
+        // The vendor bills what it reports, also where no account pays for it.
+        cost: pricing.cost(rejected.unwrap_or(usage.units)),
     };
     Some(JournalLine::new(call, used))
+}
+
+/// Returns what a usage costs at list prices, with the name of the book by which it is charged.
+fn booked_amount<'a>(
+    pricing: &PricedModel,
+    book: &'a PriceBook,
+    usage: Usage,
+) -> Option<BookedAmount<'a>> {
+    let list = pricing.model.price.cost(usage.units, pricing.priced_at).ok()?;
+    Some(BookedAmount { book: &book.name, list })
 }
 
 /// Voids the hold of a call that is not charged. A free call has none.

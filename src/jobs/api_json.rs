@@ -101,6 +101,8 @@ mod tests {
             created_ms: 1_795_219_200_999,
             held: Money::from_nano(280_000_000).expect("money"),
             price_version: "p".to_owned(),
+            booked: None,
+            cost: None,
             external_body: None,
             progress: 40,
             stage,

@@ -259,6 +259,7 @@ impl Job {
         now_ms: i64,
     ) -> JobTransition {
         let (held, seconds, resolution) = (self.held, self.seconds, self.resolution);
+        let booked = self.booked.as_ref();
         let JobStage::Running(running) = &mut self.stage else { return JobTransition::PollAgain };
         running.unanswered_polls = 0;
         let Some(polled) = polled else {
@@ -278,7 +279,11 @@ impl Job {
             }
             VideoProgress::Done { url, ticks } => {
                 running.finished_ms.get_or_insert(now_ms);
-                let billed = ticks.and_then(|ticks| Some((ticks, Money::from_ticks(ticks).ok()?)));
+                let billed = ticks.and_then(|ticks| {
+                    let bill = Money::from_ticks(ticks).ok()?;
+                    let charge = booked.map_or(Ok(bill), |booked| booked.charge(bill, held));
+                    Some((ticks, charge.ok()?))
+                });
                 let outcome = JobOutcome::Completed {
                     route: running.route.clone(),
                     depth: running.depth,
@@ -356,6 +361,8 @@ mod tests {
             created_ms: 1_000,
             held: Money::from_nano(280_000_000).expect("money"),
             price_version: "p".to_owned(),
+            booked: None,
+            cost: None,
             external_body: None,
             progress: 0,
             stage: JobStage::Queued { refused: 0 },

@@ -1,4 +1,4 @@
-//! What an operator has set of an account: its plan, and whether it is suspended.
+//! What an operator has set of an account: its plan, its price book, and whether it is suspended.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Borrow;
@@ -6,8 +6,17 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The most bytes of the name of a plan.
+use super::book_name::BookName;
+
+/// The most bytes of the name of a plan or of a price book.
 const NAME_BYTES_MAX: usize = 64;
+
+/// Whether a text can be the name of a plan or of a price book: letters, digits, `-` and `_`, at
+/// most 64 of them.
+pub(super) fn is_rule_name(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_allowed)
+}
 
 /// The name of a plan: letters, digits, `-` and `_`, at most 64 of them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -18,9 +27,7 @@ impl PlanName {
     /// Parses a name; `None` if the text is none.
     #[must_use]
     pub fn parse(text: &str) -> Option<PlanName> {
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        let is_name = (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_allowed);
-        is_name.then(|| PlanName(text.to_owned()))
+        is_rule_name(text).then(|| PlanName(text.to_owned()))
     }
 
     /// Returns the text of the name.
@@ -59,6 +66,9 @@ pub struct AccountSettings {
     /// The plan of the account; `None` if it has the default plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanName>,
+    /// The price book of the account; `None` if it pays the list prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub book: Option<BookName>,
     /// Whether all calls of the account are refused until it is resumed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
@@ -92,14 +102,24 @@ mod tests {
         let plan = PlanName::parse("free-2_b");
         for settings in [
             AccountSettings::default(),
-            AccountSettings { plan: plan.clone(), suspended: false },
-            AccountSettings { plan, suspended: true },
+            AccountSettings { plan: plan.clone(), ..AccountSettings::default() },
+            AccountSettings { book: BookName::parse("gold"), ..AccountSettings::default() },
+            AccountSettings { plan, book: BookName::parse("b-1_c"), suspended: true },
         ] {
             assert_eq!(AccountSettings::parse_json(&settings.to_json()), Some(settings));
         }
-        for bad in ["", "[]", "null", r#"{"plan":"a b"}"#, r#"{"plan":""}"#, r#"{"later":1}"#] {
+        for bad in [
+            "",
+            "[]",
+            "null",
+            r#"{"plan":"a b"}"#,
+            r#"{"plan":""}"#,
+            r#"{"book":"a b"}"#,
+            r#"{"later":1}"#,
+        ] {
             assert_eq!(AccountSettings::parse_json(bad), None, "{bad}");
         }
         assert_eq!(PlanName::parse(&"a".repeat(65)), None);
+        assert_eq!(BookName::parse(&"a".repeat(65)), None);
     }
 }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use super::book_name::BookName;
 use super::json_text::{push_number, push_string};
 use super::prepaid::records::{JournalRecord, RecordKind};
 use super::prepaid::window::KeyId;
@@ -97,6 +98,15 @@ pub(crate) struct JournalLine<'a> {
     pub rejected_usage: Option<BilledUnits>,
     /// The version of the prices that were applied.
     pub price_version: Cow<'a, str>,
+    /// The price book by which the account was charged; `None` if it pays the list prices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub book: Option<Cow<'a, str>>,
+    /// What `usage` costs at list prices, in nano-USD, if the account has a price book.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list_nano: Option<i64>,
+    /// What the vendor charges, in nano-USD, if the rules know that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_nano: Option<i64>,
     /// The vendor's id of the request, if it sent one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vendor_request_id: Option<Cow<'a, str>>,
@@ -157,6 +167,19 @@ pub(crate) struct PricedUsage<'a> {
     pub rejected: Option<BilledUnits>,
     /// The version of the prices that were applied.
     pub price_version: &'a str,
+    /// The price book of the charge; `None` if it was made at list prices.
+    pub booked: Option<BookedAmount<'a>>,
+    /// What the vendor charges, if the rules know that.
+    pub cost: Option<Money>,
+}
+
+/// A price book, and what is charged by it at list prices.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BookedAmount<'a> {
+    /// The name of the book.
+    pub book: &'a BookName,
+    /// The amount at list prices.
+    pub list: Money,
 }
 
 /// The memory that most lines need, in bytes.
@@ -181,6 +204,9 @@ impl<'a> JournalLine<'a> {
             basis: used.usage.basis,
             rejected_usage: used.rejected,
             price_version: used.price_version.into(),
+            book: used.booked.map(|booked| booked.book.as_str().into()),
+            list_nano: used.booked.map(|booked| booked.list.nano()),
+            cost_nano: used.cost.map(Money::nano),
             vendor_request_id: call.vendor_request_id.map(Cow::Borrowed),
             reply_id: call.reply_id.map(Cow::Borrowed),
             retry_digest: call.retry_digest.map(Cow::Owned),
@@ -213,13 +239,14 @@ impl JournalLine<'_> {
             push_units(&mut json, r#","rejected_usage":"#, rejected);
         }
         push_string(&mut json, r#","price_version":"#, &self.price_version);
+        push_optional(&mut json, r#","book":"#, self.book.as_deref());
+        push_optional_number(&mut json, r#","list_nano":"#, self.list_nano);
+        push_optional_number(&mut json, r#","cost_nano":"#, self.cost_nano);
         push_optional(&mut json, r#","vendor_request_id":"#, self.vendor_request_id.as_deref());
         push_optional(&mut json, r#","reply_id":"#, self.reply_id.as_deref());
         push_optional(&mut json, r#","retry_digest":"#, self.retry_digest.as_deref());
         push_optional(&mut json, r#","windows":"#, self.windows.as_deref());
-        if let Some(over) = self.over_budget_nano {
-            push_number(&mut json, r#","over_budget_nano":"#, over);
-        }
+        push_optional_number(&mut json, r#","over_budget_nano":"#, self.over_budget_nano);
         json.push('}');
         json
     }
@@ -229,6 +256,13 @@ impl JournalLine<'_> {
 fn push_optional(json: &mut String, name: &str, value: Option<&str>) {
     if let Some(value) = value {
         push_string(json, name, value);
+    }
+}
+
+/// Appends a member with a number, if there is one.
+fn push_optional_number(json: &mut String, name: &str, value: Option<i64>) {
+    if let Some(value) = value {
+        push_number(json, name, value);
     }
 }
 
@@ -291,8 +325,8 @@ mod tests {
     fn line() -> impl Strategy<Value = JournalLine<'static>> {
         let bases = vec![UsageBasis::Reported, UsageBasis::Counted, UsageBasis::Fixed];
         let texts = prop::collection::vec("(?s).{0,20}", 7);
-        let optional_texts = prop::collection::vec(proptest::option::of("(?s).{0,20}"), 5);
-        let numbers = (any::<i64>(), any::<Option<u64>>(), any::<u32>());
+        let optional_texts = prop::collection::vec(proptest::option::of("(?s).{0,20}"), 6);
+        let numbers = (any::<i64>(), any::<Option<u64>>(), any::<u32>(), any::<[Option<i64>; 2]>());
         let used = (units(), prop::sample::select(bases), proptest::option::of(units()));
         (texts, optional_texts, numbers, used).prop_map(|(texts, optional, numbers, used)| {
             let text = |at: usize| Cow::<str>::Owned(texts[at].clone());
@@ -312,6 +346,9 @@ mod tests {
                 basis: used.1,
                 rejected_usage: used.2,
                 price_version: text(6),
+                book: optional(5),
+                list_nano: numbers.3[0],
+                cost_nano: numbers.3[1],
                 vendor_request_id: optional(1),
                 reply_id: optional(2),
                 retry_digest: optional(3),
@@ -354,6 +391,19 @@ mod tests {
         assert_eq!(written, expected);
         let read: JournalLine<'_> = serde_json::from_str(&written).expect("a line");
         assert_eq!(read.key_id, key_id);
+    }
+
+    #[test]
+    fn a_line_tells_its_book_and_its_cost_only_if_there_are_any() {
+        let plain = r#"{"request_id":"r","at":1,"key_prefix":"k","endpoint":"chat","model":"m","vendor":"v","route":"r0","depth":0,"usage":{"prompt_tokens":3,"completion_tokens":2},"basis":"counted","price_version":"p"}"#;
+        let line: JournalLine<'_> = serde_json::from_str(plain).expect("a line");
+        assert_eq!((&line.book, line.list_nano, line.cost_nano), (&None, None, None));
+        let cost_nano = Some(0);
+        let bought = JournalLine { cost_nano, ..line.clone() }.to_json();
+        assert_eq!(bought, plain.replace("\"p\"}", r#""p","cost_nano":0}"#));
+        let booked = JournalLine { book: Some("b".into()), list_nano: Some(7), cost_nano, ..line };
+        let expected = plain.replace("\"p\"}", r#""p","book":"b","list_nano":7,"cost_nano":0}"#);
+        assert_eq!(booked.to_json(), expected);
     }
 
     #[test]

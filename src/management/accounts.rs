@@ -10,7 +10,8 @@ use super::field_patch::FieldPatch;
 use super::payments::submit_payment;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, BudgetUse, KeyRecord, Ledger, OpenLot, PlanName,
+    AccountName, AccountSettings, BookName, BudgetOwner, BudgetUse, KeyRecord, Ledger, OpenLot,
+    PlanName,
 };
 use crate::money::Money;
 
@@ -20,6 +21,8 @@ pub(crate) struct NewAccount {
     pub(crate) name: AccountName,
     /// Its plan; `None` for the default plan.
     pub(crate) plan: Option<PlanName>,
+    /// Its price book; `None` for the list prices.
+    pub(crate) book: Option<BookName>,
     /// A first payment.
     pub(crate) credit: Option<Money>,
 }
@@ -29,6 +32,8 @@ pub(crate) struct NewAccount {
 pub(crate) struct SettingsPatch {
     /// The plan, or none.
     pub(crate) plan: FieldPatch<PlanName>,
+    /// The price book, or none.
+    pub(crate) book: FieldPatch<BookName>,
     pub(crate) suspended: Option<bool>,
 }
 
@@ -42,6 +47,7 @@ impl SettingsPatch {
     pub(crate) fn apply(&self, settings: &AccountSettings) -> AccountSettings {
         let mut settings = settings.clone();
         self.plan.apply_to(&mut settings.plan);
+        self.book.apply_to(&mut settings.book);
         settings.suspended = self.suspended.unwrap_or(settings.suspended);
         settings
     }
@@ -68,10 +74,9 @@ pub(crate) async fn open_account(
 ) -> Result<(), ManagementError> {
     let (ledger, name) = (context.ledger(), &new.name);
     let payment = opening_payment_id(name);
-    let settings = new
-        .plan
-        .clone()
-        .map(|plan| AccountSettings { plan: Some(plan), ..AccountSettings::default() });
+    let (plan, book) = (new.plan.clone(), new.book.clone());
+    let settings = AccountSettings { plan, book, ..AccountSettings::default() };
+    let settings = (settings != AccountSettings::default()).then_some(settings);
     // It may run again: an account that the first run opened is still new.
     let is_new = AtomicBool::new(false);
     let opening = async || {

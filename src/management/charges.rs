@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 
 use crate::ledger::{EntryKind, JournalEntry};
 
-/// Returns an entry of a journal as JSON: its line, and the exact amounts beside it.
+/// Returns an entry of a journal as JSON: its line, and the exact amounts beside it. A charge whose
+/// cost is known has its margin, too.
 ///
 /// # Errors
 /// The line is no JSON.
@@ -16,6 +17,12 @@ pub(crate) fn entry_json(entry: &JournalEntry) -> serde_json::Result<Value> {
     if entry.kind == EntryKind::Charge {
         // Of a charge that is above no budget it is nothing.
         shown.entry("over_budget_nano").or_insert_with(|| 0.into());
+    }
+    if entry.kind == EntryKind::Charge
+        && let Some(cost) = shown.get("cost_nano").and_then(Value::as_i64)
+    {
+        // Below zero if the vendor charges more than the account.
+        shown.insert("margin_nano".to_owned(), entry.amount.nano().saturating_sub(cost).into());
     }
     if let Some(id) = shown.get("key_id").and_then(Value::as_u64) {
         // Many readers of JSON lose digits of a number as long as this one.
@@ -44,6 +51,9 @@ mod tests {
             "amount_nano": 7, "written_off_nano": 0, "over_budget_nano": 0,
         });
         assert_eq!(entry_json(&charge).expect("JSON"), expected);
+        let with_cost = entry(EntryKind::Charge, r#"{"request_id":"r","cost_nano":9}"#);
+        let told = entry_json(&with_cost).expect("JSON");
+        assert_eq!((&told["cost_nano"], &told["margin_nano"]), (&json!(9), &json!(-2)));
         let correction = entry(EntryKind::Correction, r#"{"corrects":"r"}"#);
         let expected = json!({
             "corrects": "r", "kind": "correction", "amount_nano": 7, "written_off_nano": 0,

@@ -1,7 +1,7 @@
 //! Why something is not changed or found. The text of each error is for people, and says what would
 //! be right.
 
-use crate::ledger::{AccountName, PlanName, ScopeFault, Unavailable};
+use crate::ledger::{AccountName, BookName, PlanName, ScopeFault, Unavailable};
 
 /// The line before a change cannot be written. Nothing was changed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -84,6 +84,16 @@ pub(crate) fn parse_account(text: &str) -> Result<AccountName, ManagementError> 
     AccountName::parse(text).ok_or_else(|| ManagementError::Invalid {
         field: "account",
         message: format!("'{text}' is no account name: 1 to 64 letters, digits, '-', '_' and '.'"),
+    })
+}
+
+/// Parses the name of a price book.
+pub(crate) fn parse_book_name(text: &str) -> Result<BookName, ManagementError> {
+    BookName::parse(text).ok_or_else(|| ManagementError::Invalid {
+        field: "book",
+        message: format!(
+            "'{text}' is no name of a price book: 1 to 64 letters, digits, '-' and '_'"
+        ),
     })
 }
 

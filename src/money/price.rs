@@ -55,11 +55,15 @@ impl TokenPrice {
     /// # Errors
     /// [`MoneyError::OutOfRange`] if it does not fit.
     pub(crate) fn cost(&self, tokens: TokenUsage, at: i64) -> Result<Money, MoneyError> {
-        let tier = self.input_tiers.iter().rev().find(|(over, _)| tokens.input > *over);
-        match tier {
-            Some((_, rates)) => rates.cost(tokens),
-            None => self.base_rates_at(at).cost(tokens),
-        }
+        self.rates_for(tokens.input, at).cost(tokens)
+    }
+
+    /// Returns the rates of a request with a number of input tokens, at the time `at` (unix
+    /// seconds).
+    #[must_use]
+    pub(crate) fn rates_for(&self, input_tokens: u64, at: i64) -> TokenRates {
+        let tier = self.input_tiers.iter().rev().find(|(over, _)| input_tokens > *over);
+        tier.map_or_else(|| self.base_rates_at(at), |(_, rates)| *rates)
     }
 
     /// Returns what to hold for a call of at most `input` tokens in and `output` tokens out.

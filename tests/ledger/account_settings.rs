@@ -40,11 +40,11 @@ async fn open_twice(url: &str) -> [Arc<dyn Ledger>; 2] {
 }
 
 fn on_plan(plan: &str) -> AccountSettings {
-    AccountSettings { plan: PlanName::parse(plan), suspended: false }
+    AccountSettings { plan: PlanName::parse(plan), ..AccountSettings::default() }
 }
 
 fn suspended() -> AccountSettings {
-    AccountSettings { plan: None, suspended: true }
+    AccountSettings { suspended: true, ..AccountSettings::default() }
 }
 
 fn key(seed: u8) -> ApiKey {

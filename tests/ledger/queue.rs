@@ -78,6 +78,8 @@ fn job(account: &AccountName, id: &str) -> Job {
         created_ms: 1_800_000_000_123,
         held: nano(COST),
         price_version: "1".to_owned(),
+        booked: None,
+        cost: None,
         external_body: None,
         progress: 0,
         stage: JobStage::Queued { refused: 0 },

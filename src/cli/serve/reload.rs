@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use super::super::rules;
 use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
 use crate::conf::Config;
+use crate::ledger::BookName;
 use crate::toml_reader::ConfigError;
 
 /// The result of a scan of the folder: its files, or why they cannot be read.
@@ -62,11 +63,12 @@ impl RulesReload {
         match &found {
             Ok(sources) => match self.parse_lossless(sources) {
                 Ok(catalogue) => {
+                    log_removed_books(&catalogue.find_removed_books(&self.catalogue.load()));
                     let (models, plans) = (catalogue.models().len(), catalogue.plans.count());
-                    let version = catalogue.version.clone();
+                    let (books, version) = (catalogue.books.count(), catalogue.version.clone());
                     self.catalogue.store(Arc::new(catalogue));
                     log::info!(
-                        event = "rules_reloaded", models, plans, version:% = version;
+                        event = "rules_reloaded", models, plans, books, version:% = version;
                         "rules reloaded"
                     );
                 }
@@ -91,6 +93,16 @@ impl RulesReload {
         let catalogue = rules::parse_catalogue(&self.dir, sources, &self.naming)?;
         let losses = catalogue.find_losses(&self.catalogue.load());
         if losses.is_empty() { Ok(catalogue) } else { Err(losses) }
+    }
+}
+
+/// Warns of price books that are gone: whether accounts still have them is not known here.
+fn log_removed_books(removed: &[BookName]) {
+    for book in removed {
+        log::warn!(
+            event = "book_removed", book = book.as_str();
+            "price book removed, paid calls of accounts that have it are refused"
+        );
     }
 }
 

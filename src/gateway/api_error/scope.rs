@@ -30,6 +30,13 @@ impl ScopeError {
                 );
                 permanent(503, SERVER_ERROR, "plan_not_found", message)
             }
+            ScopeError::UnknownBook(name) => {
+                let message = format!(
+                    "the price book '{name}' of the account is not set up here; whoever runs this \
+                     gateway has to set it up"
+                );
+                permanent(503, SERVER_ERROR, "book_not_found", message)
+            }
             ScopeError::ModelNotAllowed { model, allowed } => {
                 let allowed = name_allowed(allowed);
                 let message = format!("the key may not use model '{model}'; it may use {allowed}");
@@ -66,7 +73,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::ledger::PlanName;
+    use crate::ledger::{BookName, PlanName};
 
     fn names(count: usize) -> Vec<String> {
         (0..count).map(|number| format!("m{number}")).collect()
@@ -82,6 +89,12 @@ mod tests {
         503,
         "plan_not_found",
         "the plan 'gold' of the account or the key is not set up here; whoever runs this gateway"
+    )]
+    #[case::unknown_book(
+        ScopeError::UnknownBook(BookName::parse("gold").expect("a name")),
+        503,
+        "book_not_found",
+        "the price book 'gold' of the account is not set up here; whoever runs this gateway"
     )]
     #[case::address(
         ScopeError::AddressNotAllowed("192.0.2.7".parse().ok()),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::catalogue::vendor::TextApi;
-use crate::catalogue::{Catalogue, Model};
+use crate::catalogue::{Catalogue, Model, PriceBook};
 use crate::dialect::Endpoint;
 use crate::dialect::call::{ModelCall, ParsedBody};
 use crate::dialect::json::JsonPatch;
@@ -16,9 +16,9 @@ use crate::gateway::context::{
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::request::rates::CallerPlans;
-use crate::gateway::request::{reasoning_cache, scope_check, vendor_ids};
+use crate::gateway::request::{books, reasoning_cache, scope_check, vendor_ids};
 use crate::gateway::settlement::holds::{self, FundedCall, NewHold};
-use crate::gateway::settlement::quote::QuoteContext;
+use crate::gateway::settlement::quote::{self, QuoteContext};
 use crate::gateway::state::Gateway;
 use crate::gateway::upstream::routes::VendorRouteSet;
 
@@ -27,6 +27,8 @@ use crate::gateway::upstream::routes::VendorRouteSet;
 pub(crate) struct AcceptedCall<'a> {
     pub(crate) call: ModelCall,
     pub(crate) model: Arc<Model>,
+    /// The price book of the account; `None` if it pays the list price, or the call is free.
+    pub(crate) book: Option<Arc<PriceBook>>,
     /// The name by which the client asked for the model, if that is not the model's id.
     pub(crate) requested_model: Option<Arc<str>>,
     pub(crate) price_version: Arc<str>,
@@ -42,7 +44,8 @@ pub(crate) struct AcceptedCall<'a> {
 ///
 /// # Errors
 /// The model is not sold on the endpoint, or the key is not for it; the call is wrong or has a
-/// field without a price; or no route to the vendor is set up.
+/// field without a price; the account's plan or price book is unknown; or no route to the vendor is
+/// set up.
 pub(crate) fn accept_call<'a>(
     gateway: &'a Gateway,
     ctx: &mut RequestContext,
@@ -60,13 +63,15 @@ pub(crate) fn accept_call<'a>(
     ctx.access_log.requested_model.clone_from(&requested_model);
     let call = ModelCall::parse(parsed, endpoint)?;
     check_field_policy(&model, &call, endpoint)?;
+    let is_free = quote::is_free(&model, &call);
+    let book = if is_free { None } else { books::find_book(&catalogue.books, &caller.key)? };
     let vendor = &model.vendor.name;
     let Some(routes) = gateway.routes.for_vendor(vendor) else {
         return Err(UpstreamError::NoRoute(format!("no route to {vendor} is set up")).into());
     };
     let price_version = catalogue.version.clone();
     let priced_at = ctx.arrived_ms / 1_000;
-    Ok(AcceptedCall { call, model, requested_model, price_version, priced_at, routes, plans })
+    Ok(AcceptedCall { call, model, book, requested_model, price_version, priced_at, routes, plans })
 }
 
 /// Admits a call, and places its hold, which the admitted call owns. A free call has none.
@@ -83,7 +88,7 @@ pub(crate) async fn admit_call(
 ) -> Result<Box<AdmittedCall>, ApiError> {
     let accepted = accept_call(gateway, ctx, &caller, body.parsed, endpoint)?;
     let AcceptedCall { mut call, model, requested_model, price_version, priced_at, .. } = accepted;
-    let AcceptedCall { routes, plans, .. } = accepted;
+    let AcceptedCall { routes, plans, book, .. } = accepted;
     let mut translation = build_translation(&caller, &model, &call, endpoint)?;
     // Saved thinking may make a call that continues a tool loop longer; its hold then grows.
     let is_continued = |t: &Translation| model.thinking && !t.tool_loop_ids().is_empty();
@@ -102,6 +107,7 @@ pub(crate) async fn admit_call(
         earlier_input_tokens: referenced_context.tokens,
         output_estimate: output_estimate.tokens(),
         text_tokens_max: None,
+        book: book.as_deref(),
     };
     // The response needs memory, so that budget is checked before the vendor is paid.
     let answer_permit = gateway.answer_budget.admit(&caller.tenant, endpoint)?;
@@ -129,6 +135,7 @@ pub(crate) async fn admit_call(
     let input_tokens = model.context_length.map_or(input_tokens, |most| input_tokens.min(most));
     let pricing = PricedModel {
         model,
+        book,
         requested_model,
         price_version,
         priced_at,

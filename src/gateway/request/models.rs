@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::{Value as Json, json};
 
-use crate::catalogue::{Catalogue, Model, ModelKind};
+use crate::catalogue::{Catalogue, Model, ModelKind, PriceBook};
 use crate::dialect::CallError;
 use crate::gateway::api_error::{AdmissionError, ApiError};
 use crate::gateway::request::rates::ModelAccess;
@@ -70,7 +70,7 @@ pub(crate) struct CachedListing {
 impl ModelListing {
     /// Returns the listing of the models that the filter selects and the caller may use, as a
     /// response body, with the prices of the moment `at` (unix seconds). Only the listing of all
-    /// models is cached.
+    /// models at list prices is cached.
     ///
     /// # Errors
     /// See [`models_json`].
@@ -117,7 +117,7 @@ pub(crate) fn models_json(
         return Err(invalid_choice("owned_by", &owners.join(", ")));
     }
     let wanted = catalogue.names().filter(|(_, m)| filter.matches(m) && access.allows(m));
-    let data: Vec<_> = wanted.map(|(name, model)| model.listing(name, at)).collect();
+    let data: Vec<_> = wanted.map(|(name, model)| model.listing(name, at, access.book)).collect();
     let id = |entry: Option<&Json>| entry.map_or(Json::Null, |entry| entry["id"].clone());
     let (first_id, last_id) = (id(data.first()), id(data.last()));
     let list = json!({
@@ -131,14 +131,19 @@ pub(crate) fn models_json(
 }
 
 /// Builds the listing of one model, under its id or an alias, with the prices of the moment `at`
-/// (unix seconds).
+/// (unix seconds) in a price book.
 ///
 /// # Errors
 /// There is no such model; the error names the one with the most similar name.
-pub(crate) fn model_json(catalogue: &Catalogue, name: &str, at: i64) -> Result<String, ApiError> {
+pub(crate) fn model_json(
+    catalogue: &Catalogue,
+    name: &str,
+    book: Option<&PriceBook>,
+    at: i64,
+) -> Result<String, ApiError> {
     let Some(model) = catalogue.find(name) else {
         let closest = catalogue.closest_name(name, None).map(str::to_owned);
         return Err(AdmissionError::ModelNotFound { asked: name.to_owned(), closest }.into());
     };
-    Ok(model.listing(name, at).to_string())
+    Ok(model.listing(name, at, book).to_string())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::catalogue::plan::PlanLimits;
-use crate::catalogue::{Model, Plan, Plans};
+use crate::catalogue::{Model, Plan, Plans, PriceBook};
 use crate::gateway::api_error::{ApiError, ScopeError};
 use crate::gateway::request::scope_check;
 use crate::ledger::prepaid::rate::RATE_UNITS_MAX;
@@ -123,19 +123,21 @@ impl CallerPlans {
     }
 }
 
-/// The models that a caller may use.
+/// The models that a caller may use, and what it pays for them.
 pub(crate) struct ModelAccess<'a> {
     /// The scope of the key; `None` if it restricts nothing.
     pub(crate) scope: Option<&'a KeyScope>,
     /// The plans of the caller.
     pub(crate) plans: &'a CallerPlans,
+    /// The price book of the caller; `None` if it pays the list prices.
+    pub(crate) book: Option<&'a PriceBook>,
 }
 
 impl ModelAccess<'_> {
-    /// Whether the caller may use any model.
+    /// Whether the caller may use any model, at list prices.
     #[must_use]
     pub(crate) fn is_open(&self) -> bool {
-        self.scope.is_none() && !self.plans.restrict_models()
+        self.scope.is_none() && !self.plans.restrict_models() && self.book.is_none()
     }
 
     /// Whether the caller may use a model on any endpoint.
@@ -199,7 +201,8 @@ mod tests {
         let scope = KeyScope { plan: name(of_key), ..KeyScope::default() };
         let account = AccountName::parse("acme").expect("a name");
         let record = KeyRecord::new(&ApiKey::from_random([1; 32]), account, 1, scope);
-        let account_settings = AccountSettings { plan: name(of_account), suspended: false };
+        let account_settings =
+            AccountSettings { plan: name(of_account), ..AccountSettings::default() };
         KeyRecord { account_settings, ..record }
     }
 

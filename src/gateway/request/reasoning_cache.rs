@@ -83,6 +83,7 @@ async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> 
         earlier_input_tokens: 0,
         output_estimate: terms.output_estimate.tokens(),
         text_tokens_max: None,
+        book: terms.book.as_deref(),
     };
     let quoted = quote_call(&terms.model, call, context).ok();
     // What limits the call must be held in full.
@@ -97,7 +98,7 @@ async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> 
         return false;
     };
     terms.full_hold = quote.full;
-    let limit = quote.limit_for(&terms.model.price, held, terms.priced_at);
+    let limit = quote.limit_for(terms.account_price(), held, terms.priced_at);
     if let Some(limit) = limit.filter(|_| held < wanted) {
         call.limit_output(limit);
         (priced.output_limit, terms.full_hold) = (Some(limit), held);

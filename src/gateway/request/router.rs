@@ -209,7 +209,7 @@ mod tests {
         let sources: Vec<_> = texts.map(|(file, text)| (file, text.expect("a text"))).collect();
         let catalogue = || Arc::new(Catalogue::parse(&sources, &[]).expect("sound rules"));
         let (listing, now) = (ModelListing::default(), catalogue());
-        let access = ModelAccess { scope: None, plans: &CallerPlans::default() };
+        let access = ModelAccess { scope: None, plans: &CallerPlans::default(), book: None };
         let body = |catalogue| {
             listing
                 .response_body(catalogue, &ModelFilter::default(), &access, 0)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::catalogue::Model;
+use crate::catalogue::{AccountPrice, Model};
 use crate::clock::unix_ms;
 use crate::dialect::call::ModelCall;
 use crate::gateway::api_error::{AdmissionError, ApiError};
@@ -78,7 +78,7 @@ pub(crate) async fn fund_call(
     new: NewHold<'_>,
     (caller, plans): (&AuthenticatedCaller, &CallerPlans),
     (model, call): (&Model, &ModelCall),
-    context: QuoteContext,
+    context: QuoteContext<'_>,
 ) -> Result<FundedCall, ApiError> {
     if is_free(model, call) {
         let (funding, output_limit, full_hold) = (Funding::Free, None, Money::ZERO);
@@ -170,12 +170,12 @@ struct ShortBalance {
 
 impl ShortBalance {
     /// Whether the quote of a stream suffices, so that its text need not be counted.
-    fn covers_stream(&self, model: &Model, priced_at: i64) -> bool {
+    fn covers_stream(&self, model: &Model, context: QuoteContext<'_>) -> bool {
         let ShortBalance { quote, available, .. } = *self;
         let limit = quote.limit_for(
-            &model.price,
+            AccountPrice::new(model, context.book),
             quote.reduced(divide(available, STREAM_SHARE_ALONE)),
-            priced_at,
+            context.priced_at,
         );
         quote.grows()
             && quote.reduced(Money::ZERO) <= available
@@ -189,11 +189,11 @@ async fn fund_from_short_balance(
     new: NewHold<'_>,
     caller: &AuthenticatedCaller,
     (model, call): (&Model, &ModelCall),
-    mut context: QuoteContext,
+    mut context: QuoteContext<'_>,
     short: ShortBalance,
 ) -> Result<FundedCall, ApiError> {
     let account = &caller.key.account;
-    let is_covered = short.covers_stream(model, context.priced_at);
+    let is_covered = short.covers_stream(model, context);
     let ShortBalance { mut quote, available, asks } = short;
     if !is_covered {
         let without_text = QuoteContext { text_tokens_max: Some(0), ..context };
@@ -212,7 +212,8 @@ async fn fund_from_short_balance(
     match gateway.place_hold(&caller.key, new, reduced, &asks).await {
         Ok(funding) => {
             let held = funding.held();
-            let output_limit = quote.limit_for(&model.price, held, context.priced_at);
+            let price = AccountPrice::new(model, context.book);
+            let output_limit = quote.limit_for(price, held, context.priced_at);
             let full_hold = if output_limit.is_some() { held } else { quote.full };
             let rates = funding.rates(asks);
             Ok(FundedCall { funding, output_limit, full_hold, rates })

@@ -1,6 +1,6 @@
 //! Computes the amounts that are held for a call, and the limit of output that a hold covers.
 
-use crate::catalogue::{Model, Vendor};
+use crate::catalogue::{AccountPrice, Model, PriceBook, Vendor};
 use crate::dialect::CallError;
 use crate::dialect::Endpoint;
 use crate::dialect::call::{InputSize, ModelCall, RequestKind, TextRequest};
@@ -54,7 +54,7 @@ pub(crate) struct LimitedTokens {
 
 /// The figures about a call that its body does not hold.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct QuoteContext {
+pub(crate) struct QuoteContext<'a> {
     /// The endpoint that was called.
     pub(crate) endpoint: Endpoint,
     /// The time whose prices apply, in unix seconds.
@@ -65,6 +65,8 @@ pub(crate) struct QuoteContext {
     pub(crate) output_estimate: Option<u64>,
     /// The most tokens of the call's text, if they were counted; else a token a byte is assumed.
     pub(crate) text_tokens_max: Option<u64>,
+    /// The price book of the account; `None` if it pays the list price.
+    pub(crate) book: Option<&'a PriceBook>,
 }
 
 /// Whether a call costs nothing.
@@ -80,7 +82,20 @@ pub(crate) fn is_free(model: &Model, call: &ModelCall) -> bool {
 pub(crate) fn quote_call(
     model: &Model,
     call: &ModelCall,
-    context: QuoteContext,
+    context: QuoteContext<'_>,
+) -> Result<CallQuote, ApiError> {
+    let price = AccountPrice::new(model, context.book);
+    let quote = quote_before_factor(model, price.price(), call, context)?;
+    // The cost of all the units is multiplied once, as the charge is, so that it is covered too.
+    quote.apply_factor(price).ok_or_else(|| field_too_large("model"))
+}
+
+/// Returns the amounts to hold for a call at `price`, before the factor of a price book.
+fn quote_before_factor(
+    model: &Model,
+    price: &Price,
+    call: &ModelCall,
+    context: QuoteContext<'_>,
 ) -> Result<CallQuote, ApiError> {
     let fixed = |amount| CallQuote {
         full: amount,
@@ -88,7 +103,7 @@ pub(crate) fn quote_call(
         least: amount,
         coverage: OutputCoverage::Fixed,
     };
-    match (&model.price, &call.kind) {
+    match (price, &call.kind) {
         (Price::Tokens(price), RequestKind::Chat { text: t, .. } | RequestKind::Messages(t)) => {
             let output = OutputRequest {
                 limit: t
@@ -171,7 +186,7 @@ fn quote_tokens(
     price: &TokenPrice,
     input_size: &InputSize,
     output: OutputRequest,
-    context: QuoteContext,
+    context: QuoteContext<'_>,
 ) -> Option<CallQuote> {
     let OutputRequest { choices, beyond_limit, grows, .. } = output;
     let by_rules = model.vendor.output_tokens_default;
@@ -239,6 +254,20 @@ fn quote_tokens(
 }
 
 impl CallQuote {
+    /// Returns the amounts after the factor of a price; `None` if they exceed any balance.
+    fn apply_factor(self, price: AccountPrice<'_>) -> Option<CallQuote> {
+        if price.factor().is_none() {
+            return Some(self);
+        }
+        let scaled = |amount| price.apply_factor(amount).ok();
+        Some(CallQuote {
+            full: scaled(self.full)?,
+            estimate: scaled(self.estimate)?,
+            least: scaled(self.least)?,
+            coverage: self.coverage,
+        })
+    }
+
     /// Whether the hold grows with the output.
     #[must_use]
     pub(crate) fn grows(&self) -> bool {
@@ -281,20 +310,29 @@ impl CallQuote {
     /// Returns the limit of output tokens that the vendor must be sent, so that `held` covers the
     /// call; `None` if it need not be sent one.
     #[must_use]
-    pub(crate) fn limit_for(&self, price: &Price, held: Money, priced_at: i64) -> Option<u64> {
-        let (Some(tokens), Price::Tokens(price)) = (self.limited_tokens(), price) else {
-            return None;
+    pub(crate) fn limit_for(
+        &self,
+        price: AccountPrice<'_>,
+        held: Money,
+        priced_at: i64,
+    ) -> Option<u64> {
+        let tokens = self.limited_tokens()?;
+        let Price::Tokens(before_factor) = price.price() else { return None };
+        let cost = |input, output| {
+            let quote = before_factor.quote(input, output, priced_at).ok()?;
+            price.apply_factor(quote.wanted).ok()
         };
-        (held < self.full).then(|| tokens.limit_covered_by(price, held, priced_at))
+        (held < self.full).then(|| tokens.limit_covered_by(cost, held))
     }
 }
 
 impl LimitedTokens {
     /// Returns the largest limit whose cost is at most `held`, but at least the vendor's minimum.
-    fn limit_covered_by(&self, price: &TokenPrice, held: Money, priced_at: i64) -> u64 {
+    /// `cost` is that of tokens of input and output; `None` if it exceeds any balance.
+    fn limit_covered_by(&self, cost: impl Fn(u64, u64) -> Option<Money>, held: Money) -> u64 {
         let is_covered = |limit: u64| {
             let output = limit.saturating_add(self.beyond_limit).saturating_mul(self.choices);
-            price.quote(self.input, output, priced_at).is_ok_and(|quote| quote.wanted <= held)
+            cost(self.input, output).is_some_and(|cost| cost <= held)
         };
         // The cost rises with the limit, so the border is found by halving.
         let (mut covered, mut beyond) = (self.limit_min, self.limit_max.saturating_add(1));
@@ -346,6 +384,7 @@ mod tests {
             output_estimate: usual,
             // The input costs nothing, so that the amounts tell of the output alone.
             text_tokens_max: Some(0),
+            book: None,
         };
         let model = CATALOGUE.find(model).expect("a model");
         quote_call(model, &call, context).expect("a quote")
@@ -418,8 +457,8 @@ mod tests {
     ) {
         let quote = quote(model, endpoint, members, None);
         let model = CATALOGUE.find(model).expect("a model");
-        assert_eq!(quote.limit_for(&model.price, quote.least, 0), Some(least));
-        assert_eq!(quote.limit_for(&model.price, quote.full, 0), None);
+        assert_eq!(quote.limit_for(AccountPrice::list(&model.price), quote.least, 0), Some(least));
+        assert_eq!(quote.limit_for(AccountPrice::list(&model.price), quote.full, 0), None);
     }
 
     proptest! {
@@ -442,7 +481,8 @@ mod tests {
                 let span = quote.full.nano() - quote.least.nano();
                 let held = nano(quote.least.nano() + span / 1_000 * part);
                 let cost = |limit: u64| price.quote(0, limit * choices, 0).expect("fits").wanted;
-                match quote.limit_for(&Price::Tokens(price.clone()), held, 0) {
+                let list = Price::Tokens(price.clone());
+                match quote.limit_for(AccountPrice::list(&list), held, 0) {
                     None => prop_assert!(held >= quote.full),
                     Some(sent) => {
                         prop_assert!((1..limit).contains(&sent));

@@ -45,6 +45,7 @@ mod tests {
             id: "m".to_owned(),
             kind: ModelKind::Chat,
             price: Price::Free,
+            cost: None,
             context_length,
             output_max: None,
             supports_effort: false,

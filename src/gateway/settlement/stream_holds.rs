@@ -46,7 +46,7 @@ pub(crate) async fn ensure_covered(
         raise_input(usage.units, pricing.input_tokens)
     };
     // A usage that has no price is handled at the settlement.
-    let cost = pricing.model.price.cost(units, pricing.priced_at).ok()?;
+    let cost = pricing.account_price().amount(units, pricing.priced_at).ok()?;
     if cost < extend_at {
         stream_budget.covered_usage = Some(usage);
         return None;

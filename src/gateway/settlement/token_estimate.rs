@@ -12,7 +12,11 @@ use crate::money::price::{Price, TokenPrice};
 /// The end of the call corrects the estimate, see
 /// [`BilledUnits::limited_units`](crate::money::BilledUnits::limited_units).
 #[must_use]
-pub(crate) fn estimate_call_tokens(model: &Model, call: &ModelCall, context: QuoteContext) -> u64 {
+pub(crate) fn estimate_call_tokens(
+    model: &Model,
+    call: &ModelCall,
+    context: QuoteContext<'_>,
+) -> u64 {
     let usual = context.output_estimate.unwrap_or(model.vendor.output_tokens_default);
     let usual = model.output_max.or(model.context_length).map_or(usual, |most| usual.min(most));
     let output = |limit: Option<u64>, choices: u64| {
@@ -73,6 +77,7 @@ mod tests {
             earlier_input_tokens: 1_000,
             output_estimate,
             text_tokens_max: None,
+            book: None,
         };
         let model = CATALOGUE.find(model).expect("a model");
         let estimated = estimate_call_tokens(model, &call, context);

@@ -118,8 +118,8 @@ pub(crate) fn compute_charge(
     is_rejected: bool,
     held: Money,
 ) -> Option<Money> {
-    let cost = pricing.model.price.cost(units, pricing.priced_at).ok()?;
-    Some(if is_rejected { cost.min(held) } else { cost })
+    let charge = pricing.account_price().amount(units, pricing.priced_at).ok()?;
+    Some(if is_rejected { charge.min(held) } else { charge })
 }
 
 fn with_slack(tokens: u64) -> u64 {
@@ -173,6 +173,7 @@ mod tests {
         let (price_version, full_hold) = ("".into(), Money::ZERO);
         let pricing = PricedModel {
             model,
+            book: None,
             requested_model: None,
             price_version,
             priced_at: 0,

@@ -10,7 +10,7 @@ use pingora::proxy::Session;
 use super::body;
 use super::shared::job_id;
 use crate::backoff::Backoff;
-use crate::catalogue::Model;
+use crate::catalogue::{AccountPrice, Model, PriceBook};
 use crate::clock::unix_ms;
 use crate::dialect::call::RequestKind;
 use crate::dialect::json::{JsonDocument, JsonPatch};
@@ -28,10 +28,11 @@ use crate::gateway::settlement::holds;
 use crate::gateway::settlement::quote::{QuoteContext, quote_call};
 use crate::gateway::settlement::token_estimate::estimate_call_tokens;
 use crate::gateway::state::Gateway;
+use crate::jobs::booked_price::BookedPrice;
 use crate::jobs::{Job, JobQueue, JobStage, NewJob, PlaceResult};
 use crate::ledger::{AccountName, HoldRefused, RateAsk, Unavailable};
-use crate::money::Money;
 use crate::money::price::Quote;
+use crate::money::{BilledUnits, Money};
 
 /// How long an embedded store may take to create a job. It answers only after the job is synced to
 /// disk, and cannot be unreachable as a remote store can.
@@ -51,8 +52,8 @@ pub(in crate::gateway) async fn create_job(
 ) -> Result<LocalResponse, ApiError> {
     let parsed = request_body.parsed;
     let accepted = admission::accept_call(gateway, ctx, &caller, parsed, Endpoint::Videos)?;
-    let AcceptedCall { call, model, requested_model, price_version, priced_at, plans, .. } =
-        accepted;
+    let AcceptedCall { call, model, requested_model, price_version, priced_at, .. } = accepted;
+    let AcceptedCall { book, plans, .. } = accepted;
     let RequestKind::Video { request, file } = &call.kind else {
         return Err(ServerError::Internal.into());
     };
@@ -62,15 +63,23 @@ pub(in crate::gateway) async fn create_job(
         earlier_input_tokens: 0,
         output_estimate: None,
         text_tokens_max: None,
+        book: book.as_deref(),
     };
     let cost = quote_call(&model, &call, quote_context)?.full;
     let quote = Quote::exactly(cost);
     let tokens = || estimate_call_tokens(&model, &call, quote_context);
     let asks = plans.asks(&caller.key, &model, tokens);
     let schedule = &gateway.videos.schedule;
+    let VideoRequest { seconds, resolution, .. } = *request;
+    let units = BilledUnits::Video { seconds, resolution, ticks: None };
     let job = Job {
         requested_model: requested_model.as_deref().map(str::to_owned),
         price_version: price_version.to_string(),
+        booked: book
+            .as_deref()
+            .map(|book| booked_price(&model, book, units, priced_at))
+            .transpose()?,
+        cost: model.cost.as_ref().and_then(|cost| cost.cost(units, priced_at).ok()),
         ..new_job(ctx, &caller, &model, request, quote.wanted)
     };
     let whole = rewrite_body(&model, videos::build_body(&call.document, request, file.as_ref()))?;
@@ -133,10 +142,27 @@ fn new_job(
         created_ms: ctx.arrived_ms,
         held,
         price_version: String::new(),
+        booked: None,
+        cost: None,
         external_body: None,
         progress: 0,
         stage: JobStage::Queued { refused: 0 },
     }
+}
+
+/// Returns the price of a job in a book, beside that on the price list.
+///
+/// # Errors
+/// The price list has no price for the units, which a quote would have refused before.
+fn booked_price(
+    model: &Model,
+    book: &PriceBook,
+    units: BilledUnits,
+    priced_at: i64,
+) -> Result<BookedPrice, ApiError> {
+    let list = model.price.cost(units, priced_at).map_err(|_| ServerError::Internal)?;
+    let factor = AccountPrice::new(model, Some(book)).factor();
+    Ok(BookedPrice { book: book.name.clone(), list, factor })
 }
 
 /// Returns why a job was refused that needs `least`.

@@ -8,8 +8,8 @@ use super::parts::{JobWorker, NextStep};
 use super::retry::RETRY_TIME_MAX;
 use crate::dialect::Endpoint;
 use crate::jobs::{Job, JobClaim, JobOutcome, JobStage};
-use crate::ledger::{Hold, JournalLine, Outcome, PricedUsage, ServedCall};
-use crate::money::{Money, Usage};
+use crate::ledger::{BookedAmount, Hold, JournalLine, Outcome, PricedUsage, ServedCall};
+use crate::money::{BilledUnits, Money, Usage};
 use crate::settlement::{self, Charge};
 
 impl JobWorker {
@@ -91,11 +91,21 @@ fn journal_line(job: &Job) -> Option<JournalLine<'_>> {
         reply_id: None,
         retry_digest: None,
     };
+    // Where the vendor reports its bill, that is the price on the price list, and the cost.
+    let billed = match usage {
+        BilledUnits::Video { ticks: Some(ticks), .. } => Money::from_ticks(*ticks).ok(),
+        _ => None,
+    };
     let used = PricedUsage {
         at: *at_ms,
         usage: Usage { units: *usage, basis: *basis },
         rejected: None,
         price_version: &job.price_version,
+        booked: job
+            .booked
+            .as_ref()
+            .map(|booked| BookedAmount { book: &booked.book, list: billed.unwrap_or(booked.list) }),
+        cost: job.cost.map(|cost| billed.unwrap_or(cost)),
     };
     Some(JournalLine::new(call, used))
 }

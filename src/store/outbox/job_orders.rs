@@ -230,6 +230,8 @@ mod tests {
             created_ms: 1_000,
             held,
             price_version: "p".to_owned(),
+            booked: None,
+            cost: None,
             external_body: None,
             progress: 0,
             stage,

@@ -1,4 +1,4 @@
-//! Any rules file is read to its end: it gives models, plans or faults, and no panic.
+//! Any rules file is read to its end: it gives models, plans, books or faults, and no panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,11 +6,11 @@ use tollgate::catalogue::Catalogue;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    for file in ["fuzz.toml", "plans.toml"] {
+    for file in ["fuzz.toml", "plans.toml", "books.toml"] {
         let sources = [(file.to_owned(), text.to_owned())];
         if let Ok(catalogue) = Catalogue::parse(&sources, &[]) {
             for model in catalogue.models() {
-                assert!(model.listing(&model.id, 0).is_object());
+                assert!(model.listing(&model.id, 0, None).is_object());
             }
         }
     }
