@@ -19,6 +19,7 @@ mod alias;
 mod completeness;
 mod example;
 pub mod failover;
+pub(crate) mod fee;
 pub mod field_policy;
 pub mod kind;
 pub mod model;

@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) mod fee;
 pub mod price;
 
 /// Nano-USD in one USD.

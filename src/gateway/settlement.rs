@@ -21,6 +21,7 @@ use crate::gateway::request::{reasoning_cache, vendor_ids};
 use crate::gateway::settlement::funding::Funding;
 use crate::ledger::{AccountName, JournalLine, Operation, PricedUsage, ServedCall, Unavailable};
 use crate::metrics::{METRICS, MetricsByLabels};
+use crate::money::fee::ChargedFee;
 use crate::money::{Money, Usage, UsageBasis};
 use crate::settlement::{Charge, RETRY_WAIT_MAX, RETRY_WAIT_MIN, count_charge, end_hold};
 
@@ -43,6 +44,7 @@ pub(super) async fn settle_call(
 ) {
     ctx.access_log.client_disconnected = client_gone;
     log_rejected_usage(ctx, &relaying);
+    log_rejected_fees(ctx, &relaying);
     let exhausted_usage = relaying.stream_budget.exhausted_usage(&relaying.input_count);
     let billable_usage =
         || relaying.billable_usage().map(|usage| relaying.stream_budget.cap_usage(usage));
@@ -50,7 +52,7 @@ pub(super) async fn settle_call(
         void_hold(gateway, relaying.funding);
         return;
     };
-    let Some(amount) = compute_charge(&relaying, usage) else {
+    let Some((amount, fees)) = compute_charge(&relaying, usage) else {
         log::error!(
             event = "usage_unpriced", request_id = ctx.id;
             "usage pricing failed; nothing charged"
@@ -60,7 +62,7 @@ pub(super) async fn settle_call(
     };
     let charge = {
         let retry_digest = idempotency::retry_digest(ctx);
-        let Some(line) = journal_line(&relaying, retry_digest, usage) else { return };
+        let Some(line) = journal_line(&relaying, retry_digest, usage, fees) else { return };
         count_charge(&line, amount);
         Charge::new(amount, &line)
     };
@@ -97,18 +99,26 @@ fn record_output(relaying: &RelayedCall, usage: Usage) {
     }
 }
 
-/// Returns the charge for a usage; `None` if the usage has no price. If the vendor's usage report
+/// Returns the charge for a usage, and the fees that are in it; `None` if the usage has no price. If the vendor's usage report
 /// was rejected, or the response was given up because the client did not read it, the charge is at
 /// most the held amount.
-pub(super) fn compute_charge(relaying: &RelayedCall, usage: Usage) -> Option<Money> {
+pub(super) fn compute_charge(
+    relaying: &RelayedCall,
+    usage: Usage,
+) -> Option<(Money, Vec<ChargedFee>)> {
     let is_unread = *relaying.relay.progress() == RelayProgress::Failed(RelayError::SlowReader);
     let is_bounded = is_unread || relaying.relay.rejected_usage().is_some();
-    usage_bounds::compute_charge(
+    let fees = relaying.charged_fees()?;
+    let fees_sum =
+        fees.iter().try_fold(Money::ZERO, |sum, fee| sum.checked_add(fee.amount)).ok()?;
+    let amount = usage_bounds::compute_charge(
         &relaying.pricing,
         usage.units,
+        fees_sum,
         is_bounded,
         relaying.funding.held(),
-    )
+    )?;
+    Some((amount, fees))
 }
 
 /// Logs and counts a usage report that was rejected as implausible: the vendor may bill for units
@@ -129,12 +139,32 @@ fn log_rejected_usage(ctx: &RequestContext, relaying: &RelayedCall) {
     );
 }
 
+/// Logs and counts reports of more uses of a tool than the call allows.
+fn log_rejected_fees(ctx: &RequestContext, relaying: &RelayedCall) {
+    let fees = relaying.charged_fees().unwrap_or_default();
+    for (fee, reported) in fees.iter().filter_map(|fee| Some((fee, fee.rejected_uses?))) {
+        let (vendor, route) = (&relaying.pricing.model.vendor.name, &relaying.route.name);
+        METRICS.usage_rejected.with_label_values(&[vendor.as_str(), route]).inc();
+        log::error!(
+            event = "usage_rejected",
+            request_id = ctx.id,
+            account = relaying.funding.account().map_or("", AccountName::as_str),
+            model = relaying.pricing.model.id.as_str(),
+            vendor = vendor.as_str(),
+            route = route.as_str(),
+            reported = format!("{reported} uses of {}", fee.name);
+            "vendor usage rejected"
+        );
+    }
+}
+
 /// Builds the journal line for the usage of a response, with the digest by which a retry finds the
 /// line; `None` for a free call, which has no line.
 pub(super) fn journal_line(
     relaying: &RelayedCall,
     retry_digest: Option<String>,
     usage: Usage,
+    fees: Vec<ChargedFee>,
 ) -> Option<JournalLine<'_>> {
     let Funding::Held { hold, key, .. } = &relaying.funding else { return None };
     let pricing = &relaying.pricing;
@@ -158,7 +188,7 @@ pub(super) fn journal_line(
         rejected: relaying.relay.rejected_usage(),
         price_version: &pricing.price_version,
     };
-    Some(JournalLine::new(call, used))
+    Some(JournalLine { fees, ..JournalLine::new(call, used) })
 }
 
 /// Voids the hold of a call that is not charged. A free call has none.

@@ -83,6 +83,7 @@ async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> 
         earlier_input_tokens: 0,
         output_estimate: terms.output_estimate.tokens(),
         text_tokens_max: None,
+        fees: Money::ZERO,
     };
     let quoted = quote_call(&terms.model, call, context).ok();
     // What limits the call must be held in full.

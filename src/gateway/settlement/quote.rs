@@ -19,6 +19,8 @@ pub(crate) struct CallQuote {
     pub(crate) estimate: Money,
     /// The smallest hold with which the call is made.
     pub(crate) least: Money,
+    /// The part of each of them that covers the fees of the vendor's tools.
+    pub(crate) fees: Money,
     /// How the hold covers the output.
     pub(crate) coverage: OutputCoverage,
 }
@@ -65,6 +67,8 @@ pub(crate) struct QuoteContext {
     pub(crate) output_estimate: Option<u64>,
     /// The most tokens of the call's text, if they were counted; else a token a byte is assumed.
     pub(crate) text_tokens_max: Option<u64>,
+    /// The most that the fees of the vendor's tools can come to.
+    pub(crate) fees: Money,
 }
 
 /// Whether a call costs nothing.
@@ -86,6 +90,7 @@ pub(crate) fn quote_call(
         full: amount,
         estimate: amount,
         least: amount,
+        fees: Money::ZERO,
         coverage: OutputCoverage::Fixed,
     };
     match (&model.price, &call.kind) {
@@ -101,6 +106,7 @@ pub(crate) fn quote_call(
                 is_compaction: false,
             };
             quote_tokens(model, price, &t.input_size, output, context)
+                .and_then(|quote| quote.with_fees(context.fees))
                 .ok_or_else(|| field_too_large("max_tokens"))
         }
         (
@@ -116,6 +122,7 @@ pub(crate) fn quote_call(
                 is_compaction: matches!(call.kind, RequestKind::Compaction(_)),
             };
             quote_tokens(model, price, &request.input_size, output, context)
+                .and_then(|quote| quote.with_fees(context.fees))
                 .ok_or_else(|| field_too_large("max_output_tokens"))
         }
         (Price::Tokens(price), RequestKind::Embeddings(inputs)) => {
@@ -213,6 +220,7 @@ fn quote_tokens(
                 full: cost(output_max)?,
                 estimate: cost(usual.min(output_max))?,
                 least: unseen.map_or(Some(first), |tokens| cost_of_limit(tokens.limit_min))?,
+                fees: Money::ZERO,
                 coverage: OutputCoverage::Grows(unseen),
             }
         }
@@ -221,24 +229,39 @@ fn quote_tokens(
             full: cost_of_limit(limit_max.saturating_add(model_max))?,
             estimate: cost_of_limit(usual.max(by_rules))?,
             least: cost_of_limit(by_rules)?,
+            fees: Money::ZERO,
             coverage: OutputCoverage::Grows(None),
         },
         Some(tokens) => CallQuote {
             full: cost(output_max)?,
             estimate: cost_of_limit(usual.min(limit_max).max(tokens.limit_min))?,
             least: cost_of_limit(tokens.limit_min)?,
+            fees: Money::ZERO,
             coverage: OutputCoverage::Limited(tokens),
         },
         None => {
             let estimate = cost_of_limit(usual)?;
             let full = limit.map_or(Some(estimate), cost_of_limit)?.max(estimate);
             let least = cost_of_limit(by_rules.min(usual))?;
-            CallQuote { full, estimate, least, coverage: OutputCoverage::Fixed }
+            let (fees, coverage) = (Money::ZERO, OutputCoverage::Fixed);
+            CallQuote { full, estimate, least, fees, coverage }
         }
     })
 }
 
 impl CallQuote {
+    /// Returns the quote with these fees in every amount; `None` if they exceed any balance.
+    fn with_fees(self, fees: Money) -> Option<CallQuote> {
+        let add = |amount: Money| amount.checked_add(fees).ok();
+        Some(CallQuote {
+            full: add(self.full)?,
+            estimate: add(self.estimate)?,
+            least: add(self.least)?,
+            fees,
+            coverage: self.coverage,
+        })
+    }
+
     /// Whether the hold grows with the output.
     #[must_use]
     pub(crate) fn grows(&self) -> bool {
@@ -285,7 +308,8 @@ impl CallQuote {
         let (Some(tokens), Price::Tokens(price)) = (self.limited_tokens(), price) else {
             return None;
         };
-        (held < self.full).then(|| tokens.limit_covered_by(price, held, priced_at))
+        let for_tokens = held.saturating_sub(self.fees);
+        (held < self.full).then(|| tokens.limit_covered_by(price, for_tokens, priced_at))
     }
 }
 
@@ -310,7 +334,8 @@ impl LimitedTokens {
     }
 }
 
-fn field_too_large(field: &str) -> ApiError {
+/// Returns the error for a field that makes the call cost more than any account has.
+pub(crate) fn field_too_large(field: &str) -> ApiError {
     CallError::invalid(field, "smaller: its cost exceeds any balance").into()
 }
 
@@ -346,6 +371,7 @@ mod tests {
             output_estimate: usual,
             // The input costs nothing, so that the amounts tell of the output alone.
             text_tokens_max: Some(0),
+            fees: Money::ZERO,
         };
         let model = CATALOGUE.find(model).expect("a model");
         quote_call(model, &call, context).expect("a quote")

@@ -73,6 +73,7 @@ mod tests {
             earlier_input_tokens: 1_000,
             output_estimate,
             text_tokens_max: None,
+            fees: Money::ZERO,
         };
         let model = CATALOGUE.find(model).expect("a model");
         let estimated = estimate_call_tokens(model, &call, context);

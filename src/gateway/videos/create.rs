@@ -62,6 +62,7 @@ pub(in crate::gateway) async fn create_job(
         earlier_input_tokens: 0,
         output_estimate: None,
         text_tokens_max: None,
+        fees: Money::ZERO,
     };
     let cost = quote_call(&model, &call, quote_context)?.full;
     let quote = Quote::exactly(cost);
