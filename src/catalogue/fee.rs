@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::field_policy::ValuePattern;
 use super::prices;
 use super::vendor::TextApi;
 use crate::dialect::json::{JsonDocument, JsonValue};
@@ -49,43 +50,6 @@ enum UseBound {
     Beside(Vec<String>),
     /// In a member of the body, for all tools together.
     Body(Vec<String>),
-}
-
-/// The values that a field may have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ValuePattern {
-    /// Any value but null.
-    Any,
-    /// This text.
-    Text(String),
-    /// A text that begins so.
-    Prefix(String),
-}
-
-impl ValuePattern {
-    /// Parses a pattern of the rules, which may have a `*` at its end; `None` if it has one
-    /// elsewhere, or nothing before it.
-    fn parse(text: &str) -> Option<ValuePattern> {
-        let (start, is_prefix) = match text.strip_suffix('*') {
-            Some(start) => (start, true),
-            None => (text, false),
-        };
-        if start.is_empty() || start.contains('*') {
-            return None;
-        }
-        let start = start.to_owned();
-        Some(if is_prefix { ValuePattern::Prefix(start) } else { ValuePattern::Text(start) })
-    }
-
-    /// Whether a value of the field is one of these.
-    #[must_use]
-    pub(crate) fn matches(&self, value: JsonValue<'_>) -> bool {
-        match self {
-            ValuePattern::Any => !value.is_null(),
-            ValuePattern::Text(text) => value.text().is_some_and(|found| found == *text),
-            ValuePattern::Prefix(start) => value.text().is_some_and(|text| text.starts_with(start)),
-        }
-    }
 }
 
 impl FeeRule {

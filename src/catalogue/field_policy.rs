@@ -4,7 +4,6 @@
 //! along the paths of refused fields.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::fee::ValuePattern;
 use crate::dialect::json::{JsonDocument, JsonKind, JsonValue};
 use crate::money::price::Price;
 
@@ -55,6 +54,43 @@ impl OptionalPrice {
         match (self, price) {
             (OptionalPrice::CacheWrite1h, Price::Tokens(tokens)) => tokens.has_cache_write_1h(),
             _ => false,
+        }
+    }
+}
+
+/// The values that a field may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ValuePattern {
+    /// Any value but null.
+    Any,
+    /// This text.
+    Text(String),
+    /// A text that begins so.
+    Prefix(String),
+}
+
+impl ValuePattern {
+    /// Parses a pattern of the rules, which may have a `*` at its end; `None` if it has one
+    /// elsewhere, or nothing before it.
+    pub(super) fn parse(text: &str) -> Option<ValuePattern> {
+        let (start, is_prefix) = match text.strip_suffix('*') {
+            Some(start) => (start, true),
+            None => (text, false),
+        };
+        if start.is_empty() || start.contains('*') {
+            return None;
+        }
+        let start = start.to_owned();
+        Some(if is_prefix { ValuePattern::Prefix(start) } else { ValuePattern::Text(start) })
+    }
+
+    /// Whether a value of the field is one of these.
+    #[must_use]
+    pub(super) fn matches(&self, value: JsonValue<'_>) -> bool {
+        match self {
+            ValuePattern::Any => !value.is_null(),
+            ValuePattern::Text(text) => value.text().is_some_and(|found| found == *text),
+            ValuePattern::Prefix(start) => value.text().is_some_and(|text| text.starts_with(start)),
         }
     }
 }

@@ -227,6 +227,8 @@ impl ModelCall {
             RequestKind::Responses(request) => &mut request.input_size,
             _ => return,
         };
+        // What a tool finds is in no body.
+        size.has_external_input = true;
         let reads = &mut size.vendor_reads;
         reads.repeats = reads.repeats.max(uses.min(TOOL_REPEATS_MAX));
         reads.added_tokens = reads.added_tokens.saturating_add(tokens);

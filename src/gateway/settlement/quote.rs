@@ -448,6 +448,21 @@ mod tests {
         assert_eq!(quote.limit_for(&model.price, quote.full, 0), None);
     }
 
+    #[test]
+    fn every_amount_has_the_fees_and_no_limit_spends_them() {
+        let plain = quote("lmb-5.5", Endpoint::Chat, &format!("{HI},\"max_tokens\":9000"), None);
+        let quote = plain.with_fees(nano(30_000_000)).expect("it fits");
+        let added = |with: Money, without: Money| with.nano() - without.nano();
+        assert_eq!(added(quote.full, plain.full), 30_000_000);
+        assert_eq!(added(quote.estimate, plain.estimate), 30_000_000);
+        assert_eq!(added(quote.least, plain.least), 30_000_000);
+        let price = &CATALOGUE.find("lmb-5.5").expect("a model").price;
+        let ten_tokens = nano(10 * 30_000 + 30_000_000);
+        assert_eq!(quote.limit_for(price, ten_tokens, 0), Some(10));
+        assert_eq!(plain.limit_for(price, ten_tokens, 0), Some(1_010));
+        assert_eq!(plain.with_fees(nano(i64::MAX)), None);
+    }
+
     proptest! {
         #[test]
         fn a_limit_is_the_largest_that_the_hold_covers(
