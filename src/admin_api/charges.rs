@@ -39,8 +39,8 @@ pub(super) struct ChargeReply {
     /// The part of it that the account could not pay, in nano-USD.
     written_off_nano: i64,
     /// The members of the journal line: `at` (unix ms), `key_prefix`, `key_id`, `endpoint`,
-    /// `model`, `vendor`, `route`, `depth`, `usage`, `basis`, `fees`, `price_version` and others, as
-    /// far as the line has them.
+    /// `model`, `vendor`, `route`, `depth`, `usage`, `basis`, `fees`, `price_version` and others,
+    /// as far as the line has them.
     #[serde(flatten)]
     line: BTreeMap<String, Value>,
 }

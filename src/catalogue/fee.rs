@@ -1,5 +1,5 @@
-//! Fees for tools that a vendor runs itself: which field of a call asks for such a tool, what bounds
-//! its uses, where the vendor reports them, and what each of them costs.
+//! Fees for tools that a vendor runs itself: which field of a call asks for such a tool, what
+//! bounds its uses, where the vendor reports them, and what each of them costs.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::sync::Arc;
@@ -99,8 +99,8 @@ impl FeeRule {
         (faults.len() == before).then_some(rule)
     }
 
-    /// Finds the tool in the body of a call. `earlier` are the rules that come before this one: what
-    /// matches one of them is not of this rule.
+    /// Finds the tool in the body of a call. `earlier` are the rules that come before this one:
+    /// what matches one of them is not of this rule.
     fn find(
         &self,
         document: &JsonDocument,
@@ -328,8 +328,8 @@ impl CallFees {
         self.0.iter().map(|fee| HostedTool::new(&fee.name, fee.report_path.clone())).collect()
     }
 
-    /// Returns the fees for these counts of uses, in the order of the tools. Uses that are not known
-    /// are charged as `unknown_uses`, but never more than the call allows.
+    /// Returns the fees for these counts of uses, in the order of the tools. Uses that are not
+    /// known are charged as `unknown_uses`, but never more than the call allows.
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] if an amount does not fit.

@@ -90,8 +90,8 @@ impl Vendor {
         self.field_policies.iter().find(|(e, _)| *e == endpoint).map(|(_, s)| s)
     }
 
-    /// Returns the fees for the tools that a call on an endpoint has and that the vendor runs. A call
-    /// on an endpoint that is free has none.
+    /// Returns the fees for the tools that a call on an endpoint has and that the vendor runs. A
+    /// call on an endpoint that is free has none.
     ///
     /// # Errors
     /// [`CallError`] if the call does not bound the uses of such a tool, or if the endpoint cannot
@@ -116,8 +116,8 @@ impl Vendor {
         }
     }
 
-    /// Returns the field of the first tool with a fee whose uses a call does not bound; `None` if it
-    /// bounds all of them.
+    /// Returns the field of the first tool with a fee whose uses a call does not bound; `None` if
+    /// it bounds all of them.
     pub(super) fn find_unbounded_tool(
         &self,
         endpoint: Endpoint,

@@ -219,8 +219,8 @@ impl ModelCall {
         }
     }
 
-    /// Adds what the vendor reads because of tools that it runs at most `uses` times: the whole input
-    /// once more after each use, and what the tools found, which has at most `tokens` tokens.
+    /// Adds what the vendor reads because of tools that it runs at most `uses` times: the whole
+    /// input once more after each use, and what the tools found, which has at most `tokens` tokens.
     pub(crate) fn add_tool_reads(&mut self, uses: u64, tokens: u64) {
         let size = match &mut self.kind {
             RequestKind::Chat { text, .. } | RequestKind::Messages(text) => &mut text.input_size,

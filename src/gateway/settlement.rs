@@ -99,9 +99,9 @@ fn record_output(relaying: &RelayedCall, usage: Usage) {
     }
 }
 
-/// Returns the charge for a usage, and the fees that are in it; `None` if the usage has no price. If the vendor's usage report
-/// was rejected, or the response was given up because the client did not read it, the charge is at
-/// most the held amount.
+/// Returns the charge for a usage, and the fees that are in it; `None` if the usage has no price.
+/// If the vendor's usage report was rejected, or the response was given up because the client did
+/// not read it, the charge is at most the held amount.
 pub(super) fn compute_charge(
     relaying: &RelayedCall,
     usage: Usage,

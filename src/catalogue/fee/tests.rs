@@ -264,7 +264,8 @@ fn the_examples_of_fees_go_with_the_shipped_rules(
     #[case] members: &str,
     #[case] amount: i64,
 ) {
-    let name = shipped.split('"').nth(1).expect("the name of the vendor");
+    let name = shipped.split("vendor = \"").nth(1).and_then(|rest| rest.split('"').next());
+    let name = name.expect("the name of the vendor");
     let parse = |text: String| Catalogue::parse(&[(format!("{name}.toml"), text)], &[]);
     let is_sold = |catalogue: &Catalogue| {
         let model = catalogue.find(id).expect("a model");

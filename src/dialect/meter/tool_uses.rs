@@ -69,8 +69,8 @@ impl ToolUses {
         self.tools.iter().map(|tool| tool.uses(self.shows_calls))
     }
 
-    /// Reads the vendor's report. `member` returns a member of the reply. A later report replaces an
-    /// earlier one. What is no whole number is no report.
+    /// Reads the vendor's report. `member` returns a member of the reply. A later report replaces
+    /// an earlier one. What is no whole number is no report.
     pub(crate) fn read_report<'a>(&mut self, member: impl Fn(&str) -> Option<JsonValue<'a>>) {
         for tool in &mut self.tools {
             let Some((first, rest)) = tool.report_path.split_first() else { continue };

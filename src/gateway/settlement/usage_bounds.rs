@@ -110,8 +110,8 @@ impl OutputRequest {
     }
 }
 
-/// Returns the charge for the billed units of a call and for the `fees` of the vendor's tools; `None`
-/// if they have no price. If the vendor's
+/// Returns the charge for the billed units of a call and for the `fees` of the vendor's tools;
+/// `None` if they have no price. If the vendor's
 /// report was rejected, the charge is at most the held amount.
 pub(crate) fn compute_charge(
     pricing: &PricedModel,

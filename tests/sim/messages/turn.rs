@@ -52,8 +52,8 @@ const FETCH: ServerTool = ServerTool {
     requests: r#"{"web_search_requests":0,"web_fetch_requests":1}"#,
 };
 
-/// The tool that the vendor runs for a request, if it runs one: it fetches wherever it may, and else
-/// searches wherever it may.
+/// The tool that the vendor runs for a request, if it runs one: it fetches wherever it may, and
+/// else searches wherever it may.
 pub(super) fn server_tool(body: &Value, faults: &Faults) -> Option<&'static ServerTool> {
     if faults.has(Fault::WebJson) {
         return Some(&SEARCH);
