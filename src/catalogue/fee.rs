@@ -151,7 +151,8 @@ impl FeeRule {
         let found = path.iter().try_fold(from, |value, name| value.get(name));
         let field = join(place, &path.join("."));
         let expected = format!(
-            "a whole number from 1 to {USES_MAX}, the most uses of {} that you pay for, {} USD each",
+            "a whole number from 1 to {USES_MAX}, the most uses of {} that you pay for, \
+             {} USD each",
             self.name, self.price
         );
         let Some(value) = found.filter(|value| !value.is_null()) else {
