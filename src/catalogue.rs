@@ -22,6 +22,7 @@ mod book_loss;
 mod completeness;
 mod example;
 pub mod failover;
+pub(crate) mod fee;
 pub mod field_policy;
 pub mod kind;
 pub mod model;

@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub mod factor;
+pub(crate) mod fee;
 pub mod price;
 
 /// Nano-USD in one USD.

@@ -18,6 +18,7 @@ mod endpoints;
 mod errors;
 mod fallback;
 mod features;
+mod fees;
 mod growth;
 mod hold_sizing;
 mod keys;

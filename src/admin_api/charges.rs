@@ -39,9 +39,9 @@ pub(super) struct ChargeReply {
     /// The part of it that the account could not pay, in nano-USD.
     written_off_nano: i64,
     /// The members of the journal line: `at` (unix ms), `key_prefix`, `key_id`, `endpoint`,
-    /// `model`, `vendor`, `route`, `depth`, `usage`, `basis`, `price_version`, `book`, `list_nano`,
-    /// `cost_nano`, `lots`, `expired` and others, as far as the line has them; and `margin_nano`,
-    /// the amount less the cost, of a charge whose cost is known.
+    /// `model`, `vendor`, `route`, `depth`, `usage`, `basis`, `fees`, `price_version`, `book`,
+    /// `list_nano`, `cost_nano`, `lots`, `expired` and others, as far as the line has them; and
+    /// `margin_nano`, the amount less the cost, of a charge whose cost is known.
     #[serde(flatten)]
     line: BTreeMap<String, Value>,
 }

@@ -126,9 +126,12 @@ impl ExpectedBody {
             .vendor
             .field_policy(self.endpoint)
             .and_then(|policy| policy.find_refusal(&document, &model.price));
-        match (refusal, &self.expect) {
-            (Some(refused), Err(field)) if refused.rule.field == *field => Ok(()),
-            (Some(refused), _) => Err(format!("'{}' is refused", refused.rule.field)),
+        let refused = refusal.as_ref().map(|refused| refused.rule.field.as_str());
+        // A tool with a fee is refused as well, if the call does not bound its uses.
+        let unbounded = || model.vendor.find_unbounded_tool(self.endpoint, &document);
+        match (refused.or_else(unbounded), &self.expect) {
+            (Some(refused), Err(field)) if refused == *field => Ok(()),
+            (Some(refused), _) => Err(format!("'{refused}' is refused")),
             (None, Err(field)) => Err(format!("'{field}' is not refused")),
             (None, Ok(expected)) => {
                 let rewritten = rewrite_body(model, self.endpoint, &document);

@@ -58,6 +58,43 @@ impl OptionalPrice {
     }
 }
 
+/// The values that a field may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ValuePattern {
+    /// Any value but null.
+    Any,
+    /// This text.
+    Text(String),
+    /// A text that begins so.
+    Prefix(String),
+}
+
+impl ValuePattern {
+    /// Parses a pattern of the rules, which may have a `*` at its end; `None` if it has one
+    /// elsewhere, or nothing before it.
+    pub(super) fn parse(text: &str) -> Option<ValuePattern> {
+        let (start, is_prefix) = match text.strip_suffix('*') {
+            Some(start) => (start, true),
+            None => (text, false),
+        };
+        if start.is_empty() || start.contains('*') {
+            return None;
+        }
+        let start = start.to_owned();
+        Some(if is_prefix { ValuePattern::Prefix(start) } else { ValuePattern::Text(start) })
+    }
+
+    /// Whether a value of the field is one of these.
+    #[must_use]
+    pub(super) fn matches(&self, value: JsonValue<'_>) -> bool {
+        match self {
+            ValuePattern::Any => !value.is_null(),
+            ValuePattern::Text(text) => value.text().is_some_and(|found| found == *text),
+            ValuePattern::Prefix(start) => value.text().is_some_and(|text| text.starts_with(start)),
+        }
+    }
+}
+
 /// All refused fields of an endpoint.
 #[derive(Debug, Clone, Default)]
 pub struct FieldPolicy {
@@ -69,6 +106,8 @@ struct FieldNode {
     members: Vec<(String, FieldNode)>,
     elements: Option<Box<FieldNode>>,
     refusals: Vec<FieldRefusal>,
+    /// Values of the field that no rule refuses, because they cost a fee.
+    priced: Vec<ValuePattern>,
 }
 
 impl FieldPolicy {
@@ -77,18 +116,16 @@ impl FieldPolicy {
     /// # Errors
     /// A text that says what is wrong with the path of the field.
     pub(crate) fn add(&mut self, refusal: FieldRefusal) -> Result<(), String> {
-        let mut branch = &mut self.root;
-        for part in refusal.field.split('.') {
-            let name = part.trim_end_matches("[]");
-            if name.is_empty() || name.contains(['[', ']']) {
-                return Err(format!("'{}' is no path such as tools[].type", refusal.field));
-            }
-            branch = branch.member_mut(name);
-            for _ in 0..(part.len() - name.len()) / 2 {
-                branch = branch.elements.get_or_insert_default();
-            }
-        }
-        branch.refusals.push(refusal);
+        self.root.branch_mut(&refusal.field)?.refusals.push(refusal);
+        Ok(())
+    }
+
+    /// Adds values of a field that are not refused, because they cost a fee.
+    ///
+    /// # Errors
+    /// A text that says what is wrong with the path of the field.
+    pub(crate) fn add_priced(&mut self, field: &str, values: ValuePattern) -> Result<(), String> {
+        self.root.branch_mut(field)?.priced.push(values);
         Ok(())
     }
 
@@ -103,6 +140,25 @@ impl FieldPolicy {
 }
 
 impl FieldNode {
+    /// Returns the node of a path.
+    ///
+    /// # Errors
+    /// A text that says that it is none.
+    fn branch_mut(&mut self, path: &str) -> Result<&mut FieldNode, String> {
+        let mut branch = self;
+        for part in path.split('.') {
+            let name = part.trim_end_matches("[]");
+            if name.is_empty() || name.contains(['[', ']']) {
+                return Err(format!("'{path}' is no path such as tools[].type"));
+            }
+            branch = branch.member_mut(name);
+            for _ in 0..(part.len() - name.len()) / 2 {
+                branch = branch.elements.get_or_insert_default();
+            }
+        }
+        Ok(branch)
+    }
+
     fn member_mut(&mut self, name: &str) -> &mut FieldNode {
         let known = self.members.iter().position(|(n, _)| n == name);
         let at = known.unwrap_or_else(|| {
@@ -116,7 +172,8 @@ impl FieldNode {
         if value.is_null() {
             return None;
         }
-        if let Some(rule) = self.refusals.iter().find(|r| !r.allows(value, price)) {
+        let mut refusals = self.refusals.iter().filter(|_| !self.is_priced(value));
+        if let Some(rule) = refusals.find(|r| !r.allows(value, price)) {
             return Some(RefusedField::new(rule, value));
         }
         // The rules may refuse both `a[].b` and `a.b`: an array is checked only for the first.
@@ -132,6 +189,10 @@ impl FieldNode {
             let (name, branch) = self.members.iter().find(|(n, _)| *n.as_bytes() == *name)?;
             Some(branch.find_refusal(inner, price)?.within(name))
         })
+    }
+
+    fn is_priced(&self, value: JsonValue<'_>) -> bool {
+        self.priced.iter().any(|values| values.matches(value))
     }
 }
 

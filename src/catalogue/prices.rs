@@ -149,7 +149,7 @@ fn parse_video_rates(
     rates
 }
 
-fn required_price<P: Default>(
+pub(super) fn required_price<P: Default>(
     row: &mut TableReader,
     key: &'static str,
     faults: &mut Vec<ConfigError>,

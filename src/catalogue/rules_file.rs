@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::example::{self, RuleExample};
 use super::failover::FailoverRule;
+use super::fee::FeeRule;
 use super::field_policy::{FieldPolicy, FieldRefusal, OptionalPrice};
 use super::kind::ModelKind;
 use super::model::Model;
@@ -67,6 +68,9 @@ pub(super) fn parse(file: &str, text: &str, faults: &mut Vec<ConfigError>) -> Ru
         sections.iter().flat_map(|(_, rows)| rows.iter().map(|(id, _)| id.clone())).collect();
     for node in table.list("refuse", faults) {
         parse_refusal(&mut vendor, node, faults);
+    }
+    for node in table.list("fee", faults) {
+        parse_fee(&mut vendor, node, faults);
     }
     for node in table.list("rewrite", faults) {
         let rewrite = parse_rewrite(node, &known, faults);
@@ -258,6 +262,34 @@ fn parse_refusal(vendor: &mut Vendor, node: SpannedValue, faults: &mut Vec<Confi
             }
         }
     }
+}
+
+fn parse_fee(vendor: &mut Vendor, node: SpannedValue, faults: &mut Vec<ConfigError>) {
+    let mut row = TableReader::open(node, faults);
+    let location = row.location.clone();
+    let otherwise: &[Endpoint] = match (vendor.text_api, vendor.supports_responses) {
+        (TextApi::Messages, _) => &[Endpoint::Messages],
+        (TextApi::Chat, false) => &[Endpoint::Chat],
+        (TextApi::Chat, true) => &[Endpoint::Chat, Endpoint::Responses],
+    };
+    let named = row.texts("endpoints", faults);
+    let endpoints = parse_endpoints(named.as_deref(), otherwise, &location, faults);
+    let fee = FeeRule::parse(&mut row, endpoints, vendor.text_api, faults);
+    row.finish(faults);
+    let Some(fee) = fee else { return };
+    let shares = |other: &FeeRule| other.endpoints.iter().any(|e| fee.endpoints.contains(e));
+    if vendor.fees.iter().any(|other| other.name == fee.name && shares(other)) {
+        let what = format!("'{}' has a fee already; another tool needs another 'name'", fee.name);
+        faults.push(location.error(what));
+        return;
+    }
+    let policies = vendor.field_policies.iter_mut();
+    for (_, policy) in policies.filter(|(endpoint, _)| fee.endpoints.contains(endpoint)) {
+        if let Err(why) = policy.add_priced(&fee.field, fee.value.clone()) {
+            faults.push(location.error(why));
+        }
+    }
+    vendor.fees.push(fee);
 }
 
 fn parse_unless_price(

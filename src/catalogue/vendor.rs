@@ -3,11 +3,13 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::failover::FailoverRule;
+use super::fee::{CallFees, FeeRule};
 use super::field_policy::FieldPolicy;
 use super::output_limit::OutputLimitRule;
 use super::rewrite::RewriteRule;
-use crate::dialect::Endpoint;
+use crate::dialect::json::JsonDocument;
 use crate::dialect::tokens::Tokenizer;
+use crate::dialect::{CallError, Endpoint};
 
 /// The API format of a vendor's text endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,6 +68,7 @@ pub struct Vendor {
     /// The tokenizer of its models, unless a model names another one.
     pub tokenizer: Tokenizer,
     pub(super) field_policies: Vec<(Endpoint, FieldPolicy)>,
+    pub(super) fees: Vec<FeeRule>,
     pub(super) rewrites: Vec<RewriteRule>,
     pub(super) output_limits: Vec<OutputLimitRule>,
 }
@@ -85,6 +88,45 @@ impl Vendor {
     pub fn field_policy(&self, endpoint: Endpoint) -> Option<&FieldPolicy> {
         let endpoint = endpoint.rules_endpoint();
         self.field_policies.iter().find(|(e, _)| *e == endpoint).map(|(_, s)| s)
+    }
+
+    /// Returns the fees for the tools that a call on an endpoint has and that the vendor runs. A
+    /// call on an endpoint that is free has none.
+    ///
+    /// # Errors
+    /// [`CallError`] if the call does not bound the uses of such a tool, or if the endpoint cannot
+    /// have it.
+    pub(crate) fn find_fees(
+        &self,
+        endpoint: Endpoint,
+        document: &JsonDocument,
+    ) -> Result<CallFees, CallError> {
+        if self.fees.is_empty() || endpoint.is_free() {
+            return Ok(CallFees::default());
+        }
+        let format = endpoint.rules_endpoint();
+        let rules = self.fees.iter().filter(|rule| rule.endpoints.contains(&format));
+        let fees = CallFees::find(&rules.collect::<Vec<_>>(), document)?;
+        match fees.first() {
+            // Its reply tells nothing of tools.
+            Some(fee) if endpoint != format => {
+                Err(CallError::invalid(&fee.place, "left out: no tool of the vendor runs here"))
+            }
+            _ => Ok(fees),
+        }
+    }
+
+    /// Returns the field of the first tool with a fee whose uses a call does not bound; `None` if
+    /// it bounds all of them.
+    pub(super) fn find_unbounded_tool(
+        &self,
+        endpoint: Endpoint,
+        document: &JsonDocument,
+    ) -> Option<&str> {
+        let format = endpoint.rules_endpoint();
+        let mut rules = self.fees.iter().filter(|rule| rule.endpoints.contains(&format));
+        let unbounded = rules.find(|rule| CallFees::find(&[rule], document).is_err())?;
+        Some(&unbounded.field)
     }
 
     /// Returns the rewrites of a model's bodies on an endpoint, in the order of the rules.

@@ -21,6 +21,10 @@ use fields::{invalid_value, non_null_member, read_bool};
 pub use request_kind::RequestKind;
 pub use text_request::{InputSize, TextRequest, VendorReads};
 
+/// A vendor that runs its own tools reads the input once more after each use of one, at most this
+/// many times.
+const TOOL_REPEATS_MAX: u64 = 16;
+
 /// A valid body that names a model. The caller checks whether the model is on sale before
 /// [`ModelCall::parse`] reads the other fields.
 #[derive(Debug, Clone)]
@@ -213,6 +217,21 @@ impl ModelCall {
             RequestKind::TokenCount { references } => references,
             _ => &[],
         }
+    }
+
+    /// Adds what the vendor reads because of tools that it runs at most `uses` times: the whole
+    /// input once more after each use, and what the tools found, which has at most `tokens` tokens.
+    pub(crate) fn add_tool_reads(&mut self, uses: u64, tokens: u64) {
+        let size = match &mut self.kind {
+            RequestKind::Chat { text, .. } | RequestKind::Messages(text) => &mut text.input_size,
+            RequestKind::Responses(request) => &mut request.input_size,
+            _ => return,
+        };
+        // What a tool finds is in no body.
+        size.has_external_input = true;
+        let reads = &mut size.vendor_reads;
+        reads.repeats = reads.repeats.max(uses.min(TOOL_REPEATS_MAX));
+        reads.added_tokens = reads.added_tokens.saturating_add(tokens);
     }
 
     /// Lowers the limit of output tokens of one choice. A call without output has no such limit.

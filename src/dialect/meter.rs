@@ -7,8 +7,10 @@ use super::json::{JsonKind, JsonValue};
 use super::tokens::{InputCount, TextTally, Tokenizer, add_json};
 use crate::money::{BilledUnits, TokenUsage, Usage, UsageBasis};
 use bounds::UsageBounds;
+use tool_uses::ToolUses;
 
 pub mod bounds;
+pub(crate) mod tool_uses;
 
 /// A report of more tokens in one call is treated as a vendor error.
 pub(super) const TOKENS_MAX: u64 = 1_000_000_000;
@@ -104,6 +106,8 @@ pub struct UsageMeter {
     tokenizer: Tokenizer,
     /// A report above these bounds is rejected.
     bounds: UsageBounds,
+    /// The uses of the vendor's tools, if the call has any that cost a fee.
+    tool_uses: Option<Box<ToolUses>>,
 }
 
 impl UsageMeter {
@@ -115,6 +119,22 @@ impl UsageMeter {
     /// Sets the tokenizer by which text is counted.
     pub(crate) fn set_tokenizer(&mut self, tokenizer: Tokenizer) {
         self.tokenizer = tokenizer;
+    }
+
+    /// Sets the tools whose uses are counted.
+    pub(crate) fn set_tool_uses(&mut self, uses: ToolUses) {
+        self.tool_uses = Some(Box::new(uses));
+    }
+
+    /// Returns the uses of the vendor's tools; `None` if the call has none that cost a fee.
+    #[must_use]
+    pub(crate) fn tool_uses(&self) -> Option<&ToolUses> {
+        self.tool_uses.as_deref()
+    }
+
+    /// The same, so that uses can be counted.
+    pub(crate) fn tool_uses_mut(&mut self) -> Option<&mut ToolUses> {
+        self.tool_uses.as_deref_mut()
     }
 
     /// Returns the vendor's report, if it is rejected because it exceeds the bounds.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::meter::UsageMeter;
 use super::meter::bounds::UsageBounds;
+use super::meter::tool_uses::{HostedTool, ToolUses};
 use super::tokens::Tokenizer;
 use crate::money::{BilledUnits, Usage, UsageBasis};
 
@@ -83,6 +84,21 @@ impl Relay {
             Relay::Stream(stream) => stream.meter.set_tokenizer(tokenizer),
             Relay::Passthrough(_) => {}
         }
+        self
+    }
+
+    /// Sets the tools of the vendor whose uses cost a fee.
+    #[must_use]
+    pub(crate) fn with_tools(mut self, tools: Vec<HostedTool>) -> Relay {
+        let (meter, shows_calls) = match &mut self {
+            Relay::Buffered(buffered) => (&mut buffered.meter, false),
+            Relay::Stream(stream) => {
+                let shows_calls = stream.shows_tool_calls();
+                (&mut stream.meter, shows_calls)
+            }
+            Relay::Piecewise(_) | Relay::Passthrough(_) => return self,
+        };
+        meter.set_tool_uses(ToolUses::new(tools, shows_calls));
         self
     }
 

@@ -12,12 +12,15 @@ use pingora::upstreams::peer::HttpPeer;
 
 use super::api_error::{AttemptFailure, ErrorFormat};
 use super::idempotency::call::IdempotentCall;
+use crate::catalogue::fee::CallFees;
 use crate::catalogue::{AccountPrice, Model, PriceBook};
 use crate::clock::unix_ms;
 use crate::dialect::Endpoint;
 use crate::dialect::call::{ModelCall, RequestKind};
+use crate::dialect::meter::UsageMeter;
+use crate::dialect::meter::tool_uses::ToolUses;
 use crate::dialect::payload::RequestPayload;
-use crate::dialect::relay::Relay;
+use crate::dialect::relay::{Relay, RelayProgress};
 use crate::dialect::tokens::InputCount;
 use crate::dialect::translate::request::TranslatedCall;
 use crate::gateway::budgets::answers::AnswerPermit;
@@ -31,6 +34,7 @@ use crate::gateway::settlement::output_estimates::OutputEstimate;
 use crate::gateway::settlement::stream_budget::StreamBudget;
 use crate::gateway::upstream::routes::{RouteSlot, VendorRoute};
 use crate::ledger::{AccountName, KeyRecord};
+use crate::money::fee::ChargedFee;
 use crate::money::{BilledUnits, Money, Usage};
 
 /// The state of one request, which pingora passes to every phase.
@@ -204,6 +208,8 @@ pub(crate) struct PricedModel {
     pub input_tokens: u64,
     /// The hold that covers the call at its largest.
     pub full_hold: Money,
+    /// The fees for tools that the vendor runs.
+    pub fees: CallFees,
     /// What such calls of the account took lately; the output of this one is added at its end.
     pub output_estimate: Arc<OutputEstimate>,
 }
@@ -270,6 +276,21 @@ impl RelayedCall {
     pub(crate) fn billable_usage(&self) -> Option<Usage> {
         let is_reported = self.relay.has_input_report();
         self.relay.billable_usage(if is_reported { 0 } else { self.input_count.tokens() })
+    }
+
+    /// Returns the fees to charge for so far; `None` if they fit into no amount. Uses that nobody
+    /// can know are charged once the response has ended, and then as many as the call allows.
+    #[must_use]
+    pub(crate) fn charged_fees(&self) -> Option<Vec<ChargedFee>> {
+        let fees = &self.pricing.fees;
+        if fees.is_empty() {
+            return Some(Vec::new());
+        }
+        let has_ended = *self.relay.progress() != RelayProgress::Open;
+        let unknown_uses = if has_ended { u64::MAX } else { 0 };
+        let uses = self.relay.meter().and_then(UsageMeter::tool_uses);
+        let counts = uses.into_iter().flat_map(ToolUses::counts).chain(std::iter::repeat(None));
+        fees.charge(counts, unknown_uses).ok()
     }
 }
 

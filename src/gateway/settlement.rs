@@ -10,12 +10,11 @@ use std::time::Duration;
 use once_cell::sync::Lazy;
 use prometheus::{Histogram, IntCounter};
 
-use super::context::{AccessLogRecord, PricedModel, RelayedCall, RequestContext};
+use super::context::{AccessLogRecord, RelayedCall, RequestContext};
 use super::idempotency;
 use super::spawn::poll_then_spawn;
 use super::state::Gateway;
 use crate::backoff::Backoff;
-use crate::catalogue::PriceBook;
 use crate::clock::unix_ms;
 use crate::dialect::relay::{RelayError, RelayProgress, RetainedData};
 use crate::gateway::request::{reasoning_cache, vendor_ids};
@@ -24,6 +23,7 @@ use crate::ledger::{
     AccountName, BookedAmount, JournalLine, Operation, PricedUsage, ServedCall, Unavailable,
 };
 use crate::metrics::{METRICS, MetricsByLabels};
+use crate::money::fee::ChargedFee;
 use crate::money::{Money, Usage, UsageBasis};
 use crate::settlement::{Charge, RETRY_WAIT_MAX, RETRY_WAIT_MIN, count_charge, end_hold};
 
@@ -46,6 +46,7 @@ pub(super) async fn settle_call(
 ) {
     ctx.access_log.client_disconnected = client_gone;
     log_rejected_usage(ctx, &relaying);
+    log_rejected_fees(ctx, &relaying);
     let exhausted_usage = relaying.stream_budget.exhausted_usage(&relaying.input_count);
     let billable_usage =
         || relaying.billable_usage().map(|usage| relaying.stream_budget.cap_usage(usage));
@@ -53,7 +54,7 @@ pub(super) async fn settle_call(
         void_hold(gateway, relaying.funding);
         return;
     };
-    let Some(amount) = compute_charge(&relaying, usage) else {
+    let Some((amount, fees)) = compute_charge(&relaying, usage) else {
         log::error!(
             event = "usage_unpriced", request_id = ctx.id;
             "usage pricing failed; nothing charged"
@@ -63,7 +64,7 @@ pub(super) async fn settle_call(
     };
     let charge = {
         let retry_digest = idempotency::retry_digest(ctx);
-        let Some(line) = journal_line(&relaying, retry_digest, usage) else { return };
+        let Some(line) = journal_line(&relaying, retry_digest, usage, fees) else { return };
         count_charge(&line, amount);
         Charge::new(amount, &line)
     };
@@ -100,18 +101,29 @@ fn record_output(relaying: &RelayedCall, usage: Usage) {
     }
 }
 
-/// Returns the charge for a usage; `None` if the usage has no price. If the vendor's usage report
-/// was rejected, or the response was given up because the client did not read it, the charge is at
-/// most the held amount.
-pub(super) fn compute_charge(relaying: &RelayedCall, usage: Usage) -> Option<Money> {
+/// Returns the charge for a usage, and the fees that are in it; `None` if the usage has no price.
+/// If the vendor's usage report was rejected, or the response was given up because the client did
+/// not read it, the charge is at most the held amount.
+pub(super) fn compute_charge(
+    relaying: &RelayedCall,
+    usage: Usage,
+) -> Option<(Money, Vec<ChargedFee>)> {
     let is_unread = *relaying.relay.progress() == RelayProgress::Failed(RelayError::SlowReader);
     let is_bounded = is_unread || relaying.relay.rejected_usage().is_some();
-    usage_bounds::compute_charge(
+    let fees = relaying.charged_fees()?;
+    let amount = usage_bounds::compute_charge(
         &relaying.pricing,
         usage.units,
+        sum_of_fees(&fees)?,
         is_bounded,
         relaying.funding.held(),
-    )
+    )?;
+    Some((amount, fees))
+}
+
+/// Returns the sum of fees at list prices; `None` if it exceeds any balance.
+fn sum_of_fees(fees: &[ChargedFee]) -> Option<Money> {
+    fees.iter().try_fold(Money::ZERO, |sum, fee| sum.checked_add(fee.amount)).ok()
 }
 
 /// Logs and counts a usage report that was rejected as implausible: the vendor may bill for units
@@ -132,12 +144,32 @@ fn log_rejected_usage(ctx: &RequestContext, relaying: &RelayedCall) {
     );
 }
 
+/// Logs and counts reports of more uses of a tool than the call allows.
+fn log_rejected_fees(ctx: &RequestContext, relaying: &RelayedCall) {
+    let fees = relaying.charged_fees().unwrap_or_default();
+    for (fee, reported) in fees.iter().filter_map(|fee| Some((fee, fee.rejected_uses?))) {
+        let (vendor, route) = (&relaying.pricing.model.vendor.name, &relaying.route.name);
+        METRICS.usage_rejected.with_label_values(&[vendor.as_str(), route]).inc();
+        log::error!(
+            event = "usage_rejected",
+            request_id = ctx.id,
+            account = relaying.funding.account().map_or("", AccountName::as_str),
+            model = relaying.pricing.model.id.as_str(),
+            vendor = vendor.as_str(),
+            route = route.as_str(),
+            reported = format!("{reported} uses of {}", fee.name);
+            "vendor usage rejected"
+        );
+    }
+}
+
 /// Builds the journal line for the usage of a response, with the digest by which a retry finds the
 /// line; `None` for a free call, which has no line.
 pub(super) fn journal_line(
     relaying: &RelayedCall,
     retry_digest: Option<String>,
     usage: Usage,
+    fees: Vec<ChargedFee>,
 ) -> Option<JournalLine<'_>> {
     let Funding::Held { hold, key, .. } = &relaying.funding else { return None };
     let pricing = &relaying.pricing;
@@ -161,21 +193,16 @@ pub(super) fn journal_line(
         usage,
         rejected,
         price_version: &pricing.price_version,
-        booked: pricing.book.as_deref().and_then(|book| booked_amount(pricing, book, usage)),
-        // The vendor bills what it reports, also where no account pays for it.
-        cost: pricing.cost(rejected.unwrap_or(usage.units)),
+        booked: pricing.book.as_deref().and_then(|book| {
+            let list = pricing.model.price.cost(usage.units, pricing.priced_at).ok()?;
+            let list = list.checked_add(sum_of_fees(&fees)?).ok()?;
+            Some(BookedAmount { book: &book.name, list })
+        }),
+        // The vendor bills what it reports, also where no account pays for it. What it bills for
+        // the uses of its tools is not known.
+        cost: pricing.cost(rejected.unwrap_or(usage.units)).filter(|_| fees.is_empty()),
     };
-    Some(JournalLine::new(call, used))
-}
-
-/// Returns what a usage costs at list prices, with the name of the book by which it is charged.
-fn booked_amount<'a>(
-    pricing: &PricedModel,
-    book: &'a PriceBook,
-    usage: Usage,
-) -> Option<BookedAmount<'a>> {
-    let list = pricing.model.price.cost(usage.units, pricing.priced_at).ok()?;
-    Some(BookedAmount { book: &book.name, list })
+    Some(JournalLine { fees, ..JournalLine::new(call, used) })
 }
 
 /// Voids the hold of a call that is not charged. A free call has none.

@@ -9,6 +9,7 @@ use super::book_name::BookName;
 use super::json_text::{push_number, push_string};
 use super::prepaid::records::{JournalRecord, RecordKind};
 use super::prepaid::window::KeyId;
+use crate::money::fee::ChargedFee;
 use crate::money::{BilledUnits, Money, TokenUsage, Usage, UsageBasis};
 
 /// What an entry of the journal is about.
@@ -96,15 +97,18 @@ pub(crate) struct JournalLine<'a> {
     /// what the gateway counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_usage: Option<BilledUnits>,
+    /// The fees for the vendor's tools that are in the amount; empty in most lines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fees: Vec<ChargedFee>,
     /// The version of the prices that were applied.
     pub price_version: Cow<'a, str>,
     /// The price book by which the account was charged; `None` if it pays the list prices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub book: Option<Cow<'a, str>>,
-    /// What `usage` costs at list prices, in nano-USD, if the account has a price book.
+    /// What `usage` and `fees` cost at list prices, in nano-USD, if the account has a price book.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list_nano: Option<i64>,
-    /// What the vendor charges, in nano-USD, if the rules know that.
+    /// What the vendor charges, in nano-USD, if the rules know that. They do not if there are fees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nano: Option<i64>,
     /// The vendor's id of the request, if it sent one.
@@ -203,6 +207,7 @@ impl<'a> JournalLine<'a> {
             usage: used.usage.units,
             basis: used.usage.basis,
             rejected_usage: used.rejected,
+            fees: Vec::new(),
             price_version: used.price_version.into(),
             book: used.booked.map(|booked| booked.book.as_str().into()),
             list_nano: used.booked.map(|booked| booked.list.nano()),
@@ -237,6 +242,11 @@ impl JournalLine<'_> {
         push_string(&mut json, r#","basis":"#, self.basis.name());
         if let Some(rejected) = self.rejected_usage {
             push_units(&mut json, r#","rejected_usage":"#, rejected);
+        }
+        if !self.fees.is_empty() {
+            json.push_str(r#","fees":"#);
+            // Fees can always be written as JSON. Few calls have any.
+            json.push_str(&serde_json::to_string(&self.fees).unwrap_or_default());
         }
         push_string(&mut json, r#","price_version":"#, &self.price_version);
         push_optional(&mut json, r#","book":"#, self.book.as_deref());
@@ -327,7 +337,13 @@ mod tests {
         let texts = prop::collection::vec("(?s).{0,20}", 7);
         let optional_texts = prop::collection::vec(proptest::option::of("(?s).{0,20}"), 6);
         let numbers = (any::<i64>(), any::<Option<u64>>(), any::<u32>(), any::<[Option<i64>; 2]>());
-        let used = (units(), prop::sample::select(bases), proptest::option::of(units()));
+        let fee = ("(?s).{0,9}", any::<u64>(), 0..i64::MAX, any::<Option<u64>>());
+        let fee = fee.prop_map(|(name, uses, nano, rejected_uses)| {
+            let amount = Money::from_nano(nano).expect("money");
+            ChargedFee { name, uses, amount, rejected_uses }
+        });
+        let fees = prop::collection::vec(fee, 0..3);
+        let used = (units(), prop::sample::select(bases), proptest::option::of(units()), fees);
         (texts, optional_texts, numbers, used).prop_map(|(texts, optional, numbers, used)| {
             let text = |at: usize| Cow::<str>::Owned(texts[at].clone());
             let optional = |at: usize| optional[at].clone().map(Cow::<str>::Owned);
@@ -345,6 +361,7 @@ mod tests {
                 usage: used.0,
                 basis: used.1,
                 rejected_usage: used.2,
+                fees: used.3,
                 price_version: text(6),
                 book: optional(5),
                 list_nano: numbers.3[0],

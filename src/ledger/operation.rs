@@ -132,8 +132,8 @@ impl Operation {
         }
     }
 
-    /// Returns the caller's id of a payment, a grant, a refund or a correction; `None` for any other
-    /// operation.
+    /// Returns the caller's id of a payment, a grant, a refund or a correction; `None` for any
+    /// other operation.
     #[must_use]
     pub(crate) fn transfer_id(&self) -> Option<&str> {
         match self {

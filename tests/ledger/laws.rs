@@ -102,7 +102,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     let tokens = || prop::option::of(0..=60i64);
     prop_oneof![
         2 => (id(), amount()).prop_map(|(tx, amount)| Operation::Credit { tx, amount }),
-        2 => (id(), amount(), lot()).prop_map(|(tx, amount, lot)| Operation::Grant { tx, amount, lot }),
+        2 => (id(), amount(), lot())
+            .prop_map(|(tx, amount, lot)| Operation::Grant { tx, amount, lot }),
         2 => (id(), amount()).prop_map(|(tx, amount)| {
             Operation::Take { tx, amount, reason: "a \"reason\"".to_owned() }
         }),

@@ -102,7 +102,8 @@ async fn same_books(
     Ok(())
 }
 
-/// That two journals say the same. The lines of corrections and expiries have the time of the store.
+/// That two journals say the same. The lines of corrections and expiries have the time of the
+/// store.
 fn same_journal(came: &[JournalEntry], expected: &[JournalEntry]) -> Result<(), TestCaseError> {
     let without_time = |entry: &JournalEntry| {
         let mut line: serde_json::Value = serde_json::from_str(&entry.line).unwrap_or_default();

@@ -27,6 +27,9 @@ pub(crate) struct Charge {
     /// What the vendor reported and was not believed.
     #[serde(default)]
     pub(crate) rejected_usage: Option<Value>,
+    /// The fees that are in the amount; null if there are none.
+    #[serde(default)]
+    pub(crate) fees: Value,
     pub(crate) amount_nano: i64,
     pub(crate) written_off_nano: i64,
     pub(crate) price_version: String,

@@ -19,6 +19,7 @@ use crate::sim::{Protocol, Sim};
 const CHAT_VENDORS: [&str; 5] = ["vendor_a", "vendor_b", "vendor_c", "vendor_d", "vendor_e"];
 /// The file that vouches for the vendors.
 const CERTIFICATE: &str = "vendors.pem";
+const FEES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/fees");
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lua-free-rules");
 
 /// What kind of Redis a world has.
@@ -66,6 +67,7 @@ pub(crate) struct Builder {
     own_redis: bool,
     kind: RedisKind,
     own_rules: bool,
+    has_fees: bool,
     plans: String,
     vendors: Vec<(String, Vec<String>)>,
     credit: String,
@@ -83,6 +85,7 @@ impl Builder {
             own_redis: false,
             kind: RedisKind::Server,
             own_rules: false,
+            has_fees: false,
             plans: String::new(),
             vendors: CHAT_VENDORS.map(|name| (name.to_owned(), vec![String::new()])).into(),
             credit: "5".to_owned(),
@@ -157,6 +160,12 @@ impl Builder {
         self
     }
 
+    /// Rules that the test may change, with the fees that stand beside the configuration.
+    pub(crate) fn fees(mut self) -> Builder {
+        self.has_fees = true;
+        self.own_rules()
+    }
+
     /// Rules that the test may change, which have these plans and no others.
     pub(crate) fn plans(mut self, toml: &str) -> Builder {
         toml.clone_into(&mut self.plans);
@@ -205,6 +214,13 @@ impl Builder {
         for file in std::fs::read_dir(RULES).expect("the rules") {
             let file = file.expect("a rules file");
             std::fs::copy(file.path(), own.join(file.file_name())).expect("a copy of the rules");
+        }
+        for file in std::fs::read_dir(FEES).expect("the fees").filter(|_| self.has_fees) {
+            let file = file.expect("a file of fees");
+            let fees = std::fs::read_to_string(file.path()).expect("fees");
+            let path = own.join(file.file_name());
+            let rules = std::fs::read_to_string(&path).expect("the rules of a vendor with fees");
+            std::fs::write(path, format!("{rules}\n{fees}")).expect("rules with fees");
         }
         if !self.plans.is_empty() {
             std::fs::write(own.join("plans.toml"), format!("{}\n", self.plans)).expect("plans");

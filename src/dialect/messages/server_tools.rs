@@ -8,6 +8,9 @@ use crate::dialect::json::{JsonDocument, JsonValue};
 
 /// The beginning of the types of the tool by which the vendor fetches pages.
 const FETCH_TOOL_PREFIX: &str = "web_fetch";
+/// The beginning of the types of the tool by which it searches. It is sold only where the rules
+/// have a fee for it, and they tell how much it adds to the input.
+const SEARCH_TOOL_PREFIX: &str = "web_search";
 /// The vendor runs its tools between passes of the model, and pauses the turn after this many
 /// passes. Each pass reads the whole input, and all of them are billed.
 const PASSES_MAX: u64 = 10;
@@ -57,12 +60,16 @@ fn fetch_reads(document: &JsonDocument) -> VendorReads {
     let mut reads = VendorReads::default();
     for tool in non_null_member(document, "tools").into_iter().flat_map(JsonValue::elements) {
         let kind = tool.get("type").and_then(JsonValue::text);
-        if !kind.is_some_and(|kind| kind.starts_with(FETCH_TOOL_PREFIX)) {
-            continue;
-        }
+        let is_of = |prefix| kind.as_ref().is_some_and(|kind| kind.starts_with(prefix));
         // A limit that the vendor cannot read limits nothing here.
         let limit = |name| tool.get(name).and_then(JsonValue::integer).unwrap_or(u64::MAX);
         let uses = limit("max_uses");
+        if is_of(SEARCH_TOOL_PREFIX) {
+            reads.repeats = reads.repeats.max(uses.min(PASSES_MAX - 1));
+        }
+        if !is_of(FETCH_TOOL_PREFIX) {
+            continue;
+        }
         let content = limit("max_content_tokens").saturating_mul(CONTENT_TOKENS_FACTOR);
         reads.repeats = PASSES_MAX - 1;
         reads.added_tokens = reads.added_tokens.saturating_add(uses.saturating_mul(content));

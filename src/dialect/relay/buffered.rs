@@ -204,6 +204,9 @@ fn reported_image_usage(reply: &images::ImagesReply, uses_vendor_cost: bool) -> 
 }
 
 fn meter_chat(document: &JsonDocument, meter: &mut UsageMeter) {
+    if let Some(uses) = meter.tool_uses_mut() {
+        uses.read_report(|name| document.get(name));
+    }
     if let Some(usage) = document.get("usage") {
         meter.record_chat_usage(usage);
     }
@@ -219,6 +222,10 @@ fn meter_messages(document: &JsonDocument, meter: &mut UsageMeter) {
     let has_usage = document.get("usage").is_some_and(|reported| usage.merge(reported));
     if let (true, Some(tokens)) = (has_usage, usage.tokens()) {
         meter.record_tokens(tokens, ReportQuality::Final);
+    }
+    if let Some(uses) = meter.tool_uses_mut() {
+        uses.see_content(document.get("content"));
+        uses.read_report(|name| document.get(name));
     }
     if meter.has_whole_report() {
         return;

@@ -93,6 +93,11 @@ impl StreamRelay {
         out.into_bytes()
     }
 
+    /// Whether the events show the calls of tools that the vendor runs.
+    pub(super) fn shows_tool_calls(&self) -> bool {
+        !matches!(self.format, StreamFormat::Chat { .. })
+    }
+
     pub(super) fn has_final_report(&self) -> bool {
         match self.format {
             // Some vendors report with every chunk.
@@ -274,6 +279,9 @@ fn handle_chat_chunk(
         let finished = meter.count_choices(choices, "delta");
         *unfinished = unfinished.saturating_sub(finished);
     }
+    if let Some(uses) = meter.tool_uses_mut() {
+        uses.read_report(|name| chunk.get(name));
+    }
     let Some(usage) = chunk.get("usage") else { return EventAction::Forward };
     meter.record_chat_usage(usage);
     if include_usage {
@@ -341,9 +349,17 @@ fn handle_messages_event(
             let usage = event.get("message").and_then(|message| message.get("usage"));
             report(usage, ReportQuality::Early, meter);
         }
-        "message_delta" => report(event.get("usage"), ReportQuality::Final, meter),
+        "message_delta" => {
+            report(event.get("usage"), ReportQuality::Final, meter);
+            if let Some(uses) = meter.tool_uses_mut() {
+                uses.read_report(|name| event.get(name));
+            }
+        }
         "content_block_start" => {
             count_block_text(event, "content_block", meter);
+            if let (Some(uses), Some(block)) = (meter.tool_uses_mut(), event.get("content_block")) {
+                uses.see_block(block);
+            }
         }
         "content_block_delta" => count_block_text(event, "delta", meter),
         "message_stop" => return Ok(EventAction::ForwardLast),

@@ -108,6 +108,9 @@ impl ResponseState {
                 if kind == "response.output_item.added" {
                     self.count_name(event, meter);
                 }
+                if let (Some(uses), Some(item)) = (meter.tool_uses_mut(), event.get("item")) {
+                    uses.see_item(item);
+                }
             }
             "response.output_item.done" => {
                 if let Some(item) = event.get("item") {
@@ -162,6 +165,10 @@ impl ResponseState {
     /// Reads the final response object.
     fn finish(&mut self, response: &ResponseMembers<'_>, has_failed: bool, meter: &mut UsageMeter) {
         self.record_ids(response);
+        if let Some(uses) = meter.tool_uses_mut() {
+            uses.see_output(response.output);
+            uses.read_report(|name| response.object?.get(name));
+        }
         let reported = response.usage.and_then(read_tokens);
         if let Some(tokens) = reported {
             meter.record_tokens(tokens, ReportQuality::Final);
@@ -248,6 +255,8 @@ pub fn error_event(kind: &str, code: &str, message: &str, sequence_number: u64) 
 /// The members of a response object that the gateway reads.
 #[derive(Default)]
 struct ResponseMembers<'a> {
+    /// The response itself.
+    object: Option<JsonValue<'a>>,
     id: Option<JsonValue<'a>>,
     status: Option<JsonValue<'a>>,
     conversation: Option<JsonValue<'a>>,
@@ -258,7 +267,7 @@ struct ResponseMembers<'a> {
 
 impl<'a> ResponseMembers<'a> {
     fn from_object(object: JsonValue<'a>) -> ResponseMembers<'a> {
-        let mut response = ResponseMembers::default();
+        let mut response = ResponseMembers { object: Some(object), ..ResponseMembers::default() };
         for (name, value) in object.members() {
             let place = match &*name {
                 "id" => &mut response.id,

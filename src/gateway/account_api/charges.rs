@@ -93,6 +93,7 @@ fn charge_json(entry: &JournalEntry, line: &ShownLine) -> String {
         .text("key_prefix", line.key_prefix.as_deref())
         .json("usage", line.usage_json().as_deref().unwrap_or("null"))
         .text("basis", line.basis.map(UsageBasis::name))
+        .optional_json("fees", line.fees_json().as_deref())
         .text("price_version", line.price_version.as_deref())
         .text("route", line.route.as_deref())
         .text("vendor", line.vendor.as_deref())

@@ -241,6 +241,7 @@ fn generation_json(call: &FoundCall, corrected: Option<Money>) -> String {
         .text("reply_id", line.reply_id.as_deref())
         .json("usage", line.usage_json().as_deref().unwrap_or("null"))
         .text("basis", line.basis.map(UsageBasis::name))
+        .optional_json("fees", line.fees_json().as_deref())
         .text("price_version", line.price_version.as_deref())
         .optional_number("depth", line.depth)
         .json("held_nano", "null")

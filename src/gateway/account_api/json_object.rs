@@ -62,6 +62,14 @@ impl JsonObjectWriter {
         self
     }
 
+    /// Adds a value that is JSON already, if there is one.
+    pub(super) fn optional_json(self, name: &str, value: Option<&str>) -> Self {
+        match value {
+            Some(value) => self.json(name, value),
+            None => self,
+        }
+    }
+
     /// Ends the object.
     pub(super) fn finish(mut self) -> String {
         self.0.push('}');

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::request::scope_check;
 use crate::ledger::{JournalEntry, KeyId, KeyRecord};
+use crate::money::fee::ChargedFee;
 use crate::money::{BilledUnits, UsageBasis};
 
 /// What is shown of a journal line. A correction has few of these members, and an expiry only its
@@ -28,6 +29,9 @@ pub(super) struct ShownLine {
     pub(super) depth: Option<u32>,
     pub(super) usage: Option<BilledUnits>,
     pub(super) basis: Option<UsageBasis>,
+    /// The fees that are in the amount.
+    #[serde(default)]
+    pub(super) fees: Vec<ChargedFee>,
     pub(super) price_version: Option<String>,
     /// The id of the reply as the client got it.
     pub(super) reply_id: Option<String>,
@@ -48,6 +52,13 @@ impl ShownLine {
     pub(super) fn usage_json(&self) -> Option<String> {
         // Units can always be written as JSON.
         self.usage.map(|units| serde_json::to_string(&units).unwrap_or_default())
+    }
+
+    /// Returns the fees as JSON; `None` if there are none.
+    pub(super) fn fees_json(&self) -> Option<String> {
+        // Fees can always be written as JSON.
+        let is_charged = !self.fees.is_empty();
+        is_charged.then(|| serde_json::to_string(&self.fees).unwrap_or_default())
     }
 }
 

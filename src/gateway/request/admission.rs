@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::catalogue::fee::CallFees;
 use crate::catalogue::vendor::TextApi;
 use crate::catalogue::{Catalogue, Model, PriceBook};
 use crate::dialect::Endpoint;
@@ -18,7 +19,7 @@ use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::request::rates::CallerPlans;
 use crate::gateway::request::{books, reasoning_cache, scope_check, vendor_ids};
 use crate::gateway::settlement::holds::{self, FundedCall, NewHold};
-use crate::gateway::settlement::quote::{self, QuoteContext};
+use crate::gateway::settlement::quote::{self, QuoteContext, field_too_large};
 use crate::gateway::state::Gateway;
 use crate::gateway::upstream::routes::VendorRouteSet;
 
@@ -35,6 +36,8 @@ pub(crate) struct AcceptedCall<'a> {
     /// The time whose prices apply, in unix seconds.
     pub(crate) priced_at: i64,
     pub(crate) routes: &'a VendorRouteSet,
+    /// The fees for tools that the vendor runs.
+    pub(crate) fees: CallFees,
     /// The plans that limit the call.
     pub(crate) plans: CallerPlans,
 }
@@ -61,17 +64,31 @@ pub(crate) fn accept_call<'a>(
     ctx.access_log.model = Some(model.clone());
     let requested_model = (parsed.model != model.id).then(|| Arc::from(parsed.model.as_str()));
     ctx.access_log.requested_model.clone_from(&requested_model);
-    let call = ModelCall::parse(parsed, endpoint)?;
+    let mut call = ModelCall::parse(parsed, endpoint)?;
     check_field_policy(&model, &call, endpoint)?;
     let is_free = quote::is_free(&model, &call);
     let book = if is_free { None } else { books::find_book(&catalogue.books, &caller.key)? };
+    let fees = model.vendor.find_fees(endpoint, &call.document)?;
+    if !fees.is_empty() {
+        call.add_tool_reads(fees.uses_max(), fees.input_tokens_max());
+    }
     let vendor = &model.vendor.name;
     let Some(routes) = gateway.routes.for_vendor(vendor) else {
         return Err(UpstreamError::NoRoute(format!("no route to {vendor} is set up")).into());
     };
     let price_version = catalogue.version.clone();
     let priced_at = ctx.arrived_ms / 1_000;
-    Ok(AcceptedCall { call, model, book, requested_model, price_version, priced_at, routes, plans })
+    Ok(AcceptedCall {
+        call,
+        model,
+        book,
+        requested_model,
+        price_version,
+        priced_at,
+        routes,
+        fees,
+        plans,
+    })
 }
 
 /// Admits a call, and places its hold, which the admitted call owns. A free call has none.
@@ -88,7 +105,7 @@ pub(crate) async fn admit_call(
 ) -> Result<Box<AdmittedCall>, ApiError> {
     let accepted = accept_call(gateway, ctx, &caller, body.parsed, endpoint)?;
     let AcceptedCall { mut call, model, requested_model, price_version, priced_at, .. } = accepted;
-    let AcceptedCall { routes, plans, book, .. } = accepted;
+    let AcceptedCall { routes, fees, plans, book, .. } = accepted;
     let mut translation = build_translation(&caller, &model, &call, endpoint)?;
     // Saved thinking may make a call that continues a tool loop longer; its hold then grows.
     let is_continued = |t: &Translation| model.thinking && !t.tool_loop_ids().is_empty();
@@ -108,6 +125,7 @@ pub(crate) async fn admit_call(
         output_estimate: output_estimate.tokens(),
         text_tokens_max: None,
         book: book.as_deref(),
+        fees: fees.amount_max().map_err(|_| field_too_large("tools"))?,
     };
     // The response needs memory, so that budget is checked before the vendor is paid.
     let answer_permit = gateway.answer_budget.admit(&caller.tenant, endpoint)?;
@@ -142,6 +160,7 @@ pub(crate) async fn admit_call(
         endpoint,
         input_tokens,
         full_hold,
+        fees,
         output_estimate,
     };
     let mut admitted = Box::new(AdmittedCall {

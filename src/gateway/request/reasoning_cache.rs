@@ -84,6 +84,8 @@ async fn extend_hold(gateway: &Gateway, priced: &mut PricedCall, bytes: u64) -> 
         output_estimate: terms.output_estimate.tokens(),
         text_tokens_max: None,
         book: terms.book.as_deref(),
+        // A call that is translated has no tools of the vendor.
+        fees: Money::ZERO,
     };
     let quoted = quote_call(&terms.model, call, context).ok();
     // What limits the call must be held in full.

@@ -28,12 +28,20 @@ pub(crate) fn begin_relay(
     ctx.record_status(200);
     let bounds = usage_bounds::bounds_for_call(&priced.call, &priced.pricing);
     let is_stream = priced.call.stream;
-    let relay = Relay::new(relay_mode(ctx, &priced, &input_count), is_stream)
+    let mut relay = Relay::new(relay_mode(ctx, &priced, &input_count), is_stream)
         .with_bounds(bounds)
         .with_tokenizer(priced.pricing.model.tokenizer);
+    if !priced.pricing.fees.is_empty() {
+        relay = relay.with_tools(priced.pricing.fees.tools());
+    }
     let PricedCall { call, funding, pricing, output_limit, .. } = priced;
     let is_limited = output_limit.is_some();
-    let stream_budget = StreamBudget::for_call(&call, &funding, pricing.full_hold, is_limited);
+    // Admission has held them, so they fit.
+    let fees =
+        pricing.fees.amount_max().and_then(|fees| pricing.account_price().apply_factor(fees));
+    let fees = fees.unwrap_or_default();
+    let stream_budget =
+        StreamBudget::for_call(&call, &funding, pricing.full_hold, is_limited, fees);
     let relaying = RelayedCall {
         funding,
         pricing,

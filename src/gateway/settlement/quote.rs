@@ -19,6 +19,8 @@ pub(crate) struct CallQuote {
     pub(crate) estimate: Money,
     /// The smallest hold with which the call is made.
     pub(crate) least: Money,
+    /// The part of each of them that covers the fees of the vendor's tools.
+    pub(crate) fees: Money,
     /// How the hold covers the output.
     pub(crate) coverage: OutputCoverage,
 }
@@ -67,6 +69,8 @@ pub(crate) struct QuoteContext<'a> {
     pub(crate) text_tokens_max: Option<u64>,
     /// The price book of the account; `None` if it pays the list price.
     pub(crate) book: Option<&'a PriceBook>,
+    /// The most that the fees of the vendor's tools can come to.
+    pub(crate) fees: Money,
 }
 
 /// Whether a call costs nothing.
@@ -101,6 +105,7 @@ fn quote_before_factor(
         full: amount,
         estimate: amount,
         least: amount,
+        fees: Money::ZERO,
         coverage: OutputCoverage::Fixed,
     };
     match (price, &call.kind) {
@@ -116,6 +121,7 @@ fn quote_before_factor(
                 is_compaction: false,
             };
             quote_tokens(model, price, &t.input_size, output, context)
+                .and_then(|quote| quote.with_fees(context.fees))
                 .ok_or_else(|| field_too_large("max_tokens"))
         }
         (
@@ -131,6 +137,7 @@ fn quote_before_factor(
                 is_compaction: matches!(call.kind, RequestKind::Compaction(_)),
             };
             quote_tokens(model, price, &request.input_size, output, context)
+                .and_then(|quote| quote.with_fees(context.fees))
                 .ok_or_else(|| field_too_large("max_output_tokens"))
         }
         (Price::Tokens(price), RequestKind::Embeddings(inputs)) => {
@@ -228,6 +235,7 @@ fn quote_tokens(
                 full: cost(output_max)?,
                 estimate: cost(usual.min(output_max))?,
                 least: unseen.map_or(Some(first), |tokens| cost_of_limit(tokens.limit_min))?,
+                fees: Money::ZERO,
                 coverage: OutputCoverage::Grows(unseen),
             }
         }
@@ -236,19 +244,22 @@ fn quote_tokens(
             full: cost_of_limit(limit_max.saturating_add(model_max))?,
             estimate: cost_of_limit(usual.max(by_rules))?,
             least: cost_of_limit(by_rules)?,
+            fees: Money::ZERO,
             coverage: OutputCoverage::Grows(None),
         },
         Some(tokens) => CallQuote {
             full: cost(output_max)?,
             estimate: cost_of_limit(usual.min(limit_max).max(tokens.limit_min))?,
             least: cost_of_limit(tokens.limit_min)?,
+            fees: Money::ZERO,
             coverage: OutputCoverage::Limited(tokens),
         },
         None => {
             let estimate = cost_of_limit(usual)?;
             let full = limit.map_or(Some(estimate), cost_of_limit)?.max(estimate);
             let least = cost_of_limit(by_rules.min(usual))?;
-            CallQuote { full, estimate, least, coverage: OutputCoverage::Fixed }
+            let (fees, coverage) = (Money::ZERO, OutputCoverage::Fixed);
+            CallQuote { full, estimate, least, fees, coverage }
         }
     })
 }
@@ -264,6 +275,19 @@ impl CallQuote {
             full: scaled(self.full)?,
             estimate: scaled(self.estimate)?,
             least: scaled(self.least)?,
+            fees: scaled(self.fees)?,
+            coverage: self.coverage,
+        })
+    }
+
+    /// Returns the quote with these fees in every amount; `None` if they exceed any balance.
+    fn with_fees(self, fees: Money) -> Option<CallQuote> {
+        let add = |amount: Money| amount.checked_add(fees).ok();
+        Some(CallQuote {
+            full: add(self.full)?,
+            estimate: add(self.estimate)?,
+            least: add(self.least)?,
+            fees,
             coverage: self.coverage,
         })
     }
@@ -322,7 +346,8 @@ impl CallQuote {
             let quote = before_factor.quote(input, output, priced_at).ok()?;
             price.apply_factor(quote.wanted).ok()
         };
-        (held < self.full).then(|| tokens.limit_covered_by(cost, held))
+        let for_tokens = held.saturating_sub(self.fees);
+        (held < self.full).then(|| tokens.limit_covered_by(cost, for_tokens))
     }
 }
 
@@ -348,7 +373,8 @@ impl LimitedTokens {
     }
 }
 
-fn field_too_large(field: &str) -> ApiError {
+/// Returns the error for a field that makes the call cost more than any account has.
+pub(crate) fn field_too_large(field: &str) -> ApiError {
     CallError::invalid(field, "smaller: its cost exceeds any balance").into()
 }
 
@@ -385,6 +411,7 @@ mod tests {
             // The input costs nothing, so that the amounts tell of the output alone.
             text_tokens_max: Some(0),
             book: None,
+            fees: Money::ZERO,
         };
         let model = CATALOGUE.find(model).expect("a model");
         quote_call(model, &call, context).expect("a quote")
@@ -459,6 +486,21 @@ mod tests {
         let model = CATALOGUE.find(model).expect("a model");
         assert_eq!(quote.limit_for(AccountPrice::list(&model.price), quote.least, 0), Some(least));
         assert_eq!(quote.limit_for(AccountPrice::list(&model.price), quote.full, 0), None);
+    }
+
+    #[test]
+    fn every_amount_has_the_fees_and_no_limit_spends_them() {
+        let plain = quote("lmb-5.5", Endpoint::Chat, &format!("{HI},\"max_tokens\":9000"), None);
+        let quote = plain.with_fees(nano(30_000_000)).expect("it fits");
+        let added = |with: Money, without: Money| with.nano() - without.nano();
+        assert_eq!(added(quote.full, plain.full), 30_000_000);
+        assert_eq!(added(quote.estimate, plain.estimate), 30_000_000);
+        assert_eq!(added(quote.least, plain.least), 30_000_000);
+        let price = AccountPrice::list(&CATALOGUE.find("lmb-5.5").expect("a model").price);
+        let ten_tokens = nano(10 * 30_000 + 30_000_000);
+        assert_eq!(quote.limit_for(price, ten_tokens, 0), Some(10));
+        assert_eq!(plain.limit_for(price, ten_tokens, 0), Some(1_010));
+        assert_eq!(plain.with_fees(nano(i64::MAX)), None);
     }
 
     proptest! {

@@ -19,8 +19,11 @@ const LIMITED_OUTPUT_SLACK: u64 = 64;
 /// How far a response may grow before its hold must grow.
 #[derive(Debug, Default)]
 pub(crate) struct StreamBudget {
-    /// The hold must be extended from this cost on; `None` if the hold covers every possible cost.
+    /// The hold must be extended from this cost of tokens on; `None` if the hold covers every
+    /// possible cost.
     pub(crate) extend_at: Option<Money>,
+    /// The part of the hold that is for the fees of the vendor's tools, and never for tokens.
+    pub(crate) fees_held: Money,
     /// The requested maximum of output tokens, of all choices together and with summaries of the
     /// conversation; `None` if there is none.
     pub(crate) output_tokens_max: Option<u64>,
@@ -44,6 +47,7 @@ impl StreamBudget {
         funding: &Funding,
         full_hold: Money,
         is_limited: bool,
+        fees_held: Money,
     ) -> StreamBudget {
         let Funding::Held { hold, .. } = funding else { return StreamBudget::default() };
         // An unexpected summary is output beyond what the full hold covers.
@@ -63,7 +67,8 @@ impl StreamBudget {
             output_tokens_max.is_some() && hold.held() >= full_hold && !may_exceed_hold;
         let grows = call.stream && !is_covered;
         StreamBudget {
-            extend_at: grows.then(|| extend_threshold(hold.held())),
+            extend_at: grows.then(|| extend_threshold(hold.held().saturating_sub(fees_held))),
+            fees_held,
             output_tokens_max,
             is_limited,
             choices,

@@ -53,10 +53,12 @@ pub(crate) async fn ensure_covered(
     }
     // The hold grows by half: a long stream needs few extensions, and a short one holds little
     // money.
-    let base = funding.held().max(cost);
+    let fees = stream_budget.fees_held;
+    let base = funding.held().saturating_sub(fees).max(cost);
     let wanted = base.checked_add(divide(base, 2)).unwrap_or(base);
+    let wanted = wanted.checked_add(fees).unwrap_or(wanted);
     let asked = gateway.extend_hold(funding, wanted).await;
-    let held = funding.held();
+    let held = funding.held().saturating_sub(fees);
     if cost > held {
         stream_budget.is_exhausted = true;
         return Some(if asked.is_ok() {
@@ -98,13 +100,13 @@ pub(crate) fn write_checkpoint(
 ) {
     let Some(usage) = relaying.billable_usage() else { return };
     let usage = relaying.stream_budget.cap_usage(usage);
-    let Some(charge) = settlement::compute_charge(relaying, usage) else { return };
+    let Some((charge, fees)) = settlement::compute_charge(relaying, usage) else { return };
     if charge <= relaying.stream_budget.checkpointed_cost {
         return;
     }
     let Funding::Held { hold, .. } = &relaying.funding else { return };
     let to_store = idempotency::attempt_to_store(gateway, ctx);
-    let line = settlement::journal_line(relaying, idempotency::retry_digest(ctx), usage);
+    let line = settlement::journal_line(relaying, idempotency::retry_digest(ctx), usage, fees);
     let Some(line) = line.map(|line| line.to_json()) else { return };
     let (ledger, account, id) =
         (gateway.ledger.clone(), hold.account().clone(), hold.id().to_owned());

@@ -78,6 +78,7 @@ mod tests {
             output_estimate,
             text_tokens_max: None,
             book: None,
+            fees: Money::ZERO,
         };
         let model = CATALOGUE.find(model).expect("a model");
         let estimated = estimate_call_tokens(model, &call, context);

@@ -110,15 +110,19 @@ impl OutputRequest {
     }
 }
 
-/// Returns the charge for the billed units of a call; `None` if they have no price. If the vendor's
+/// Returns the charge for the billed units of a call and for the `fees` of the vendor's tools;
+/// `None` if they have no price. If the vendor's
 /// report was rejected, the charge is at most the held amount.
 pub(crate) fn compute_charge(
     pricing: &PricedModel,
     units: BilledUnits,
+    fees: Money,
     is_rejected: bool,
     held: Money,
 ) -> Option<Money> {
-    let charge = pricing.account_price().amount(units, pricing.priced_at).ok()?;
+    let price = pricing.account_price();
+    let list = price.price().cost(units, pricing.priced_at).ok()?.checked_add(fees).ok()?;
+    let charge = price.apply_factor(list).ok()?;
     Some(if is_rejected { charge.min(held) } else { charge })
 }
 
@@ -161,6 +165,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::catalogue::fee::CallFees;
     use crate::dialect::Endpoint;
     use crate::dialect::meter::{ReportQuality, UsageMeter};
     use crate::gateway::settlement::test_calls::{CATALOGUE, HI, nano, parse_call};
@@ -180,6 +185,7 @@ mod tests {
             endpoint,
             input_tokens,
             full_hold,
+            fees: CallFees::default(),
             output_estimate: Arc::default(),
         };
         (call, pricing)
@@ -386,7 +392,7 @@ mod tests {
             let held = nano(held);
             let rejected = meter.rejected_report();
             let units = BilledUnits::Tokens(usage.tokens);
-            let charge = compute_charge(&pricing, units, rejected.is_some(), held);
+            let charge = compute_charge(&pricing, units, Money::ZERO, rejected.is_some(), held);
             let charge = charge.expect("a price");
             if let Some(figures) = rejected {
                 prop_assert_eq!((figures, usage.basis), (reported, UsageBasis::Counted));

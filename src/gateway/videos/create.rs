@@ -64,6 +64,7 @@ pub(in crate::gateway) async fn create_job(
         output_estimate: None,
         text_tokens_max: None,
         book: book.as_deref(),
+        fees: Money::ZERO,
     };
     let cost = quote_call(&model, &call, quote_context)?.full;
     let quote = Quote::exactly(cost);

@@ -52,18 +52,30 @@ const FETCH: ServerTool = ServerTool {
     requests: r#"{"web_search_requests":0,"web_fetch_requests":1}"#,
 };
 
-/// The tool that the vendor runs for a request, if it runs one: it fetches wherever it may.
+/// The tool that the vendor runs for a request, if it runs one: it fetches wherever it may, and
+/// else searches wherever it may.
 pub(super) fn server_tool(body: &Value, faults: &Faults) -> Option<&'static ServerTool> {
     if faults.has(Fault::WebJson) {
         return Some(&SEARCH);
     }
-    let fetches = body["tools"].as_array().into_iter().flatten().any(is_fetch);
-    (fetches && body["tool_choice"]["type"] != "none").then_some(&FETCH)
+    let mut tools = body["tools"].as_array().into_iter().flatten();
+    let is_allowed = body["tool_choice"]["type"] != "none";
+    let tool = if tools.clone().any(is_fetch) {
+        Some(&FETCH)
+    } else {
+        tools.any(is_search).then_some(&SEARCH)
+    };
+    tool.filter(|_| is_allowed)
 }
 
 /// Whether this is the vendor's tool for pages.
 pub(super) fn is_fetch(tool: &Value) -> bool {
     tool["type"].as_str().is_some_and(|kind| kind.starts_with("web_fetch"))
+}
+
+/// Whether this is the vendor's tool that searches.
+fn is_search(tool: &Value) -> bool {
+    tool["type"].as_str().is_some_and(|kind| kind.starts_with("web_search"))
 }
 
 /// Whether the request lets the vendor make its conversation shorter.
