@@ -58,7 +58,8 @@ fn reply(report: &str, seen: usize, stream: bool) -> Vec<u8> {
     }
     let mut body = String::new();
     let mut say = |kind: &str, members: &str| {
-        body += &format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{members}}}\n\n");
+        let event = format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{members}}}\n\n");
+        body.push_str(&event);
     };
     let early = usage("null");
     say("message_start", &format!(r#","message":{{{head},"content":[],"usage":{early}}}"#));
@@ -230,7 +231,8 @@ fn response(tool_usage: &str, stream: bool) -> Vec<u8> {
     ];
     for (number, (kind, members)) in said.into_iter().enumerate() {
         let head = format!(r#""type":"{kind}","sequence_number":{number}"#);
-        body += &format!("event: {kind}\ndata: {{{head},{members}}}\n\n");
+        let event = format!("event: {kind}\ndata: {{{head},{members}}}\n\n");
+        body.push_str(&event);
     }
     events(&body)
 }

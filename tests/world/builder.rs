@@ -61,13 +61,23 @@ impl RedisKind {
     }
 }
 
+/// Which rules a world has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RulesCopy {
+    /// Those that are shipped, where they are.
+    Shipped,
+    /// A copy that the test may change.
+    Own,
+    /// Such a copy with the fees that stand beside the configuration.
+    WithFees,
+}
+
 /// See [`World::start`].
 pub(crate) struct Builder {
     store: Store,
     own_redis: bool,
     kind: RedisKind,
-    own_rules: bool,
-    has_fees: bool,
+    rules: RulesCopy,
     plans: String,
     vendors: Vec<(String, Vec<String>)>,
     credit: String,
@@ -84,8 +94,7 @@ impl Builder {
             store,
             own_redis: false,
             kind: RedisKind::Server,
-            own_rules: false,
-            has_fees: false,
+            rules: RulesCopy::Shipped,
             plans: String::new(),
             vendors: CHAT_VENDORS.map(|name| (name.to_owned(), vec![String::new()])).into(),
             credit: "5".to_owned(),
@@ -156,14 +165,16 @@ impl Builder {
 
     /// Rules that the test may change: a copy in the folder `rules` of the world.
     pub(crate) fn own_rules(mut self) -> Builder {
-        self.own_rules = true;
+        if self.rules == RulesCopy::Shipped {
+            self.rules = RulesCopy::Own;
+        }
         self
     }
 
     /// Rules that the test may change, with the fees that stand beside the configuration.
     pub(crate) fn fees(mut self) -> Builder {
-        self.has_fees = true;
-        self.own_rules()
+        self.rules = RulesCopy::WithFees;
+        self
     }
 
     /// Rules that the test may change, which have these plans and no others.
@@ -206,7 +217,7 @@ impl Builder {
     }
 
     fn rules(&self, folder: &Path) -> String {
-        if !self.own_rules {
+        if self.rules == RulesCopy::Shipped {
             return RULES.to_owned();
         }
         let own = folder.join("rules");
@@ -215,7 +226,9 @@ impl Builder {
             let file = file.expect("a rules file");
             std::fs::copy(file.path(), own.join(file.file_name())).expect("a copy of the rules");
         }
-        for file in std::fs::read_dir(FEES).expect("the fees").filter(|_| self.has_fees) {
+        for file in
+            std::fs::read_dir(FEES).expect("the fees").filter(|_| self.rules == RulesCopy::WithFees)
+        {
             let file = file.expect("a file of fees");
             let fees = std::fs::read_to_string(file.path()).expect("fees");
             let path = own.join(file.file_name());

@@ -86,7 +86,7 @@ impl ToolUses {
     /// Counts a block of a messages reply, if it is a call of one of the tools.
     pub(crate) fn see_block(&mut self, block: JsonValue<'_>) {
         let text = |name| block.get(name).and_then(JsonValue::text);
-        if !text("type").is_some_and(|kind| kind == CALL_BLOCK) {
+        if text("type").is_none_or(|kind| kind != CALL_BLOCK) {
             return;
         }
         let Some(name) = text("name") else { return };

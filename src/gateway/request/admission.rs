@@ -129,8 +129,7 @@ pub(crate) async fn admit_call(
     };
     // The response needs memory, so that budget is checked before the vendor is paid.
     let answer_permit = gateway.answer_budget.admit(&caller.tenant, endpoint)?;
-    let claim = ctx.idempotent_call.as_ref();
-    let may_be_in_memory = claim.is_none_or(|call| !call.is_claim_stored());
+    let may_be_in_memory = ctx.idempotent_call.as_ref().is_none_or(|call| !call.is_claim_stored());
     let new = NewHold { id: &ctx.id, may_be_in_memory };
     let payer = (&caller, &plans);
     let funded = holds::fund_call(gateway, new, payer, (&model, &call), quote_context).await?;

@@ -6,6 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::lot::{CreditSource, LotAmounts, LotId, NEVER_EXPIRES};
+use crate::ledger::json_text::push_number;
 use crate::money::Money;
 
 /// A text is not that of a lot, or of amounts of lots.
@@ -70,7 +71,8 @@ impl LotAmounts {
             if !text.is_empty() {
                 text.push(',');
             }
-            text.push_str(&format!("{lot} {}", amount.nano()));
+            text.push_str(&lot.to_string());
+            push_number(&mut text, " ", amount.nano());
         }
         text
     }

@@ -21,14 +21,14 @@ impl RedisStore {
     ) -> Result<Vec<OpenLot>, Unavailable> {
         let mut read = redis::cmd("HMGET");
         read.arg(AccountKeys::of(account).account()).arg(&["lots", "available", "held"]);
-        let known: Vec<Option<String>> = self.connection().await?.query(&read).await?;
-        let [Some(text), Some(available), Some(held)] = &*known else { return Ok(Vec::new()) };
+        let found: Vec<Option<String>> = self.connection().await?.query(&read).await?;
+        let [Some(text), Some(available), Some(held)] = &*found else { return Ok(Vec::new()) };
         let (available, held) = (parse_money(available)?, parse_money(held)?);
         let balances = Balances { available, held, ..Balances::default() };
-        let head = AccountHead::with_lots(balances, parse_lots(text)?);
+        let account = AccountHead::with_lots(balances, parse_lots(text)?);
         let now = self.server_time().await?;
         let mut open = Vec::new();
-        for (id, mut lot) in head.granted_lots() {
+        for (id, mut lot) in account.granted_lots() {
             if id.is_expired(now) {
                 lot.available = Money::ZERO;
             }

@@ -274,10 +274,10 @@ pub(super) fn shown_balances(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
 ) -> rusqlite::Result<Option<Balances>> {
-    let Some(head) = txn.head(name)? else { return Ok(None) };
+    let Some(known) = txn.head(name)? else { return Ok(None) };
     let now = unix_ms();
-    let mut balances = head.balances;
-    for (_, lot) in head.granted_lots().filter(|(id, _)| id.is_expired(now)) {
+    let mut balances = known.balances;
+    for (_, lot) in known.granted_lots().filter(|(id, _)| id.is_expired(now)) {
         balances.available = balances.available.saturating_sub(lot.available);
         balances.credit = balances.credit.saturating_sub(lot.available);
     }

@@ -13,7 +13,7 @@ use crate::ledger::prepaid::lot::{CreditLot, CreditSource, LotAmounts, LotId};
 use crate::ledger::prepaid::records::{JournalRecord, RecordKind, TransferKind, TransferRecord};
 use crate::money::Money;
 
-/// expires_at: 9223372036854775807 if the credit never expires. A lot of which nothing is left has
+/// `expires_at`: 9223372036854775807 if the credit never expires. A lot of which nothing is left has
 /// no row.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS credit_lot (
@@ -135,12 +135,11 @@ impl LotRows {
         let mut held = BTreeMap::new();
         for row in read_drawn_rows(c, account)? {
             let mut rest = parse(&row.lots, most()?)?;
-            let kept = match row.held {
-                Some(held) => rest.split_first(held).map_err(|why| misread(why.into()))?,
-                None => {
-                    rest.split_first(row.posted).map_err(|why| misread(why.into()))?;
-                    LotAmounts::default()
-                }
+            let kept = if let Some(held) = row.held {
+                rest.split_first(held).map_err(|why| misread(why.into()))?
+            } else {
+                rest.split_first(row.posted).map_err(|why| misread(why.into()))?;
+                LotAmounts::default()
             };
             for (id, amount) in named(&kept) {
                 add_to(held.entry(id).or_default(), amount)?;
