@@ -142,13 +142,17 @@ fn parse_price(
     if let Some(missing) = find_unpriced_resolution(list, &price) {
         faults.push(location.error(format!("'second' must have a price for {missing}, too")));
     }
+    if let Some(unlisted) = find_unpriced_resolution(&price, list) {
+        let what = format!("'second' has a price for {unlisted}, which is not on the price list");
+        faults.push(location.error(what));
+    }
     if has_cache_write_1h(list) && !has_cache_write_1h(&price) {
         faults.push(location.error("'cache_write_1h' is required, since the list price has it"));
     }
     Some(price)
 }
 
-/// Returns the name of a resolution that is on the price list and has no price in a book.
+/// Returns the name of a resolution that `list` has and `own` has not.
 fn find_unpriced_resolution(list: &Price, own: &Price) -> Option<&'static str> {
     let (Price::Video(list), Price::Video(own)) = (list, own) else { return None };
     let is_priced = |resolution| own.iter().any(|(priced, _)| priced == resolution);
@@ -338,6 +342,10 @@ mod tests {
     #[case::resolution(
         "[book.a.prices]\n\"y-film\" = { second = { 480p = 0.05 } }\n",
         "r/books.toml:2: 'second' must have a price for 720p, too"
+    )]
+    #[case::resolution_that_is_not_sold(
+        "[book.a.prices]\n\"y-film\" = { second = { 480p = 0.05, 720p = 0.07, 1080p = 0.2 } }\n",
+        "r/books.toml:2: 'second' has a price for 1080p, which is not on the price list"
     )]
     #[case::bill(
         "[book.a.prices]\n\"y-draw\" = { input = 1, output = 1, reservation = 0.02 }\n",

@@ -99,6 +99,11 @@ impl FeeRule {
         (faults.len() == before).then_some(rule)
     }
 
+    /// Whether the vendor's reply has one count for the tools of both rules.
+    pub(crate) fn counts_with(&self, other: &FeeRule) -> bool {
+        self.report_path == other.report_path
+    }
+
     /// Finds the tool in the body of a call. `earlier` are the rules that come before this one:
     /// what matches one of them is not of this rule.
     fn find(
@@ -182,7 +187,8 @@ fn default_name(field: &str, value: &ValuePattern) -> String {
         ValuePattern::Any => field.rsplit('.').next().unwrap_or_default(),
         ValuePattern::Text(text) | ValuePattern::Prefix(text) => text,
     };
-    name.trim_end_matches(['_', '-']).to_owned()
+    let is_part_of_date = |c: char| c.is_ascii_digit() || c == '_' || c == '-';
+    name.trim_end_matches(is_part_of_date).to_owned()
 }
 
 fn parse_bound(text: &str) -> Option<UseBound> {
@@ -329,18 +335,17 @@ impl CallFees {
         self.0.iter().map(|fee| HostedTool::new(&fee.name, fee.report_path.clone())).collect()
     }
 
-    /// Returns the fees for these counts of uses, in the order of the tools. Uses that are not
-    /// known are charged as `unknown_uses`, but never more than the call allows.
+    /// Returns the fees for these counts of uses, in the order of the tools. Of uses
+    /// that are not known, as many are charged as the call allows.
     ///
     /// # Errors
     /// [`MoneyError::OutOfRange`] if an amount does not fit.
     pub(crate) fn charge(
         &self,
         counts: impl Iterator<Item = Option<u64>>,
-        unknown_uses: u64,
     ) -> Result<Vec<ChargedFee>, MoneyError> {
         let charge = |(fee, count): (&CallFee, Option<u64>)| {
-            let uses = count.unwrap_or(unknown_uses).min(fee.uses_max);
+            let uses = count.map_or(fee.uses_max, |count| count.min(fee.uses_max));
             Ok(ChargedFee {
                 name: fee.name.clone(),
                 uses,

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use super::endpoint_names::parse_endpoints;
 use super::example::{self, RuleExample};
 use super::failover::FailoverRule;
-use super::fee::FeeRule;
+use super::fee_table::parse_fee;
 use super::field_policy::{FieldPolicy, FieldRefusal, OptionalPrice};
 use super::kind::ModelKind;
 use super::model::Model;
@@ -264,34 +265,6 @@ fn parse_refusal(vendor: &mut Vendor, node: SpannedValue, faults: &mut Vec<Confi
     }
 }
 
-fn parse_fee(vendor: &mut Vendor, node: SpannedValue, faults: &mut Vec<ConfigError>) {
-    let mut row = TableReader::open(node, faults);
-    let location = row.location.clone();
-    let otherwise: &[Endpoint] = match (vendor.text_api, vendor.supports_responses) {
-        (TextApi::Messages, _) => &[Endpoint::Messages],
-        (TextApi::Chat, false) => &[Endpoint::Chat],
-        (TextApi::Chat, true) => &[Endpoint::Chat, Endpoint::Responses],
-    };
-    let named = row.texts("endpoints", faults);
-    let endpoints = parse_endpoints(named.as_deref(), otherwise, &location, faults);
-    let fee = FeeRule::parse(&mut row, endpoints, vendor.text_api, faults);
-    row.finish(faults);
-    let Some(fee) = fee else { return };
-    let shares = |other: &FeeRule| other.endpoints.iter().any(|e| fee.endpoints.contains(e));
-    if vendor.fees.iter().any(|other| other.name == fee.name && shares(other)) {
-        let what = format!("'{}' has a fee already; another tool needs another 'name'", fee.name);
-        faults.push(location.error(what));
-        return;
-    }
-    let policies = vendor.field_policies.iter_mut();
-    for (_, policy) in policies.filter(|(endpoint, _)| fee.endpoints.contains(endpoint)) {
-        if let Err(why) = policy.add_priced(&fee.field, fee.value.clone()) {
-            faults.push(location.error(why));
-        }
-    }
-    vendor.fees.push(fee);
-}
-
 fn parse_unless_price(
     row: &mut TableReader,
     faults: &mut Vec<ConfigError>,
@@ -305,23 +278,6 @@ fn parse_unless_price(
 }
 
 /// Returns the endpoints with these names; `otherwise` if no names are given.
-fn parse_endpoints(
-    names: Option<&[String]>,
-    otherwise: &[Endpoint],
-    location: &SourceLocation,
-    faults: &mut Vec<ConfigError>,
-) -> Vec<Endpoint> {
-    let Some(names) = names else { return otherwise.to_vec() };
-    // A count of tokens has the rules of the calls that it counts.
-    let with_rules = || Endpoint::ALL.into_iter().filter(|e| e.rules_endpoint() == *e);
-    let known = |name: &String| with_rules().find(|e| e.name() == name);
-    for name in names.iter().filter(|name| known(name).is_none()) {
-        let near = closest_word(name, with_rules().map(Endpoint::name)).unwrap_or("chat");
-        faults.push(location.error(format!("unknown endpoint '{name}'; closest is '{near}'")));
-    }
-    names.iter().filter_map(known).collect()
-}
-
 fn parse_rewrite(
     node: SpannedValue,
     known: &[String],

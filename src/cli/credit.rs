@@ -28,7 +28,7 @@ pub(super) enum CreditCommand {
         #[arg(long, value_name = "TX")]
         id: Option<String>,
     },
-    /// Grant credit that expires: a promotion, a voucher, or a payment with an end.
+    /// Grant credit, which may expire: a promotion, a voucher, or a payment with an end.
     Grant {
         /// The account.
         name: String,

@@ -20,7 +20,7 @@ use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::meter::UsageMeter;
 use crate::dialect::meter::tool_uses::ToolUses;
 use crate::dialect::payload::RequestPayload;
-use crate::dialect::relay::{Relay, RelayProgress};
+use crate::dialect::relay::Relay;
 use crate::dialect::tokens::InputCount;
 use crate::dialect::translate::request::TranslatedCall;
 use crate::gateway::budgets::answers::AnswerPermit;
@@ -278,19 +278,17 @@ impl RelayedCall {
         self.relay.billable_usage(if is_reported { 0 } else { self.input_count.tokens() })
     }
 
-    /// Returns the fees to charge for so far; `None` if they fit into no amount. Uses that nobody
-    /// can know are charged once the response has ended, and then as many as the call allows.
+    /// Returns the fees to charge for so far; `None` if they fit into no amount. Of uses that
+    /// nobody can know, as many are charged as the call allows.
     #[must_use]
     pub(crate) fn charged_fees(&self) -> Option<Vec<ChargedFee>> {
         let fees = &self.pricing.fees;
         if fees.is_empty() {
             return Some(Vec::new());
         }
-        let has_ended = *self.relay.progress() != RelayProgress::Open;
-        let unknown_uses = if has_ended { u64::MAX } else { 0 };
         let uses = self.relay.meter().and_then(UsageMeter::tool_uses);
         let counts = uses.into_iter().flat_map(ToolUses::counts).chain(std::iter::repeat(None));
-        fees.charge(counts, unknown_uses).ok()
+        fees.charge(counts).ok()
     }
 }
 

@@ -42,6 +42,7 @@ mod operator_scripts;
 mod operators;
 mod rate_texts;
 mod repair_cursor;
+mod reply_parts;
 mod run_fencing;
 mod run_gate;
 mod scripts;

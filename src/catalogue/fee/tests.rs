@@ -183,7 +183,7 @@ fn never_more_than_the_bound_is_charged(
 ) {
     let tools = r#""tools":[{"type":"web_search_20250305","max_uses":3}]"#;
     let fees = searches(tools).expect("a bound");
-    let charged = fees.charge([count].into_iter(), u64::MAX).expect("it fits");
+    let charged = fees.charge([count].into_iter()).expect("it fits");
     let amount = Money::from_nano(amount).expect("money");
     let name = "web_search".to_owned();
     assert_eq!(charged, [ChargedFee { name, uses, amount, rejected_uses: rejected }]);
@@ -229,6 +229,10 @@ fn never_more_than_the_bound_is_charged(
 #[case::twice(
     &format!("{SEARCH}{SEARCH}"),
     &["v.toml:17: 'web_search' has a fee already; another tool needs another 'name'"]
+)]
+#[case::two_for_one_use(
+    &format!("{SEARCH}{}", SEARCH.replace("value = \"web_search*\"", "value = \"web_find\"")),
+    &["v.toml:17: 'per' has a fee already"]
 )]
 fn what_is_wrong_with_a_fee_is_told(#[case] fees: &str, #[case] expected: &[&str]) {
     assert_eq!(catalogue("messages", "", fees).expect_err("faults"), expected);
@@ -279,4 +283,13 @@ fn the_examples_of_fees_go_with_the_shipped_rules(
     let model = with_fees.find(id).expect("a model");
     let found = found(model, endpoint, members).expect("a bound");
     assert_eq!(found.amount_max().map(nano), Ok(amount));
+}
+
+#[rstest]
+#[case::of_any_version(ValuePattern::Prefix("web_search_".to_owned()), "web_search")]
+#[case::of_one_version(ValuePattern::Text("web_search_20250305".to_owned()), "web_search")]
+#[case::without_a_version(ValuePattern::Text("x_search".to_owned()), "x_search")]
+#[case::of_any_value(ValuePattern::Any, "search_parameters")]
+fn a_tool_is_named_as_the_vendor_names_its_calls(#[case] value: ValuePattern, #[case] name: &str) {
+    assert_eq!(default_name("search_parameters", &value), name);
 }

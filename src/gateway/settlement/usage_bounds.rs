@@ -110,9 +110,9 @@ impl OutputRequest {
     }
 }
 
-/// Returns the charge for the billed units of a call and for the `fees` of the vendor's tools;
-/// `None` if they have no price. If the vendor's
-/// report was rejected, the charge is at most the held amount.
+/// Returns the charge for the billed units of a call and for the `fees` of the vendor's tools at
+/// list prices; `None` if they have no price. If the vendor's report was rejected, the charge is at
+/// most the held amount.
 pub(crate) fn compute_charge(
     pricing: &PricedModel,
     units: BilledUnits,

@@ -7,7 +7,7 @@ use super::answer::{AccountStep, LedgerAnswer};
 use super::draft::{self, AccountDraft};
 use super::lot::LotAmounts;
 use super::records::{JournalRecord, PrepaidAccount, RecordKind, TransferKind, TransferRecord};
-use super::transfer::{has_place, put_into_lot};
+use super::transfer::{have_places, put_into_lot};
 use super::window::{KeyId, WindowId};
 use crate::ledger::json_text::{push_number, push_string};
 use crate::money::{Money, MoneyError};
@@ -92,7 +92,7 @@ pub fn correct_charge(
         let given = amount.min(left.amount);
         let written_off = given.min(left.written_off);
         let back = left.lots.split_last(given.checked_sub(written_off)?)?;
-        if back.iter().any(|(lot, _)| !lot.is_expired(now) && !has_place(draft, lot)) {
+        if !have_places(draft, back.iter().map(|(lot, _)| lot)) {
             return Ok(LedgerAnswer::TooManyLots);
         }
         let balances = &mut draft.head.balances;

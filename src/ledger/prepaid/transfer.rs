@@ -43,7 +43,7 @@ fn add(
             let is_same = known.kind == kind && known.amount == amount;
             return Ok(if is_same { LedgerAnswer::AlreadyDone } else { LedgerAnswer::Conflict });
         }
-        if !has_place(draft, lot) {
+        if !have_places(draft, [lot]) {
             return Ok(LedgerAnswer::TooManyLots);
         }
         let balances = &mut draft.head.balances;
@@ -64,10 +64,14 @@ pub fn expire_credit(account: &PrepaidAccount, now: i64) -> AccountStep {
     draft::run(account, now, |_| Ok(LedgerAnswer::Done))
 }
 
-/// Whether a lot is open, or may be opened.
-pub(crate) fn has_place(draft: &AccountDraft<'_>, lot: LotId) -> bool {
-    let others = draft.head.lots.keys().filter(|id| **id != LotId::PAID).count();
-    lot == LotId::PAID || draft.head.lots.contains_key(&lot) || others < OPEN_LOTS_MAX - 1
+/// Whether all these lots, each named once, are open or may be opened. One place is kept for
+/// payments; a lot that has expired takes none, whatever is held of it.
+pub(crate) fn have_places(draft: &AccountDraft<'_>, lots: impl IntoIterator<Item = LotId>) -> bool {
+    let takes_place = |id: &LotId| *id != LotId::PAID && !id.is_expired(draft.now);
+    let open = draft.head.lots.keys().filter(|id| takes_place(id)).count();
+    let is_new = |id: &LotId| takes_place(id) && !draft.head.lots.contains_key(id);
+    let new = lots.into_iter().filter(is_new).count();
+    new == 0 || open + new < OPEN_LOTS_MAX
 }
 
 /// Makes an amount available in a lot.

@@ -10,6 +10,7 @@ use redis::{RedisError, RedisResult, Value};
 use super::keys::AccountKeys;
 use super::operations::reply_strings;
 use super::rate_texts::{format_rate_demands, parse_rate_statuses};
+use super::reply_parts::{parse_money, parse_part, unexpected};
 use super::run_fencing::is_noscript;
 use super::run_gate::{Requirement, RunGate};
 use super::scripts::{RunScripts, ScriptCall};
@@ -385,18 +386,6 @@ fn log_notes(account: &AccountName, notes: &[String]) {
             );
         }
     }
-}
-
-fn parse_part<T: std::str::FromStr>(text: &str) -> Result<T, Unavailable> {
-    text.parse().map_err(|_| unexpected(text))
-}
-
-pub(super) fn parse_money(digits: &str) -> Result<Money, Unavailable> {
-    Money::from_nano(parse_part(digits)?).map_err(|_| unexpected(digits))
-}
-
-fn unexpected(reply: impl std::fmt::Debug) -> Unavailable {
-    Unavailable(format!("unexpected answer: {reply:?}"))
 }
 
 fn is_out_of_memory(why: &RedisError) -> bool {

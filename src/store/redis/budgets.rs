@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::super::data_version::RESTRICTIONS_VERSION;
-use super::allotments::parse_money;
 use super::config_check::DATA_VERSION_KEY;
 use super::key_records;
 use super::keys::{AccountKeys, budget_field};
+use super::reply_parts::parse_money;
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
 use crate::ledger::prepaid::window::WindowUse;

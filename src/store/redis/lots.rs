@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::allotments::parse_money;
 use super::keys::AccountKeys;
+use super::reply_parts::parse_money;
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
 use crate::ledger::account::Balances;
@@ -39,8 +39,19 @@ impl RedisStore {
         Ok(open)
     }
 
+    /// Lets credit of an account expire whose time has come. The sweep of holds is more important,
+    /// so an error is only logged; the next sweep tries again.
+    pub(super) async fn expire_lots_or_warn(&self, account: &AccountName) {
+        if let Err(why) = self.expire_lots(account).await {
+            log::warn!(
+                event = "credit_expiry_failed", account = account.as_str(), error:% = why;
+                "credit whose time has come was not taken"
+            );
+        }
+    }
+
     /// Lets credit of an account expire whose time has come.
-    pub(super) async fn expire_lots(&self, account: &AccountName) -> Result<(), Unavailable> {
+    async fn expire_lots(&self, account: &AccountName) -> Result<(), Unavailable> {
         let keys = AccountKeys::of(account);
         let mut call = ScriptCall::default();
         call.key(keys.account()).key(keys.journal());

@@ -19,6 +19,8 @@ pub(super) const ACCOUNTS_PER_SCAN: u32 = 500;
 const ASKED: usize = 2;
 /// One sweep ends at most this many holds of an account; the next sweep ends the rest.
 const SWEEP_MAX: isize = 1_000;
+/// One sweep lets credit of at most this many accounts expire, so that holds do not wait for it.
+const EXPIRIES_MAX: u32 = 1_000;
 
 /// An account that has something to sweep.
 struct ToSweep {
@@ -32,6 +34,7 @@ impl RedisStore {
     /// the number of these holds, and those that stay open.
     pub(super) async fn sweep(&self) -> Result<SweepReport, Unavailable> {
         let (mut all, mut swept, mut cursor) = (SweepReport::default(), HashSet::new(), 0);
+        let mut expiries = 0;
         loop {
             let (next, names) = self.scan_accounts(cursor, ACCOUNTS_PER_SCAN).await?;
             for one in self.filter_to_sweep(names).await? {
@@ -39,8 +42,9 @@ impl RedisStore {
                 if swept.contains(&name) {
                     continue;
                 }
-                if has_due_credit {
-                    self.expire_lots(&name).await?;
+                if has_due_credit && expiries < EXPIRIES_MAX {
+                    expiries += 1;
+                    self.expire_lots_or_warn(&name).await;
                 }
                 if !has_holds {
                     continue;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 
-use super::allotments::parse_money;
 use super::keys::AccountKeys;
+use super::reply_parts::parse_money;
 use super::shared_store::RedisStore;
 use crate::ledger::{AccountName, TransferEntry, TransferType, Unavailable};
 use crate::money::Money;

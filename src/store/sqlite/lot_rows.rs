@@ -13,8 +13,8 @@ use crate::ledger::prepaid::lot::{CreditLot, CreditSource, LotAmounts, LotId};
 use crate::ledger::prepaid::records::{JournalRecord, RecordKind, TransferKind, TransferRecord};
 use crate::money::Money;
 
-/// `expires_at`: 9223372036854775807 if the credit never expires. A lot of which nothing is left has
-/// no row.
+/// `expires_at`: 9223372036854775807 if the credit never expires. A lot of which nothing is left
+/// has no row.
 pub(super) const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS credit_lot (
     account    INTEGER NOT NULL REFERENCES account,

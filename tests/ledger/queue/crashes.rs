@@ -161,6 +161,7 @@ async fn what_was_announced_long_ago_is_not_placed_any_more() {
     let parts = [
         "prelude",
         "allotments/amounts",
+        "lots",
         "windows",
         "allotments/recall",
         "rates",

@@ -222,7 +222,7 @@ impl Life<'_> {
     async fn compare(&mut self) {
         let sums = self.pure.head.balances;
         let sums = [sums.credit, sums.available, sums.held, sums.posted, sums.written_off];
-        assert_eq!(self.redis.raw_balances(), sums.map(Money::nano));
+        assert_eq!(self.redis.raw_balances(), sums.map(tollgate::money::Money::nano));
         let granted = self.pure.head.granted_lots();
         let granted: Vec<OpenLot> = granted.map(|(id, lot)| OpenLot { id, lot }).collect();
         assert_eq!(self.redis.lots().await, granted);

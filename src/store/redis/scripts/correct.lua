@@ -80,10 +80,7 @@ local payments = excess(excess(paid, lots.total(charged.parts)),
   excess(paid_before, lots.total(parts_before)))
 lots.subtract(charged.parts, parts_before)
 local parts = lots.split_last(charged.parts, back, plus(payments, lots.total(charged.parts)))
-for _, part in ipairs(parts) do
-  local is_expired = part.expires <= now_ms()
-  if not (is_expired or lots.has_place(part.name)) then return {'too_many_lots'} end
-end
+if not lots.have_places(parts) then return {'too_many_lots'} end
 for _, part in ipairs(parts) do lots.put(part.name, part.amount) end
 plus(lots.available, back)
 if is_out_of_range then return {'out_of_range'} end

@@ -25,11 +25,12 @@ local may_grow = is_short and may_be_returned(counted, to_amount(more))
 if is_short then more = room end
 for _, window in ipairs(counted) do change_held(window, ZERO, to_amount(more)) end
 if is_out_of_range then return {'out_of_range'} end
+-- Lots are looked at before money is moved: a script that fails half-way keeps what it has written.
+local parts = lots and lots.parse(known[4], to_amount(known[2]))
 subtract(account, 'available', more)
 add(account, 'held', more)
 add(hold, 'held', more)
 if lots then
-  local parts = lots.parse(known[4], to_amount(known[2]))
   lots.merge(parts, lots.draw(to_amount(more)))
   if #parts > 0 then redis.call('HSET', hold, 'lots', lots.format(parts)) end
   lots.write()

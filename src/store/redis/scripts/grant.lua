@@ -14,7 +14,7 @@ if known then
   local is_same = known.kind == 'grant' and known.amount == amount and known.lot == lot
   return {is_same and 'exists' or 'conflict'}
 end
-if not lots.has_place(lot) then return {'too_many_lots'} end
+if not lots.have_places({new_lot(lot)}) then return {'too_many_lots'} end
 lots.put(lot, to_amount(amount))
 if is_out_of_range then return {'out_of_range'} end
 if amount ~= '0' then

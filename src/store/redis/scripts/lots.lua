@@ -56,7 +56,9 @@ local function open_lots(account, text, available, held)
   -- first before others: a version that does not know lots has drawn them.
   local function clamp(list, field, limit)
     for at = #list, 1, -1 do
-      list[at][field] = smaller(list[at][field], limit)
+      if is_below(limit, list[at][field]) then
+        list[at][field], lots.is_clamped = limit, true
+      end
       limit = minus(limit, list[at][field])
     end
   end
@@ -209,13 +211,18 @@ local function open_lots(account, text, available, held)
     return lots.merge(paid, lots.pay(smaller(excess(charge, in_hold), lots.available)))
   end
 
-  -- Whether a lot is open, or may be opened. One place is kept for payments.
-  function lots.has_place(name)
-    if name == LOT_OF_PAYMENTS or #lots.list < LOTS_MAX - 1 then return true end
+  -- Whether all these lots are open, or may be opened. One place is kept for payments; a lot that
+  -- has expired takes none, whatever is held of it.
+  function lots.have_places(wanted)
+    local now, known, open, new = now_ms(), {[LOT_OF_PAYMENTS] = true}, 0, 0
     for _, lot in ipairs(lots.list) do
-      if lot.name == name then return true end
+      known[lot.name] = true
+      if lot.expires > now then open = open + 1 end
     end
-    return false
+    for _, lot in ipairs(wanted) do
+      if lot.expires > now and not known[lot.name] then new = new + 1 end
+    end
+    return new == 0 or open + new < LOTS_MAX
   end
 
   -- Makes an amount available in a lot.
@@ -281,7 +288,7 @@ local function find_lots(account, is_needed)
   if not (known[2] and (known[1] or is_needed)) then return nil end
   local lots = open_lots(account, known[1] or '', to_amount(known[2]), to_amount(known[3]))
   local expired = lots.expire()
-  if is_below(ZERO, expired) then lots.write() end
+  if lots.is_clamped or is_below(ZERO, expired) then lots.write() end
   lots.available = excess(lots.available, expired)
   return lots
 end

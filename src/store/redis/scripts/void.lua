@@ -26,10 +26,11 @@ if state == 'expired' and known[3] ~= '0' then return {'already_posted', known[3
 -- either, because a caller that gets this reply may repeat the call.
 if state == 'expired' then redis.call('HSET', hold, 'state', 'voided') end
 if state == 'open' then
-  -- Limits are looked at before money is moved: a script that fails half-way keeps what it has
-  -- written.
+  -- Limits and lots are looked at before money is moved: a script that fails half-way keeps what it
+  -- has written.
   local rates = known[5] and open_rates(tag_of(account), now_ms())
   if rates then rates.void(known[5]) end
+  local parts = lots and lots.parse(known[6], to_amount(known[2]))
   subtract(account, 'held', known[2])
   add(account, 'available', known[2])
   redis.call('HSET', hold, 'state', 'voided')
@@ -46,7 +47,7 @@ if state == 'open' then
     redis.call('HDEL', hold, 'rates')
   end
   if lots then
-    lots.give_back(lots.parse(known[6], to_amount(known[2])))
+    lots.give_back(parts)
     lots.write()
     redis.call('HDEL', hold, 'lots')
   end

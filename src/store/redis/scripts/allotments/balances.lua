@@ -9,14 +9,21 @@ if not reply[1] then return {} end
 local lots = redis.call('HGET', account, 'lots')
 if lots then
   local available = to_amount(reply[2])
-  local due = open_lots(account, lots, available, to_amount(reply[3])).expire()
+  lots = open_lots(account, lots, available, to_amount(reply[3]))
+  local due = lots.expire()
   reply[1] = to_digits(excess(to_amount(reply[1]), due))
   reply[2] = to_digits(excess(available, due))
 end
 for _, id in ipairs(redis.call('SMEMBERS', allotments)) do
   local hold = tag_of(account) .. 'hold:' .. id
-  local known = redis.call('HMGET', hold, 'state', 'held', 'needed', 'open_calls')
+  local known = redis.call('HMGET', hold, 'state', 'held', 'needed', 'open_calls', 'lots')
   if known[1] == 'open' then
+    if lots and known[5] then
+      -- What is free of credit whose time has come does not come back.
+      local held, needed = to_amount(known[2]), to_amount(known[3])
+      local free = lots.split_last(lots.parse(known[5], held), excess(held, needed), held)
+      known[3] = to_digits(plus(needed, lots.total(lots.split_expired(free, now_ms()))))
+    end
     for at = 2, 4 do table.insert(reply, known[at]) end
   end
 end
