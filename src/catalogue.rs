@@ -28,6 +28,7 @@ mod fee_table;
 pub mod field_policy;
 pub mod kind;
 pub mod model;
+mod named_tables;
 mod offer;
 pub(crate) mod output_limit;
 pub mod plan;

@@ -7,22 +7,20 @@ use super::book::{AccountPrice, PriceBook, PriceBooks};
 use super::book_loss::find_loss;
 use super::model::Model;
 use super::offer::Catalogue;
-use super::prices;
+use super::{named_tables, prices};
 use crate::fast_map::FastMap;
 use crate::ledger::BookName;
 use crate::money::factor::PriceFactor;
 use crate::money::price::Price;
-use crate::toml_reader::{self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue};
+use crate::toml_reader::{ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue};
 
 /// The name of the file in the folder of the rules.
 const FILE_NAME: &str = "books.toml";
-/// The most price books.
-const BOOKS_MAX: usize = 1_000;
 
 /// Whether a file of the rules is that of the price books, and no vendor's.
 #[must_use]
 pub(super) fn is_book_file(file: &str) -> bool {
-    file.rsplit('/').next() == Some(FILE_NAME)
+    named_tables::has_name(file, FILE_NAME)
 }
 
 /// Parses the file of the price books, and adds every fault to `faults`. A book that is below the
@@ -34,15 +32,7 @@ pub(super) fn parse(
     catalogue: Option<&Catalogue>,
     faults: &mut Vec<ConfigError>,
 ) -> PriceBooks {
-    let (root, syntax) = toml_reader::parse(file, text);
-    faults.extend(syntax);
-    let mut table = TableReader::open(root, faults);
-    let rows = table.members("book", faults);
-    table.finish(faults);
-    if let Some((_, node)) = rows.get(BOOKS_MAX) {
-        let what = format!("a file has at most {BOOKS_MAX} price books, not {}", rows.len());
-        faults.push(node.location.error(what));
-    }
+    let rows = named_tables::parse(file, text, "book", "price books", faults);
     let book = |(name, node): (String, SpannedValue)| parse_book(&name, node, catalogue, faults);
     PriceBooks::new(rows.into_iter().filter_map(book).collect())
 }

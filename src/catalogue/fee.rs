@@ -187,8 +187,10 @@ fn default_name(field: &str, value: &ValuePattern) -> String {
         ValuePattern::Any => field.rsplit('.').next().unwrap_or_default(),
         ValuePattern::Text(text) | ValuePattern::Prefix(text) => text,
     };
-    let is_part_of_date = |c: char| c.is_ascii_digit() || c == '_' || c == '-';
-    name.trim_end_matches(is_part_of_date).to_owned()
+    let name = name.trim_end_matches(['_', '-']);
+    let is_date = |end: &str| end.len() == 8 && end.bytes().all(|byte| byte.is_ascii_digit());
+    let version = name.rsplit_once('_').filter(|(_, end)| is_date(end));
+    version.map_or(name, |(name, _)| name).to_owned()
 }
 
 fn parse_bound(text: &str) -> Option<UseBound> {

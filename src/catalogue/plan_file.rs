@@ -5,16 +5,15 @@
 use std::sync::Arc;
 
 use super::model::Model;
+use super::named_tables;
 use super::offer::Catalogue;
 use super::plan::{ModelLimits, Plan, PlanLimits, Plans};
 use crate::ledger::prepaid::rate::RATE_UNITS_MAX;
 use crate::ledger::{PlanName, matches_pattern};
-use crate::toml_reader::{self, ConfigError, SpannedValue, TableReader, TomlValue};
+use crate::toml_reader::{ConfigError, SpannedValue, TableReader, TomlValue};
 
 /// The name of the file in the folder of the rules.
 const FILE_NAME: &str = "plans.toml";
-/// The most plans.
-const PLANS_MAX: usize = 1_000;
 /// The most tables `of` of a plan. A call may count for each of them.
 const NARROWER_MAX: usize = 64;
 /// The keys of the limits, in a plan and in its tables `of`.
@@ -23,7 +22,7 @@ const LIMIT_KEYS: [&str; 3] = ["requests_per_minute", "tokens_per_minute", "call
 /// Whether a file of the rules is that of the plans, and no vendor's.
 #[must_use]
 pub(super) fn is_plan_file(file: &str) -> bool {
-    file.rsplit('/').next() == Some(FILE_NAME)
+    named_tables::has_name(file, FILE_NAME)
 }
 
 /// Parses the file of the plans, and adds every fault to `faults`. Each pattern must match a model
@@ -34,15 +33,7 @@ pub(super) fn parse(
     catalogue: Option<&Catalogue>,
     faults: &mut Vec<ConfigError>,
 ) -> Plans {
-    let (root, syntax) = toml_reader::parse(file, text);
-    faults.extend(syntax);
-    let mut table = TableReader::open(root, faults);
-    let rows = table.members("plan", faults);
-    table.finish(faults);
-    if let Some((_, node)) = rows.get(PLANS_MAX) {
-        let what = format!("a file has at most {PLANS_MAX} plans, not {}", rows.len());
-        faults.push(node.location.error(what));
-    }
+    let rows = named_tables::parse(file, text, "plan", "plans", faults);
     let plan = |(name, node): (String, SpannedValue)| parse_plan(&name, node, catalogue, faults);
     Plans::new(rows.into_iter().filter_map(plan).collect())
 }
@@ -374,9 +365,9 @@ mod tests {
         let plans = |count: usize| -> String {
             (0..count).map(|n| format!("[plan.p{n}]\ncalls = 1\n")).collect()
         };
-        assert_eq!(parse_plans(&plans(PLANS_MAX)).count(), PLANS_MAX);
+        assert_eq!(parse_plans(&plans(named_tables::TABLES_MAX)).count(), named_tables::TABLES_MAX);
         let told = "r/plans.toml:2001: a file has at most 1000 plans, not 1001";
-        assert_eq!(find_faults(&plans(PLANS_MAX + 1)), [told]);
+        assert_eq!(find_faults(&plans(named_tables::TABLES_MAX + 1)), [told]);
         let of = |count| "[[plan.a.of]]\nmodels = [\"*\"]\ncalls = 1\n".repeat(count);
         let plans = parse_plans(&of(NARROWER_MAX));
         let counts: Vec<_> = plans.iter().map(|plan| plan.narrower.len()).collect();

@@ -134,7 +134,21 @@ fn is_unused(fees: &[ChargedFee]) -> bool {
 /// Logs and counts a usage report that was rejected as implausible: the vendor may bill for units
 /// that no account pays.
 fn log_rejected_usage(ctx: &RequestContext, relaying: &RelayedCall) {
-    let Some(reported) = relaying.relay.rejected_usage() else { return };
+    if let Some(reported) = relaying.relay.rejected_usage() {
+        let reported = serde_json::to_string(&reported).unwrap_or_default();
+        log_rejected_report(ctx, relaying, &reported);
+    }
+}
+
+/// Logs and counts reports of more uses of a tool than the call allows.
+fn log_rejected_fees(ctx: &RequestContext, relaying: &RelayedCall) {
+    let fees = relaying.charged_fees().unwrap_or_default();
+    for (fee, reported) in fees.iter().filter_map(|fee| Some((fee, fee.rejected_uses?))) {
+        log_rejected_report(ctx, relaying, &format!("{reported} uses of {}", fee.name));
+    }
+}
+
+fn log_rejected_report(ctx: &RequestContext, relaying: &RelayedCall, reported: &str) {
     let (vendor, route) = (&relaying.pricing.model.vendor.name, &relaying.route.name);
     METRICS.usage_rejected.with_label_values(&[vendor.as_str(), route]).inc();
     log::error!(
@@ -144,28 +158,9 @@ fn log_rejected_usage(ctx: &RequestContext, relaying: &RelayedCall) {
         model = relaying.pricing.model.id.as_str(),
         vendor = vendor.as_str(),
         route = route.as_str(),
-        reported = serde_json::to_string(&reported).unwrap_or_default();
+        reported;
         "vendor usage rejected"
     );
-}
-
-/// Logs and counts reports of more uses of a tool than the call allows.
-fn log_rejected_fees(ctx: &RequestContext, relaying: &RelayedCall) {
-    let fees = relaying.charged_fees().unwrap_or_default();
-    for (fee, reported) in fees.iter().filter_map(|fee| Some((fee, fee.rejected_uses?))) {
-        let (vendor, route) = (&relaying.pricing.model.vendor.name, &relaying.route.name);
-        METRICS.usage_rejected.with_label_values(&[vendor.as_str(), route]).inc();
-        log::error!(
-            event = "usage_rejected",
-            request_id = ctx.id,
-            account = relaying.funding.account().map_or("", AccountName::as_str),
-            model = relaying.pricing.model.id.as_str(),
-            vendor = vendor.as_str(),
-            route = route.as_str(),
-            reported = format!("{reported} uses of {}", fee.name);
-            "vendor usage rejected"
-        );
-    }
 }
 
 /// Builds the journal line for the usage of a response, with the digest by which a retry finds the

@@ -289,6 +289,7 @@ fn the_examples_of_fees_go_with_the_shipped_rules(
 #[case::of_any_version(ValuePattern::Prefix("web_search_".to_owned()), "web_search")]
 #[case::of_one_version(ValuePattern::Text("web_search_20250305".to_owned()), "web_search")]
 #[case::without_a_version(ValuePattern::Text("x_search".to_owned()), "x_search")]
+#[case::with_a_number(ValuePattern::Text("x_search_v2".to_owned()), "x_search_v2")]
 #[case::of_any_value(ValuePattern::Any, "search_parameters")]
 fn a_tool_is_named_as_the_vendor_names_its_calls(#[case] value: ValuePattern, #[case] name: &str) {
     assert_eq!(default_name("search_parameters", &value), name);

@@ -41,9 +41,7 @@ impl AccountHead {
     /// Makes the record of an account that has only balances: all its credit was paid in.
     #[must_use]
     pub fn from_balances(balances: Balances) -> AccountHead {
-        let lot = CreditLot { available: balances.available, held: balances.held };
-        let lots = if lot.is_empty() { BTreeMap::new() } else { [(LotId::PAID, lot)].into() };
-        AccountHead { balances, lots, ..AccountHead::default() }
+        AccountHead::with_lots(balances, BTreeMap::new())
     }
 
     /// Makes the record of an account that has these lots beside that of payments, to which the
