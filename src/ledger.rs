@@ -24,6 +24,7 @@ pub mod lease;
 mod operation;
 pub mod prepaid;
 mod receipt;
+mod replacement;
 mod transfer_entry;
 
 pub use account::Balances;
@@ -43,6 +44,7 @@ pub use prepaid::lot::{CreditLot, CreditSource, LotId, NEVER_EXPIRES, OPEN_LOTS_
 pub use prepaid::rate::{RateAsk, RateId, RateKind, RateLimit, RateReading};
 pub use prepaid::window::{BudgetOwner, KeyId, WindowId, WindowKind};
 pub use receipt::Receipt;
+pub use replacement::{Replaced, Replacement};
 pub use transfer_entry::{TransferEntry, TransferType};
 
 /// The result of a sweep.
@@ -121,11 +123,15 @@ pub trait Ledger: Send + Sync {
     /// Revokes the API key that is listed under a prefix, at the time `at` (unix seconds); `false`
     /// if there is none.
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable>;
-    /// Sets the scope of the API key that is listed under a prefix, in the place of the one it had;
-    /// `false` if there is none.
+    /// Replaces the scope of the API key that is listed under a prefix. A scope that cannot be read
+    /// is not replaced: what it restricts is not known.
     ///
     /// A version of the program that knows no scopes does not find the key any more.
-    async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable>;
+    async fn set_key_scope(
+        &self,
+        prefix: &str,
+        scope: Replacement<KeyScope>,
+    ) -> Result<Replaced, Unavailable>;
     /// Returns a number that rises when a key is revoked or its scope changes.
     async fn key_revision(&self) -> Result<u64, Unavailable>;
     /// Sets the limit of a budget, or removes it (`None`). What was spent stays spent, and a window
@@ -143,15 +149,15 @@ pub trait Ledger: Send + Sync {
     /// Returns the budgets of an account and of its keys that have, or had, a limit, with what is
     /// used of the windows that run now; in order.
     async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable>;
-    /// Sets the plan of an account and whether it is suspended; `false` if there is no such
-    /// account. All its keys are looked up again, as after [`Ledger::set_key_scope`].
+    /// Replaces what is set of an account. All its keys are looked up again, as after
+    /// [`Ledger::set_key_scope`].
     ///
     /// A version of the program that knows no plans does not find the keys of the account any more.
     async fn set_account_settings(
         &self,
         account: &AccountName,
-        settings: AccountSettings,
-    ) -> Result<bool, Unavailable>;
+        settings: Replacement<AccountSettings>,
+    ) -> Result<Replaced, Unavailable>;
     /// Returns the settings of an account; `None` if there is no such account.
     async fn account_settings(
         &self,

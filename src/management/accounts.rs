@@ -7,11 +7,12 @@ use super::budgets::{self, LimitChanges};
 use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_account};
 use super::field_patch::FieldPatch;
+use super::key_scope::CHANGE_ATTEMPTS_MAX;
 use super::payments::submit_payment;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, AccountSettings, BookName, BudgetOwner, BudgetUse, KeyRecord, Ledger, OpenLot,
-    PlanName,
+    PlanName, Replaced, Replacement,
 };
 use crate::money::Money;
 
@@ -87,10 +88,14 @@ pub(crate) async fn open_account(
             let message = format!("account '{name}' is there already");
             return Err(ManagementError::AlreadyExists { what: "account", message });
         }
-        if let Some(settings) = &settings
-            && !ledger.set_account_settings(name, settings.clone()).await?
-        {
-            return Err(no_such_account(name));
+        if let Some(settings) = &settings {
+            let before = AccountSettings::default();
+            let change = Replacement { before, after: settings.clone() };
+            match ledger.set_account_settings(name, change).await? {
+                Replaced::Done => {}
+                Replaced::Changed => return Err(account_changed(name)),
+                Replaced::Unknown => return Err(no_such_account(name)),
+            }
         }
         let Some(amount) = new.credit else { return Ok(()) };
         submit_payment(ledger, name, &payment, amount).await
@@ -169,8 +174,8 @@ async fn read_settings(
     ledger.account_settings(name).await?.ok_or_else(|| no_such_account(name))
 }
 
-/// Changes the settings that an account has at this moment. Another change may have been made since
-/// this one began, or since this write was made first, and may have suspended the account.
+/// Changes the settings that an account has at this moment. Others may change them at the same time,
+/// and may have suspended the account: then this change is made on top of theirs.
 async fn change_settings(
     ledger: &dyn Ledger,
     name: &AccountName,
@@ -179,11 +184,22 @@ async fn change_settings(
     if changes.is_empty() {
         return Ok(());
     }
-    let settings = changes.apply(&read_settings(ledger, name).await?);
-    if !ledger.set_account_settings(name, settings).await? {
-        return Err(no_such_account(name));
+    for _ in 0..CHANGE_ATTEMPTS_MAX {
+        let before = read_settings(ledger, name).await?;
+        let after = changes.apply(&before);
+        match ledger.set_account_settings(name, Replacement { before, after }).await? {
+            Replaced::Done => return Ok(()),
+            Replaced::Changed => {}
+            Replaced::Unknown => return Err(no_such_account(name)),
+        }
     }
-    Ok(())
+    Err(account_changed(name))
+}
+
+/// Returns the error that others change the same account.
+fn account_changed(name: &AccountName) -> ManagementError {
+    let message = format!("others are changing account '{name}' at this moment: change it again");
+    ManagementError::Conflict { code: "account_changed", message }
 }
 
 /// Returns the id of an account's first payment.

@@ -45,6 +45,14 @@ impl<T> FieldPatch<T> {
 }
 
 impl<T: Clone> FieldPatch<T> {
+    /// Returns the change that leads from one value to another one.
+    pub(crate) fn between(from: &Option<T>, to: &Option<T>) -> FieldPatch<T>
+    where
+        T: PartialEq,
+    {
+        if from == to { FieldPatch::Keep } else { FieldPatch::Set(to.clone()) }
+    }
+
     /// Changes a field.
     pub(crate) fn apply_to(&self, field: &mut Option<T>) {
         if let FieldPatch::Set(value) = self {

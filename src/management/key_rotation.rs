@@ -3,6 +3,7 @@
 use super::audit::AuditedChange;
 use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_key, scope_fault};
+use super::key_scope::{ScopePatch, change_scope};
 use super::key_search::{FoundKeys, find_keys, has_ended, now_s};
 use super::keys::{IssuedKey, make_key};
 use crate::ledger::{KeyRecord, KeyScope, Ledger, Unavailable};
@@ -72,7 +73,7 @@ pub(crate) async fn rotate_key(
     let rotating = async || {
         // The new key comes first: a change that ends halfway takes no key from its owner.
         ledger.add_key(key.hash(), record.clone()).await?;
-        end_keys(ledger, &found, end).await.map_err(|cause| {
+        finish_rotation(ledger, &found, &record, end).await.map_err(|cause| {
             let (new, id) = (&record.prefix, record.id.0);
             let message =
                 format!("the key {new} was made and not shown; `key rotate {id}` begins again");
@@ -101,25 +102,40 @@ async fn plan_new_key(
     Ok((after.map_or(now, |at| at.max(now)), scope))
 }
 
-/// Ends the keys that were replaced. The same again changes nothing.
-async fn end_keys(
+/// Ends the keys that were replaced, and gives the new key the changes that others have made to the
+/// scope of the newest of them since it was read, but for its expiry, which this rotation sets. The
+/// same again changes nothing.
+async fn finish_rotation(
     ledger: &dyn Ledger,
     found: &FoundKeys,
+    new: &KeyRecord,
     end: OldKeyEnd,
 ) -> Result<(), ManagementError> {
-    for KeyRecord { prefix, .. } in found.older.iter().chain([&found.newest]) {
-        // Another change may have been made to the scope since it was read.
-        let stored = ledger.find_key_by_prefix(prefix).await?;
-        let stored = stored.ok_or_else(|| no_such_key(prefix))?;
-        let is_there = match end.limit_scope(&stored.scope) {
-            Some(scope) => ledger.set_key_scope(prefix, scope).await?,
-            None => ledger.revoke_key(prefix, end.now).await?,
-        };
-        if !is_there {
-            return Err(no_such_key(prefix));
-        }
+    for KeyRecord { prefix, .. } in &found.older {
+        end_key(ledger, prefix, end).await?;
+    }
+    let old = &found.newest;
+    let scope = end_key(ledger, &old.prefix, end).await?;
+    let changes = ScopePatch::between(&old.scope, &scope);
+    if !changes.is_empty() {
+        change_scope(ledger, &new.prefix, |scope| changes.apply(scope)).await?;
     }
     Ok(())
+}
+
+/// Ends a key that was replaced. Returns the scope that it had.
+async fn end_key(
+    ledger: &dyn Ledger,
+    prefix: &str,
+    end: OldKeyEnd,
+) -> Result<KeyScope, ManagementError> {
+    if end.overlap > 0 {
+        let limit = |scope: &KeyScope| Ok(end.limit_scope(scope).unwrap_or_else(|| scope.clone()));
+        return change_scope(ledger, prefix, limit).await;
+    }
+    let is_there = ledger.revoke_key(prefix, end.now).await?;
+    let record = ledger.find_key_by_prefix(prefix).await?.filter(|_| is_there);
+    Ok(record.ok_or_else(|| no_such_key(prefix))?.scope)
 }
 
 #[cfg(test)]

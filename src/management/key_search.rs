@@ -15,26 +15,28 @@ pub(crate) struct FoundKeys {
     pub(crate) newest: KeyRecord,
     /// The others, oldest first.
     pub(crate) older: Vec<KeyRecord>,
+    /// Whether the command is about all keys of an id.
+    pub(crate) is_by_id: bool,
 }
 
 impl FoundKeys {
     /// Takes keys, oldest first; `None` if there are none.
-    fn new(mut keys: Vec<KeyRecord>) -> Option<FoundKeys> {
+    fn new(mut keys: Vec<KeyRecord>, is_by_id: bool) -> Option<FoundKeys> {
         let newest = keys.pop()?;
-        Some(FoundKeys { newest, older: keys })
+        Some(FoundKeys { newest, older: keys, is_by_id })
     }
 
     /// Leaves out the keys that have ended at the time `now` (unix seconds). If all have, the
     /// newest stays.
     pub(crate) fn without_ended(self, now: i64) -> FoundKeys {
-        let FoundKeys { newest, mut older } = self;
+        let FoundKeys { newest, mut older, is_by_id } = self;
         older.retain(|key| !has_ended(key, now));
         if has_ended(&newest, now)
             && let Some(alive) = older.pop()
         {
-            return FoundKeys { newest: alive, older };
+            return FoundKeys { newest: alive, older, is_by_id };
         }
-        FoundKeys { newest, older }
+        FoundKeys { newest, older, is_by_id }
     }
 
     /// Returns the beginnings of the older keys.
@@ -53,11 +55,12 @@ pub(crate) async fn find_keys(
     ledger: &dyn Ledger,
     prefix: &str,
 ) -> Result<FoundKeys, ManagementError> {
-    let keys = match parse_key_id(prefix) {
+    let id = parse_key_id(prefix);
+    let keys = match id {
         Some(id) => find_keys_by_id(ledger, id).await?,
         None => ledger.find_key_by_prefix(prefix).await?.into_iter().collect(),
     };
-    FoundKeys::new(keys).ok_or_else(|| no_such_key(prefix))
+    FoundKeys::new(keys, id.is_some()).ok_or_else(|| no_such_key(prefix))
 }
 
 /// Returns the time in unix seconds.
@@ -117,7 +120,7 @@ mod tests {
     #[test]
     fn keys_that_have_ended_are_left_out_unless_all_have() {
         let left = |keys: Vec<KeyRecord>| {
-            let found = FoundKeys::new(keys).expect("keys").without_ended(100);
+            let found = FoundKeys::new(keys, true).expect("keys").without_ended(100);
             (found.newest.prefix.clone(), found.older_prefixes())
         };
         let [alive, other] = [key(1, None, Some(101)), key(2, None, None)];
@@ -129,6 +132,6 @@ mod tests {
         assert_eq!(left(ended_last), (name(&other), vec![name(&alive)]));
         assert_eq!(left(vec![alive.clone(), expired.clone()]), (name(&alive), Vec::new()));
         assert_eq!(left(vec![revoked, expired.clone()]), (name(&expired), Vec::new()));
-        assert!(FoundKeys::new(Vec::new()).is_none());
+        assert!(FoundKeys::new(Vec::new(), true).is_none());
     }
 }

@@ -5,7 +5,7 @@ use super::audit::{AuditedBudgets, AuditedChange};
 use super::budgets::{self, LimitChanges};
 use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_key};
-use super::key_scope::ScopePatch;
+use super::key_scope::{ScopePatch, change_scope};
 use super::key_search::{FoundKeys, find_keys, now_s, parse_key_id};
 use crate::ledger::key::ApiKey;
 use crate::ledger::{AccountName, BudgetOwner, KeyRecord, KeyScope, Ledger};
@@ -55,7 +55,7 @@ pub(crate) async fn set_key(
 ) -> Result<KeyRecord, ManagementError> {
     let (ledger, now) = (context.ledger(), now_s());
     let found = find_keys(ledger, prefix).await?.without_ended(now);
-    let FoundKeys { newest: record, older } = &found;
+    let FoundKeys { newest: record, older, .. } = &found;
     let apply = || changes.apply(&record.scope);
     let scope = (!changes.is_empty()).then(apply).transpose()?;
     let (account, owner) = (&record.account, BudgetOwner::Key(record.id));
@@ -73,14 +73,34 @@ pub(crate) async fn set_key(
         // What opens a key comes after new limits, and what restricts it before old ones go: a
         // change that ends halfway leaves no key that may do more than before and after it.
         budgets::set_limits(ledger, account, owner, &new).await?;
-        for KeyRecord { prefix, .. } in older {
-            change_scope(ledger, prefix, |scope| changes.apply_to_older(scope)).await?;
+        if !changes.is_empty() {
+            for KeyRecord { prefix, .. } in older {
+                change_scope(ledger, prefix, |scope| changes.apply_to_older(scope)).await?;
+            }
+            change_scope(ledger, &record.prefix, |scope| changes.apply(scope)).await?;
+            // A rotation that read the old scope before this write has its new key by now.
+            if found.is_by_id {
+                change_newer_keys(ledger, record, changes).await?;
+            }
         }
-        change_scope(ledger, &record.prefix, |scope| changes.apply(scope)).await?;
         budgets::set_limits(ledger, account, owner, &removed).await
     };
     context.change(&change, setting).await?;
     Ok(find_keys(ledger, &record.prefix).await?.newest)
+}
+
+/// Changes the scopes of the keys that have taken the place of a key meanwhile.
+async fn change_newer_keys(
+    ledger: &dyn Ledger,
+    known: &KeyRecord,
+    changes: &ScopePatch,
+) -> Result<(), ManagementError> {
+    let mut keys = ledger.list_keys(&known.account).await?;
+    keys.retain(|key| key.id == known.id && key.created_at > known.created_at);
+    for KeyRecord { prefix, .. } in &keys {
+        change_scope(ledger, prefix, |scope| changes.apply(scope)).await?;
+    }
+    Ok(())
 }
 
 /// Revokes the key that is listed under a beginning, or all keys that have an id. Returns the
@@ -137,20 +157,4 @@ pub(crate) fn random_bits() -> Result<[u8; 32], ManagementError> {
     let mut bits = [0; 32];
     getrandom::fill(&mut bits).map_err(|why| ManagementError::NoRandomBits(why.to_string()))?;
     Ok(bits)
-}
-
-/// Changes the scope that a key has at this moment. Another change may have been made since this
-/// one began, or since this write was made first, and may have disabled the key.
-async fn change_scope(
-    ledger: &dyn Ledger,
-    prefix: &str,
-    apply: impl Fn(&KeyScope) -> Result<KeyScope, ManagementError>,
-) -> Result<(), ManagementError> {
-    let found = ledger.find_key_by_prefix(prefix).await?;
-    let KeyRecord { scope: old, .. } = found.ok_or_else(|| no_such_key(prefix))?;
-    let scope = apply(&old)?;
-    if scope != old && !ledger.set_key_scope(prefix, scope).await? {
-        return Err(no_such_key(prefix));
-    }
-    Ok(())
 }

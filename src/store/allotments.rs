@@ -20,8 +20,8 @@ use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalExtension, NumberedEnd};
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyId, KeyRecord,
-    KeyScope, Ledger, OpenLot, Operation, Outcome, RateAsk, RateReading, Receipt, SweepReport,
-    TransferEntry, Unavailable, WindowKind,
+    KeyScope, Ledger, OpenLot, Operation, Outcome, RateAsk, RateReading, Receipt, Replaced,
+    Replacement, SweepReport, TransferEntry, Unavailable, WindowKind,
 };
 use crate::money::{Money, MoneyError};
 
@@ -283,7 +283,11 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         self.outbox.revoke_key(prefix, at).await
     }
 
-    async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable> {
+    async fn set_key_scope(
+        &self,
+        prefix: &str,
+        scope: Replacement<KeyScope>,
+    ) -> Result<Replaced, Unavailable> {
         self.outbox.set_key_scope(prefix, scope).await
     }
 
@@ -308,8 +312,8 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
     async fn set_account_settings(
         &self,
         account: &AccountName,
-        settings: AccountSettings,
-    ) -> Result<bool, Unavailable> {
+        settings: Replacement<AccountSettings>,
+    ) -> Result<Replaced, Unavailable> {
         self.outbox.set_account_settings(account, settings).await
     }
 

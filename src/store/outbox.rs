@@ -28,8 +28,8 @@ use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, OpenLot, Operation, Outcome, Receipt, SweepReport, TransferEntry,
-    Unavailable, WindowKind,
+    KeyScope, Ledger, OpenLot, Operation, Outcome, Receipt, Replaced, Replacement, SweepReport,
+    TransferEntry, Unavailable, WindowKind,
 };
 use crate::metrics::METRICS;
 use crate::money::Money;
@@ -422,7 +422,11 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
         self.store.revoke_key(prefix, at).await
     }
 
-    async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable> {
+    async fn set_key_scope(
+        &self,
+        prefix: &str,
+        scope: Replacement<KeyScope>,
+    ) -> Result<Replaced, Unavailable> {
         self.store.set_key_scope(prefix, scope).await
     }
 
@@ -447,8 +451,8 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
     async fn set_account_settings(
         &self,
         account: &AccountName,
-        settings: AccountSettings,
-    ) -> Result<bool, Unavailable> {
+        settings: Replacement<AccountSettings>,
+    ) -> Result<Replaced, Unavailable> {
         self.store.set_account_settings(account, settings).await
     }
 

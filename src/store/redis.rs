@@ -13,8 +13,8 @@ use redis::Value;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, OpenLot, Operation, Outcome, Receipt, SweepReport, TransferEntry,
-    Unavailable, WindowKind,
+    KeyScope, Ledger, OpenLot, Operation, Outcome, Receipt, Replaced, Replacement, SweepReport,
+    TransferEntry, Unavailable, WindowKind,
 };
 use crate::money::Money;
 
@@ -234,7 +234,11 @@ impl Ledger for RedisStore {
         key_records::revoke(self.connection().await?, prefix, at).await
     }
 
-    async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable> {
+    async fn set_key_scope(
+        &self,
+        prefix: &str,
+        scope: Replacement<KeyScope>,
+    ) -> Result<Replaced, Unavailable> {
         self.write_scope(prefix, &scope).await
     }
 
@@ -259,8 +263,8 @@ impl Ledger for RedisStore {
     async fn set_account_settings(
         &self,
         account: &AccountName,
-        settings: AccountSettings,
-    ) -> Result<bool, Unavailable> {
+        settings: Replacement<AccountSettings>,
+    ) -> Result<Replaced, Unavailable> {
         self.write_settings(account, &settings).await
     }
 

@@ -13,8 +13,8 @@ use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::prepaid::update::AllotmentUpdate;
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, OpenLot, Operation, Receipt, SweepReport, TransferEntry, Unavailable,
-    WindowKind,
+    KeyScope, Ledger, OpenLot, Operation, Receipt, Replaced, Replacement, SweepReport,
+    TransferEntry, Unavailable, WindowKind,
 };
 use crate::money::Money;
 
@@ -266,7 +266,11 @@ impl Ledger for SqliteStore {
             .await
     }
 
-    async fn set_key_scope(&self, prefix: &str, scope: KeyScope) -> Result<bool, Unavailable> {
+    async fn set_key_scope(
+        &self,
+        prefix: &str,
+        scope: Replacement<KeyScope>,
+    ) -> Result<Replaced, Unavailable> {
         let prefix = prefix.to_owned();
         let setting = move |txn: &mut WriteTxn<'_>| keys::set_scope(txn.conn, &prefix, &scope);
         self.scheduler.run(Priority::NowDurable, setting).await
@@ -296,8 +300,8 @@ impl Ledger for SqliteStore {
     async fn set_account_settings(
         &self,
         account: &AccountName,
-        settings: AccountSettings,
-    ) -> Result<bool, Unavailable> {
+        settings: Replacement<AccountSettings>,
+    ) -> Result<Replaced, Unavailable> {
         let account = account.clone();
         let setting = move |txn: &mut WriteTxn<'_>| account_settings::set(txn, &account, &settings);
         self.scheduler.run(Priority::NowDurable, setting).await?

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use tollgate::ledger::key::ApiKey;
 use tollgate::ledger::{
     AccountName, AccountSettings, BudgetOwner, KeyId, KeyRecord, KeyScope, Ledger, PlanName,
-    WindowKind,
+    Replaced, Replacement, WindowKind,
 };
 use tollgate::money::Money;
 use tollgate::store;
@@ -56,8 +56,10 @@ fn record(account: &AccountName, key: &ApiKey, created_at: i64) -> KeyRecord {
 }
 
 async fn set(ledger: &dyn Ledger, account: &AccountName, settings: &AccountSettings) {
-    let is_set = ledger.set_account_settings(account, settings.clone()).await;
-    assert_eq!(is_set, Ok(true), "{settings:?}");
+    let before = ledger.account_settings(account).await.expect("an answer").expect("an account");
+    let change = Replacement { before, after: settings.clone() };
+    let replaced = ledger.set_account_settings(account, change).await;
+    assert_eq!(replaced, Ok(Replaced::Done), "{settings:?}");
 }
 
 async fn revision(ledger: &dyn Ledger) -> u64 {
@@ -123,8 +125,11 @@ async fn settings_are_kept_and_cleared([first, second]: [Arc<dyn Ledger>; 2]) {
 
 async fn nobody_has_no_settings(ledger: Arc<dyn Ledger>) {
     let nobody = name("nobody");
-    assert_eq!(ledger.set_account_settings(&nobody, suspended()).await, Ok(false));
-    assert_eq!(ledger.set_account_settings(&nobody, AccountSettings::default()).await, Ok(false));
+    for after in [suspended(), AccountSettings::default()] {
+        let change = Replacement { before: AccountSettings::default(), after };
+        let replaced = ledger.set_account_settings(&nobody, change).await;
+        assert_eq!(replaced, Ok(Replaced::Unknown));
+    }
     assert_eq!(ledger.account_settings(&nobody).await, Ok(None));
     assert_eq!(ledger.list_suspended().await, Ok(Vec::new()));
 }
@@ -312,7 +317,8 @@ async fn a_version_without_settings_finds_no_key_in_a_file_whose_account_has_any
         assert_eq!(ledger.find_key(key.hash()).await, Ok(None), "a setting that is not known");
     }
     assert!(ledger.account_settings(&ada).await.is_err());
-    let replaced = ledger.set_account_settings(&ada, AccountSettings::default()).await;
+    let change = Replacement { before: suspended(), after: AccountSettings::default() };
+    let replaced = ledger.set_account_settings(&ada, change).await;
     assert!(replaced.is_err(), "nor is it replaced unseen");
     assert_eq!(ledger.list_suspended().await, Ok(vec![ada]));
 }
@@ -360,7 +366,8 @@ async fn a_version_without_settings_finds_no_key_on_redis_whose_account_has_any(
         assert_eq!(ledger.find_key(key.hash()).await, Ok(None), "a setting that is not known");
     }
     assert!(ledger.account_settings(&ada).await.is_err());
-    let replaced = ledger.set_account_settings(&ada, AccountSettings::default()).await;
+    let change = Replacement { before: suspended(), after: AccountSettings::default() };
+    let replaced = ledger.set_account_settings(&ada, change).await;
     assert!(replaced.is_err(), "nor is it replaced unseen");
     assert_eq!(ledger.list_suspended().await, Ok(vec![ada]));
 }
@@ -402,4 +409,42 @@ async fn the_keys_of_an_account_that_was_lost_open_nothing() {
     ledger.add_key(old.hash(), record(&ada, &old, 5)).await.expect("a key");
     redis::cmd("DEL").arg("tollgate:{ada}:account").exec(&mut beside_redis(&url)).expect("gone");
     assert!(ledger.find_key(old.hash()).await.is_err());
+}
+
+/// Two commands read the same settings and wrote each its own: an account that one of them had
+/// suspended was served again.
+async fn settings_that_another_one_replaced_stay(url: &str) {
+    let [first, second] = open_twice(url).await;
+    let ada = name("ada");
+    first.open_account(&ada).await.expect("open");
+    let none = AccountSettings::default();
+    let on_free = on_plan("free");
+    let change = |before: &AccountSettings, after: &AccountSettings| Replacement {
+        before: before.clone(),
+        after: after.clone(),
+    };
+    let (suspended, ada) = (&suspended(), &ada);
+    for (ledger, before, after, came, stored) in [
+        (&first, &none, suspended, Replaced::Done, suspended),
+        (&second, &none, &on_free, Replaced::Changed, suspended),
+        (&second, &on_free, &none, Replaced::Changed, suspended),
+        (&second, &none, suspended, Replaced::Done, suspended),
+        (&second, suspended, &on_free, Replaced::Done, &on_free),
+        (&first, suspended, &none, Replaced::Changed, &on_free),
+        (&first, &on_free, &none, Replaced::Done, &none),
+        (&first, &on_free, suspended, Replaced::Changed, &none),
+    ] {
+        let replaced = ledger.set_account_settings(ada, change(before, after)).await;
+        assert_eq!(replaced, Ok(came), "{before:?} {after:?}");
+        let found = first.account_settings(ada).await;
+        assert_eq!(found, Ok(Some(stored.clone())), "{before:?} {after:?}");
+    }
+    assert_eq!(first.list_suspended().await, Ok(Vec::new()));
+}
+
+#[tokio::test]
+async fn a_change_of_settings_that_was_made_meanwhile_was_lost() {
+    settings_that_another_one_replaced_stay(&RedisServer::shared().fresh_url()).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    settings_that_another_one_replaced_stay(&sqlite_url(folder.path())).await;
 }

@@ -7,13 +7,13 @@ use rusqlite::Connection;
 use tollgate::ledger::key::ApiKey;
 use tollgate::ledger::{
     AccountName, BudgetOwner, KeyHash, KeyId, KeyRecord, KeyScope, Ledger, Operation, Outcome,
-    WindowKind,
+    Replaced, WindowKind,
 };
 use tollgate::money::Money;
 use tollgate::store;
 
 use super::script::{LONG_MS, SHORT_MS, now, settle};
-use super::subject::{at, name, open};
+use super::subject::{at, name, open, set_scope};
 
 const KEY: KeyId = KeyId(7);
 
@@ -182,15 +182,15 @@ async fn a_version_without_scopes_finds_no_key_that_has_one() {
         ledger.add_key(key.hash(), record(key, &account)).await.expect("it is added");
     }
     let plain = keys[0].prefix();
-    assert_eq!(ledger.set_key_scope(plain, KeyScope::default()).await, Ok(true));
+    assert_eq!(set_scope(&*ledger, plain, KeyScope::default()).await, Replaced::Done);
     assert_eq!((found_before(), version()), ([true, true, false], 1), "nothing is restricted");
     let scope = KeyScope { disabled: true, ..KeyScope::default() };
     let scoped = KeyRecord { scope: scope.clone(), ..record(&keys[2], &account) };
     ledger.add_key(keys[2].hash(), scoped).await.expect("it is added");
     assert_eq!((found_before(), version()), ([true, true, false], 3));
-    assert_eq!(ledger.set_key_scope(plain, scope).await, Ok(true));
+    assert_eq!(set_scope(&*ledger, plain, scope).await, Replaced::Done);
     assert_eq!(found_before(), [false, true, false]);
-    assert_eq!(ledger.set_key_scope(plain, KeyScope::default()).await, Ok(true));
+    assert_eq!(set_scope(&*ledger, plain, KeyScope::default()).await, Replaced::Done);
     assert_eq!(found_before(), [false, true, false], "it stays where it is");
     let unknown = r#"UPDATE restricted_key SET scope = '{"methods":["GET"]}'"#;
     beside(folder.path()).execute(unknown, []).expect("written");
@@ -198,8 +198,8 @@ async fn a_version_without_scopes_finds_no_key_that_has_one() {
         let found = ledger.find_key(keys[at].hash()).await;
         assert_eq!(found, Ok(None), "a restriction that is not known");
     }
-    let opened = ledger.set_key_scope(plain, KeyScope::default()).await;
-    assert_eq!(opened, Ok(false), "nor is it replaced unseen");
+    let opened = set_scope(&*ledger, plain, KeyScope::default()).await;
+    assert_eq!(opened, Replaced::Unknown, "nor is it replaced unseen");
 }
 
 fn record(key: &ApiKey, account: &AccountName) -> KeyRecord {

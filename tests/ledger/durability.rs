@@ -6,13 +6,13 @@ use std::sync::Arc;
 use tollgate::ledger::key::ApiKey;
 use tollgate::ledger::{
     self, AccountName, HoldRefused, HoldRequest, KeyHash, KeyRecord, KeyScope, Ledger, Operation,
-    Outcome,
+    Outcome, Replaced, Replacement,
 };
 use tollgate::money::Money;
 
 use super::redis_server::RedisServer;
 use super::script::{LONG_MS, balances_text, journal_text, now, settle, settle_even_if_lost};
-use super::subject::{name, open};
+use super::subject::{name, open, set_scope};
 
 fn nano(nano: i64) -> Money {
     Money::from_nano(nano).expect("not negative")
@@ -299,24 +299,62 @@ async fn scopes_are_kept(ledger: Arc<dyn Ledger>) {
     for scope in [scope("other", &[]), KeyScope::default(), scope("last", &["a", "b"])] {
         of_scoped.scope = scope.clone();
         for _ in 0..2 {
-            assert_eq!(ledger.set_key_scope(scoped.prefix(), scope.clone()).await, Ok(true));
+            assert_eq!(set_scope(&*ledger, scoped.prefix(), scope.clone()).await, Replaced::Done);
             assert_eq!(ledger.find_key(scoped.hash()).await, Ok(Some(of_scoped.clone())));
         }
         let found = ledger.find_key_by_prefix(scoped.prefix()).await;
         assert_eq!(found, Ok(Some(of_scoped.clone())));
     }
     let disabled = KeyScope { disabled: true, ..KeyScope::default() };
-    assert_eq!(ledger.set_key_scope(plain.prefix(), disabled.clone()).await, Ok(true));
+    assert_eq!(set_scope(&*ledger, plain.prefix(), disabled.clone()).await, Replaced::Done);
     let of_plain = KeyRecord { scope: disabled, ..of_plain };
     assert_eq!(ledger.find_key(plain.hash()).await, Ok(Some(of_plain.clone())));
     assert_eq!(ledger.revoke_key(plain.prefix(), 30).await, Ok(true));
     let of_plain = KeyRecord { revoked_at: Some(30), ..of_plain };
     assert_eq!(ledger.list_keys(&account).await, Ok(vec![of_plain.clone(), of_scoped]));
-    assert_eq!(ledger.set_key_scope(plain.prefix(), KeyScope::default()).await, Ok(true));
+    assert_eq!(set_scope(&*ledger, plain.prefix(), KeyScope::default()).await, Replaced::Done);
     let of_plain = KeyRecord { scope: KeyScope::default(), ..of_plain };
     assert_eq!(ledger.find_key(plain.hash()).await, Ok(Some(of_plain)), "it stays revoked");
-    let none = ledger.set_key_scope("sk-tg-ffffffff", KeyScope::default()).await;
-    assert_eq!(none, Ok(false));
+    let none = set_scope(&*ledger, "sk-tg-ffffffff", KeyScope::default()).await;
+    assert_eq!(none, Replaced::Unknown);
+}
+
+/// Two commands read the same scope and wrote each its own, so that the change of the first one
+/// was lost: a key that it had disabled worked again.
+async fn a_scope_that_another_one_replaced_stays(ledger: &dyn Ledger) {
+    let account = name("ada");
+    ledger.open_account(&account).await.expect("open");
+    let key = ApiKey::from_random([7; 32]);
+    ledger.add_key(key.hash(), record(&account, &key, 10)).await.expect("a key");
+    let disabled = KeyScope { disabled: true, ..KeyScope::default() };
+    let named = scope("ci", &[]);
+    let set = async |before: &KeyScope, after: &KeyScope| {
+        let change = Replacement { before: before.clone(), after: after.clone() };
+        ledger.set_key_scope(key.prefix(), change).await
+    };
+    let none = KeyScope::default();
+    for (before, after, came, stored) in [
+        (&none, &disabled, Replaced::Done, &disabled),
+        (&none, &named, Replaced::Changed, &disabled),
+        (&named, &none, Replaced::Changed, &disabled),
+        (&none, &disabled, Replaced::Done, &disabled),
+        (&disabled, &named, Replaced::Done, &named),
+        (&disabled, &none, Replaced::Changed, &named),
+        (&named, &none, Replaced::Done, &none),
+        (&named, &disabled, Replaced::Changed, &none),
+    ] {
+        assert_eq!(set(before, after).await, Ok(came), "{before:?} {after:?}");
+        let found = ledger.find_key(key.hash()).await.expect("an answer").expect("the key");
+        assert_eq!(found.scope, *stored, "{before:?} {after:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_a_scope_that_was_made_meanwhile_was_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    a_scope_that_another_one_replaced_stays(&*open(&sqlite_url(folder.path())).await).await;
+    let server = RedisServer::shared();
+    a_scope_that_another_one_replaced_stays(&*open(&server.fresh_url()).await).await;
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
     self, AccountName, AccountSettings, BudgetOwner, BudgetUse, Hold, HoldRefused, HoldRequest,
     JournalEntry, KeyHash, KeyId, KeyRecord, KeyScope, Ledger, OpenLot, Operation, Outcome,
-    Receipt, SweepReport, TransferEntry, Unavailable, WindowId, WindowKind,
+    Receipt, Replaced, Replacement, SweepReport, TransferEntry, Unavailable, WindowId, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -106,7 +106,11 @@ impl Ledger for Parrot {
         away()
     }
 
-    async fn set_key_scope(&self, _: &str, _: KeyScope) -> Result<bool, Unavailable> {
+    async fn set_key_scope(
+        &self,
+        _: &str,
+        _: Replacement<KeyScope>,
+    ) -> Result<Replaced, Unavailable> {
         away()
     }
 
@@ -131,8 +135,8 @@ impl Ledger for Parrot {
     async fn set_account_settings(
         &self,
         _: &AccountName,
-        _: AccountSettings,
-    ) -> Result<bool, Unavailable> {
+        _: Replacement<AccountSettings>,
+    ) -> Result<Replaced, Unavailable> {
         away()
     }
 

@@ -13,7 +13,7 @@ use tollgate::ledger::prepaid::update::{AllotmentDemand, AllotmentUpdate};
 use tollgate::ledger::prepaid::window::DAY_MS;
 use tollgate::ledger::{
     AccountName, BudgetOwner, HoldRequest, KeyId, KeyRecord, KeyScope, Ledger, Operation, Outcome,
-    WindowId, WindowKind,
+    Replaced, WindowId, WindowKind,
 };
 use tollgate::money::Money;
 use tollgate::money::price::Quote;
@@ -22,7 +22,7 @@ use tollgate::store::redis::RedisStore;
 use super::queue;
 use super::redis_server::RedisServer;
 use super::script::{LONG_MS, now, settle, settle_even_if_lost};
-use super::subject::{at, name};
+use super::subject::{at, name, set_scope};
 
 const HOUR_MS: i64 = 60 * 60 * 1_000;
 const KEY: KeyId = KeyId(7);
@@ -294,23 +294,25 @@ async fn a_version_without_scopes_finds_no_key_that_has_one() {
     };
     let version = || redis.read::<Option<u32>>(&["GET", "tollgate:schema-version"]);
     store.add_key(plain.hash(), record(account, &plain)).await.expect("a key");
-    assert_eq!(store.set_key_scope(plain.prefix(), KeyScope::default()).await, Ok(true));
+    assert_eq!(set_scope(store, plain.prefix(), KeyScope::default()).await, Replaced::Done);
     assert_eq!((place(&plain), version()), ([true, false], None), "nothing is restricted");
     let scope = KeyScope { disabled: true, ..KeyScope::default() };
     let of_scoped = KeyRecord { scope: scope.clone(), ..record(account, &scoped) };
     store.add_key(scoped.hash(), of_scoped.clone()).await.expect("a key");
     assert_eq!((place(&scoped), version()), ([false, true], Some(2)));
     assert_eq!(store.find_key(scoped.hash()).await, Ok(Some(of_scoped.clone())));
-    assert_eq!(store.set_key_scope(plain.prefix(), scope).await, Ok(true));
+    assert_eq!(set_scope(store, plain.prefix(), scope).await, Replaced::Done);
     assert_eq!(place(&plain), [false, true]);
     // A budget that comes later leaves the scope as it is.
     redis.limit(BudgetOwner::Account, WindowKind::Day, 9).await;
     assert_eq!(store.find_key(scoped.hash()).await, Ok(Some(of_scoped)));
-    assert_eq!(store.set_key_scope(plain.prefix(), KeyScope::default()).await, Ok(true));
+    assert_eq!(set_scope(store, plain.prefix(), KeyScope::default()).await, Replaced::Done);
     assert_eq!(place(&plain), [false, true], "it stays where it is");
     let of_plain = format!("tollgate:restricted-key:{}", plain.hash().hex());
     let _: i64 = redis.read(&["HSET", &of_plain, "scope", "{\"methods\":[\"GET\"]}"]);
     assert_eq!(store.find_key(plain.hash()).await, Ok(None), "a restriction that is not known");
+    let opened = set_scope(store, plain.prefix(), KeyScope::default()).await;
+    assert_eq!(opened, Replaced::Unknown, "nor is it replaced unseen");
 }
 
 /// A process that had read the record when another one revoked the key wrote it without that.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, Ledger, OpenLot, Operation, Outcome,
-    WindowKind,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyScope, Ledger, OpenLot, Operation,
+    Outcome, Replaced, Replacement, WindowKind,
 };
 use tollgate::money::Money;
 use tollgate::store::{self, OpenStore, StoreSection};
@@ -103,4 +103,11 @@ impl Subject for Stored {
     async fn lots(&mut self, account: &AccountName) -> Vec<OpenLot> {
         self.0.list_lots(account).await.expect("lots")
     }
+}
+
+/// Gives the key that is listed under a prefix a scope, in the place of the one it has.
+pub(crate) async fn set_scope(ledger: &dyn Ledger, prefix: &str, after: KeyScope) -> Replaced {
+    let found = ledger.find_key_by_prefix(prefix).await.expect("an answer");
+    let before = found.map(|key| key.scope).unwrap_or_default();
+    ledger.set_key_scope(prefix, Replacement { before, after }).await.expect("an answer")
 }

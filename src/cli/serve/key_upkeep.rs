@@ -85,7 +85,9 @@ async fn read_suspended(
 mod tests {
     use super::*;
     use crate::ledger::key::ApiKey;
-    use crate::ledger::{AccountName, AccountSettings, KeyHash, KeyRecord, KeyScope};
+    use crate::ledger::{
+        AccountName, AccountSettings, KeyHash, KeyRecord, KeyScope, Replaced, Replacement,
+    };
     use crate::store::sqlite::SqliteStore;
 
     const WAIT: Duration = Duration::from_secs(30);
@@ -107,7 +109,11 @@ mod tests {
         for is_suspended in [false, true, false] {
             let settings =
                 AccountSettings { suspended: is_suspended, ..AccountSettings::default() };
-            assert_eq!(ledger.set_account_settings(&account, settings).await, Ok(true));
+            let before = ledger.account_settings(&account).await.expect("settings");
+            let before = before.expect("an account");
+            let change = Replacement { before, after: settings };
+            let replaced = ledger.set_account_settings(&account, change).await;
+            assert_eq!(replaced, Ok(Replaced::Done));
             read_suspended(&ledger, WAIT, &suspended).await.expect("an answer");
             assert_eq!(suspended.contains_since(&account, u64::MAX), is_suspended);
         }

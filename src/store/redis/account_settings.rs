@@ -11,8 +11,10 @@ use super::key_records;
 use super::keys::AccountKeys;
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
-use super::stored_settings::{StoredSettings, find_suspended, unreadable};
-use crate::ledger::{AccountName, AccountSettings, BudgetOwner, KeyHash, Unavailable};
+use super::stored_settings::{StoredSettings, find_suspended, read_text, unreadable};
+use crate::ledger::{
+    AccountName, AccountSettings, BudgetOwner, KeyHash, Replaced, Replacement, Unavailable,
+};
 
 /// The key of the hash of the suspended accounts: of each name, the number of the change that
 /// suspended it.
@@ -23,8 +25,8 @@ const USES_AT_A_TIME: usize = 128;
 const NO_CHANGE: &str = "0";
 
 impl RedisStore {
-    /// Sets what an operator has set of an account; `false` if there is no such account. Settings
-    /// that cannot be read are not replaced: what they restrict is not known.
+    /// Replaces what an operator has set of an account. Settings that cannot be read are not
+    /// replaced: what they restrict is not known.
     ///
     /// Before the settings stand, the version of the data is raised and the keys of the account are
     /// moved, so that no version that knows no settings lets them do more. A key that is added
@@ -32,12 +34,18 @@ impl RedisStore {
     pub(super) async fn write_settings(
         &self,
         account: &AccountName,
-        settings: &AccountSettings,
-    ) -> Result<bool, Unavailable> {
-        if self.read_settings(account).await?.is_none() {
-            return Ok(false);
-        }
+        change: &Replacement<AccountSettings>,
+    ) -> Result<Replaced, Unavailable> {
         let connection = self.connection().await?;
+        let text = read_text(connection, &AccountKeys::of(account).account()).await?;
+        let Some(stored) = self.read_settings(account).await? else {
+            return Ok(Replaced::Unknown);
+        };
+        // What is stored already is written once more: an earlier attempt may have ended halfway.
+        if change.compare(&stored) == Some(Replaced::Changed) {
+            return Ok(Replaced::Changed);
+        }
+        let settings = &change.after;
         let is_set = *settings != AccountSettings::default();
         if is_set {
             self.raise_version(RESTRICTIONS_VERSION).await?;
@@ -50,12 +58,15 @@ impl RedisStore {
         }
         let mut set = ScriptCall::default();
         set.key(AccountKeys::of(account).account());
+        // The script compares the text, which was read first: it changes with the settings.
+        set.arg(text.unwrap_or_default());
         set.arg(if is_set { settings.to_json() } else { String::new() });
         let reply = self.run_script(&set, |s| &s.access.set_settings).await?;
         let reply: Vec<&str> = reply.iter().map(String::as_str).collect();
         let change = match reply[..] {
             ["done", change] => change,
-            ["no_account"] => return Ok(false),
+            ["changed"] => return Ok(Replaced::Changed),
+            ["no_account"] => return Ok(Replaced::Unknown),
             _ => return Err(Unavailable(format!("unexpected answer: {reply:?}"))),
         };
         self.index_suspended(account, change, settings.suspended).await?;
@@ -63,7 +74,7 @@ impl RedisStore {
             key_records::restrict_keys(connection, account, BudgetOwner::Account).await?;
         }
         key_records::raise_revision(connection).await?;
-        Ok(true)
+        Ok(Replaced::Done)
     }
 
     /// Puts an account into the index of suspended accounts, or takes it out, unless a later change

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::super::data_version::RESTRICTIONS_VERSION;
 use super::config_check::DATA_VERSION_KEY;
+use super::connection::RedisConnection;
 use super::key_records;
 use super::keys::{AccountKeys, budget_field};
 use super::reply_parts::parse_money;
@@ -12,8 +13,8 @@ use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
 use crate::ledger::prepaid::window::WindowUse;
 use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, KeyHash, KeyRecord, KeyScope, Unavailable, WindowId,
-    WindowKind,
+    AccountName, BudgetOwner, BudgetUse, KeyHash, KeyRecord, KeyScope, Replaced, Replacement,
+    Unavailable, WindowId, WindowKind,
 };
 use crate::money::Money;
 
@@ -78,24 +79,57 @@ impl RedisStore {
         key_records::add(self.connection().await?, hash, record).await
     }
 
-    /// Sets the scope of the API key that is listed under a prefix; `false` if there is none.
+    /// Replaces the scope of the API key that is listed under a prefix.
     ///
     /// Before the scope stands, the version of the data is raised and the key is moved, so that no
     /// version that knows no scopes lets it do more.
     pub(super) async fn write_scope(
         &self,
         prefix: &str,
-        scope: &KeyScope,
-    ) -> Result<bool, Unavailable> {
+        scope: &Replacement<KeyScope>,
+    ) -> Result<Replaced, Unavailable> {
         let connection = self.connection().await?;
         let Some(record) = key_records::find_by_prefix(connection, prefix).await? else {
-            return Ok(false);
+            return Ok(Replaced::Unknown);
         };
-        if record.scope == *scope {
-            return Ok(true);
+        let replaced = match scope.compare(&record.scope) {
+            Some(replaced) => replaced,
+            None => self.replace_scope(connection, prefix, scope).await?,
+        };
+        // An earlier attempt may have ended before it raised the number.
+        if replaced == Replaced::Done {
+            key_records::raise_revision(connection).await?;
         }
+        Ok(replaced)
+    }
+
+    async fn replace_scope(
+        &self,
+        connection: &RedisConnection,
+        prefix: &str,
+        scope: &Replacement<KeyScope>,
+    ) -> Result<Replaced, Unavailable> {
         self.raise_version(RESTRICTIONS_VERSION).await?;
-        key_records::set_scope(connection, prefix, scope).await
+        let Some(record) = key_records::restrict_by_prefix(connection, prefix).await? else {
+            return Ok(Replaced::Unknown);
+        };
+        // The script compares the text: another version may write the same scope in another way.
+        let Some(stored) = record.scope() else { return Ok(Replaced::Unknown) };
+        if let Some(replaced) = scope.compare(&stored) {
+            return Ok(replaced);
+        }
+        let after = &scope.after;
+        let mut set = ScriptCall::default();
+        set.key(&record.key).arg(record.scope_text.as_deref().unwrap_or_default());
+        set.arg(if *after == KeyScope::default() { String::new() } else { after.to_json() });
+        let reply = self.run_script(&set, |s| &s.access.set_scope).await?;
+        let reply: Vec<&str> = reply.iter().map(String::as_str).collect();
+        match reply[..] {
+            ["done"] => Ok(Replaced::Done),
+            ["changed"] => Ok(Replaced::Changed),
+            ["unknown"] => Ok(Replaced::Unknown),
+            _ => Err(Unavailable(format!("unexpected answer: {reply:?}"))),
+        }
     }
 
     /// Returns the budgets of an account and of its keys, in order, with what is used of the

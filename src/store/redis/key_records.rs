@@ -253,8 +253,7 @@ async fn find_record_once(
         return Ok(None);
     };
     // A key whose restrictions cannot be read opens nothing.
-    let scope = scope.map_or_else(|| Some(KeyScope::default()), |text| KeyScope::parse_json(&text));
-    let Some(scope) = scope else { return Ok(None) };
+    let Some(scope) = parse_scope(scope.as_deref()) else { return Ok(None) };
     let Some(created_at) = created_at else { return Ok(None) };
     let Some(account) = AccountName::parse(&account) else { return Ok(None) };
     let Some(id) = scope.id.or_else(|| first_id(hash)) else { return Ok(None) };
@@ -329,24 +328,38 @@ async fn set_if_absent(
     Ok(())
 }
 
-/// Sets the scope of the API key that is listed under a prefix, and moves its record; `false` if
-/// there is none.
-pub(super) async fn set_scope(
+/// The record of an API key in the place of keys that have a scope.
+pub(super) struct RestrictedRecord {
+    /// The key of the record.
+    pub(super) key: String,
+    /// The scope as JSON; `None` if the API key has none.
+    pub(super) scope_text: Option<String>,
+}
+
+impl RestrictedRecord {
+    /// Returns the scope; `None` if it cannot be read.
+    pub(super) fn scope(&self) -> Option<KeyScope> {
+        parse_scope(self.scope_text.as_deref())
+    }
+}
+
+/// Moves the record of the API key that is listed under a prefix to where versions that know no
+/// restrictions do not find it, and reads its scope there; `None` if there is no such API key.
+pub(super) async fn restrict_by_prefix(
     connection: &RedisConnection,
     prefix: &str,
-    scope: &KeyScope,
-) -> Result<bool, Unavailable> {
-    let Some(hash) = find_hash(connection, prefix).await? else { return Ok(false) };
+) -> Result<Option<RestrictedRecord>, Unavailable> {
+    let Some(hash) = find_hash(connection, prefix).await? else { return Ok(None) };
     restrict(connection, &hash).await?;
-    let [_, restricted] = record_keys(&hash);
-    let write = if *scope == KeyScope::default() {
-        redis::cmd("HDEL").arg(&restricted).arg("scope").to_owned()
-    } else {
-        redis::cmd("HSET").arg(&restricted).arg("scope").arg(scope.to_json()).to_owned()
-    };
-    let _: i64 = connection.query(&write).await?;
-    raise_revision(connection).await?;
-    Ok(true)
+    let [_, key] = record_keys(&hash);
+    let read = redis::cmd("HGET").arg(&key).arg("scope").to_owned();
+    let scope_text = connection.query(&read).await?;
+    Ok(Some(RestrictedRecord { key, scope_text }))
+}
+
+/// Parses the scope of a record; `None` if it cannot be read.
+fn parse_scope(text: Option<&str>) -> Option<KeyScope> {
+    text.map_or_else(|| Some(KeyScope::default()), KeyScope::parse_json)
 }
 
 /// The key of the number that rises when an API key is revoked, or its scope or its account's

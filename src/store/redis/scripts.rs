@@ -79,8 +79,8 @@ impl Scripts {
         let allotments = [lend, update, expire, balances];
         let BudgetScripts { set, raise_version } = &self.budgets;
         let budgets = [set, raise_version];
-        let AccessScripts { set_settings, index_suspended, note_use } = &self.access;
-        let access = [set_settings, index_suspended, note_use];
+        let AccessScripts { set_scope, set_settings, index_suspended, note_use } = &self.access;
+        let access = [set_scope, set_settings, index_suspended, note_use];
         let all = money.into_iter().chain(ends).chain(videos).chain(index).chain(idempotency);
         let all = all.chain(storage).chain(fleet).chain(allotments).chain(budgets);
         all.chain(access).chain(self.operators.all()).collect()
@@ -195,6 +195,8 @@ pub(super) struct BudgetScripts {
 
 /// The scripts on the settings of accounts, and on the records of API keys.
 pub(super) struct AccessScripts {
+    /// Sets the scope of an API key.
+    pub(super) set_scope: Script,
     /// Sets what an operator has set of an account.
     pub(super) set_settings: Script,
     /// Puts an account into the index of suspended accounts, or takes it out.
@@ -471,6 +473,7 @@ impl BudgetScripts {
 impl AccessScripts {
     fn build(make: ScriptBuilder<'_>) -> AccessScripts {
         AccessScripts {
+            set_scope: make("", &[include_str!("scripts/access/set_scope.lua")]),
             set_settings: make("", &[include_str!("scripts/access/set_settings.lua")]),
             index_suspended: make("", &[include_str!("scripts/access/index_suspended.lua")]),
             note_use: make("", &[include_str!("scripts/access/note_use.lua")]),

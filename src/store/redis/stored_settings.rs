@@ -36,6 +36,14 @@ impl StoredSettings {
     }
 }
 
+/// Returns the settings in the hash of an account as JSON; `None` if nothing is set.
+pub(super) async fn read_text(
+    connection: &RedisConnection,
+    account_key: &str,
+) -> Result<Option<String>, Unavailable> {
+    connection.query(redis::cmd("HGET").arg(account_key).arg(SETTINGS_FIELD)).await
+}
+
 /// Returns the error of settings that a later version has written.
 pub(super) fn unreadable(account: &AccountName) -> Unavailable {
     Unavailable(format!("the settings of account {account} are of a later version of tollgate"))

@@ -4,7 +4,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::keys;
 use super::write_txn::WriteTxn;
-use crate::ledger::{AccountName, AccountSettings, BudgetOwner, KeyHash, Unavailable};
+use crate::ledger::{
+    AccountName, AccountSettings, BudgetOwner, KeyHash, Replaced, Replacement, Unavailable,
+};
 
 const SCHEMA: &str = "
 -- What is set of an account: JSON. A missing row stands for an account of which nothing is set.
@@ -28,20 +30,23 @@ pub(super) fn prepare_schema(c: &Connection) -> rusqlite::Result<()> {
     c.execute_batch(SCHEMA)
 }
 
-/// Sets what an operator has set of an account; `false` if there is no such account. All keys of
-/// the account are moved to where a version of the program that knows no settings does not find
-/// them. Settings that cannot be read are not replaced: what they restrict is not known.
+/// Replaces what an operator has set of an account. All keys of the account are moved to where a
+/// version of the program that knows no settings does not find them. Settings that cannot be read
+/// are not replaced: what they restrict is not known.
 pub(super) fn set(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
-    settings: &AccountSettings,
-) -> rusqlite::Result<Result<bool, Unavailable>> {
-    let Some(account) = txn.account_row(name)?.map(|row| row.id) else { return Ok(Ok(false)) };
+    settings: &Replacement<AccountSettings>,
+) -> rusqlite::Result<Result<Replaced, Unavailable>> {
+    let Some(account) = txn.account_row(name)?.map(|row| row.id) else {
+        return Ok(Ok(Replaced::Unknown));
+    };
     let conn = txn.conn;
     let Some(known) = read_row(conn, account)? else { return Ok(Err(unreadable(name))) };
-    if known == *settings {
-        return Ok(Ok(true));
+    if let Some(replaced) = settings.compare(&known) {
+        return Ok(Ok(replaced));
     }
+    let settings = &settings.after;
     if *settings == AccountSettings::default() {
         let mut delete = conn.prepare_cached("DELETE FROM account_setting WHERE account = ?")?;
         delete.execute([account])?;
@@ -56,7 +61,7 @@ pub(super) fn set(
         keys::restrict(conn, account, BudgetOwner::Account)?;
     }
     keys::raise_revision(conn)?;
-    Ok(Ok(true))
+    Ok(Ok(Replaced::Done))
 }
 
 /// Returns what is set of an account; `None` if there is no such account.

@@ -6,7 +6,8 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 use super::super::key_of_id::{parse_key_id, pick_key};
 use super::data_version;
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyRecord, KeyScope, Unavailable,
+    AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyRecord, KeyScope, Replaced,
+    Replacement, Unavailable,
 };
 
 /// The tables, the one of unrestricted keys first.
@@ -128,19 +129,23 @@ fn restrict_key(c: &Connection, hash: KeyHash) -> rusqlite::Result<()> {
     delete.execute([&hash.0[..]]).map(drop)
 }
 
-/// Sets the scope of the API key that is listed under a prefix, and moves the key to where a
-/// version of the program that knows no scopes does not find it; `false` if there is none. A scope
-/// that cannot be read is not replaced: what it restricts is not known.
-pub(super) fn set_scope(c: &Connection, prefix: &str, scope: &KeyScope) -> rusqlite::Result<bool> {
-    let Some(hash) = find_hash(c, prefix)? else { return Ok(false) };
-    let Some(record) = find(c, hash)? else { return Ok(false) };
-    if record.scope == *scope {
-        return Ok(true);
+/// Replaces the scope of the API key that is listed under a prefix, and moves the key to where a
+/// version of the program that knows no scopes does not find it. A scope that cannot be read is not
+/// replaced: what it restricts is not known.
+pub(super) fn set_scope(
+    c: &Connection,
+    prefix: &str,
+    scope: &Replacement<KeyScope>,
+) -> rusqlite::Result<Replaced> {
+    let Some(hash) = find_hash(c, prefix)? else { return Ok(Replaced::Unknown) };
+    let Some(record) = find(c, hash)? else { return Ok(Replaced::Unknown) };
+    if let Some(replaced) = scope.compare(&record.scope) {
+        return Ok(replaced);
     }
     restrict_key(c, hash)?;
-    write_scope(c, hash, scope)?;
+    write_scope(c, hash, &scope.after)?;
     raise_revision(c)?;
-    Ok(true)
+    Ok(Replaced::Done)
 }
 
 /// Returns the number that rises when a key is revoked, or its scope or its account's settings
