@@ -174,8 +174,8 @@ async fn read_settings(
     ledger.account_settings(name).await?.ok_or_else(|| no_such_account(name))
 }
 
-/// Changes the settings that an account has at this moment. Others may change them at the same time,
-/// and may have suspended the account: then this change is made on top of theirs.
+/// Changes the settings that an account has at this moment. Others may change them at the same
+/// time, and may have suspended the account: then this change is made on top of theirs.
 async fn change_settings(
     ledger: &dyn Ledger,
     name: &AccountName,

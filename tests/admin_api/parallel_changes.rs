@@ -69,11 +69,11 @@ async fn a_key_that_was_disabled_while_it_was_rotated_lived_on(
     let world = AdminWorld::start(store).await;
     for _ in 0..CHANGES {
         let key = issue_key(&world).await;
-        let (prefix, id) = (text(&key, "prefix"), text(&key, "key_id"));
+        let (prefix, id) = (text(&key, "prefix"), text(&key, "id"));
         let rotate = format!("keys/{prefix}/rotate");
         let by_id = format!("keys/{id}");
         let (rotated, changed) = tokio::join!(
-            world.post(&rotate, json!({"overlap": "1h"})),
+            world.post(&rotate, json!({"overlap_s": 3_600})),
             world.send("PATCH", &by_id, json!({"disabled": true})),
         );
         assert_eq!(changed.status, 200, "{}", super::raw(&changed));
