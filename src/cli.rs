@@ -17,7 +17,9 @@ mod charges;
 mod check;
 mod credit;
 mod hardening;
+mod holds;
 mod init;
+mod jobs;
 mod key;
 mod key_issue;
 mod key_rotation;
@@ -97,6 +99,19 @@ enum CliCommand {
         /// The account.
         name: String,
     },
+    /// List what is held of an account, or of all accounts, at the moment.
+    Holds {
+        /// The account; without it, all accounts.
+        name: Option<String>,
+    },
+    /// List video jobs, oldest first.
+    Jobs {
+        /// The account; without it, all accounts.
+        name: Option<String>,
+        /// Only jobs in this state: queued, `in_progress`, completed or failed.
+        #[arg(long)]
+        state: Option<String>,
+    },
     /// Corrections of charges.
     #[command(subcommand)]
     Charge(charge::ChargeCommand),
@@ -162,6 +177,13 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         CliCommand::Models => models::run(&conf, out),
         CliCommand::Charges { name } => {
             with_store(&conf, async |s| charges::run(&*s.ledger, name, out).await)
+        }
+        CliCommand::Holds { name } => {
+            with_store(&conf, async |s| holds::run(&*s.ledger, name.as_deref(), out).await)
+        }
+        CliCommand::Jobs { name, state } => {
+            let (name, state) = (name.as_deref(), state.as_deref());
+            with_store(&conf, async |s| jobs::run(&s, name, state, out).await)
         }
         CliCommand::Payments { name } => {
             with_store(&conf, async |s| payments::run(&*s.ledger, name, out).await)

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use self::booked_price::BookedPrice;
+pub use self::listed_job::{JobCursor, JobFilter, JobListing, ListedJob};
 use crate::files::bodies::{BodyKind, BodyName};
 use crate::ledger::{AccountName, KeyId, RateAsk, RateId, RateReading, Unavailable, WindowId};
 use crate::money::price::Quote;
@@ -18,6 +19,7 @@ use crate::money::{BilledUnits, Money, UsageBasis, VideoResolution};
 
 pub mod api_json;
 pub mod booked_price;
+pub mod listed_job;
 pub mod schedule;
 pub mod transitions;
 pub mod video_client;
@@ -339,7 +341,7 @@ pub struct JobList {
 }
 
 /// The queue of jobs in the store. A job is found only under the account that placed it. A job that
-/// its client deleted is found by workers only.
+/// its client deleted is found by workers and listed for operators only.
 #[async_trait]
 pub trait JobQueue: Send + Sync {
     /// Whether the queue is part of this process. Such a queue is never unreachable, and its saves
@@ -357,6 +359,14 @@ pub trait JobQueue: Send + Sync {
         account: &AccountName,
         page: JobPage,
     ) -> Result<Option<JobList>, Unavailable>;
+    /// Returns at most `limit` jobs that a filter lists, ordered by account and id, those after a
+    /// place of the list. Workers may change them meanwhile.
+    async fn list_all_jobs(
+        &self,
+        filter: &JobFilter,
+        after: Option<&JobCursor>,
+        limit: usize,
+    ) -> Result<JobListing, Unavailable>;
     /// Hides a job from its client, and makes it due at once. Returns the job; `None` if it does
     /// not exist or was hidden before. Its idempotency key stays used.
     async fn delete_job(&self, account: &AccountName, id: &str)

@@ -17,10 +17,12 @@ mod book_name;
 pub mod budget;
 pub mod in_memory;
 mod journal;
+pub(crate) mod journal_search;
 mod json_text;
 pub mod key;
 mod key_scope;
 pub mod lease;
+pub mod open_hold;
 mod operation;
 pub mod prepaid;
 mod receipt;
@@ -39,6 +41,7 @@ pub use key::{KeyHash, KeyRecord};
 pub use key_scope::{KeyScope, ScopeFault, matches_pattern, parse_network};
 pub use lease::Lease;
 pub use lease::Leases;
+pub use open_hold::{HoldCursor, OpenHold, OpenHoldKind};
 pub use operation::{HoldRequest, Operation, Outcome};
 pub use prepaid::lot::{CreditLot, CreditSource, LotId, NEVER_EXPIRES, OPEN_LOTS_MAX, OpenLot};
 pub use prepaid::rate::{RateAsk, RateId, RateKind, RateLimit, RateReading};
@@ -100,6 +103,15 @@ pub trait Ledger: Send + Sync {
     /// Returns the open lots of an account beside that of payments, in the order in which they are
     /// drawn. Of a lot whose time has come nothing is available.
     async fn list_lots(&self, account: &AccountName) -> Result<Vec<OpenLot>, Unavailable>;
+    /// Returns open holds of an account, or of all accounts (`None`), in the order of their
+    /// cursors, those after `after`, at most `limit`. Fewer are all that follow. A hold whose lease
+    /// is renewed meanwhile may be there twice; none that stays open is missed.
+    async fn list_holds(
+        &self,
+        account: Option<&AccountName>,
+        after: Option<&HoldCursor>,
+        limit: u32,
+    ) -> Result<Vec<OpenHold>, Unavailable>;
     /// Returns what came into an account and went back beside charges: payments, grants, refunds
     /// and corrections, oldest first, without the first `skipped`, at most `limit`.
     async fn list_transfers(

@@ -12,6 +12,8 @@ pub(crate) mod corrections;
 pub(crate) mod error;
 pub(crate) mod field_patch;
 pub(crate) mod grants;
+pub(crate) mod holds;
+pub(crate) mod jobs;
 pub(crate) mod key_rotation;
 pub(crate) mod key_scope;
 pub(crate) mod key_search;

@@ -7,10 +7,12 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::world::{ACCOUNT, Answer, Store, World, chat_of, closed_port};
+use crate::world::{ACCOUNT, Answer, Builder, Store, World, chat_of, closed_port};
 
 mod books;
 mod grants;
+mod holds;
+mod jobs;
 mod parallel_changes;
 
 /// The roles, the one with the fewest rights first.
@@ -26,10 +28,14 @@ struct AdminWorld {
 
 impl AdminWorld {
     async fn start(store: Store) -> AdminWorld {
+        let builder = World::start(store);
+        AdminWorld::of(builder.vendor("vendor_b", &["prompt=1000;completion=100"])).await
+    }
+
+    async fn of(builder: Builder) -> AdminWorld {
         let free = closed_port();
         let root = free.trim_end_matches("/v1").to_owned();
         let address: &'static str = root.trim_start_matches("http://").to_owned().leak();
-        let builder = World::start(store).vendor("vendor_b", &["prompt=1000;completion=100"]);
         let world = builder.env("TOLLGATE__LISTEN__CONSOLE", address).run().await;
         let mut tokens = BTreeMap::new();
         for role in ROLES {
@@ -314,7 +320,7 @@ async fn no_key_and_no_token_is_shown_twice(#[values(Store::Sqlite, Store::Redis
     }
     let mut texts: Vec<String> = secrets.iter().map(|(_, again)| again.clone()).collect();
     let keys = format!("keys?account={ACCOUNT}");
-    for path in ["audit", "operators", "operators/eve", &keys, "accounts"] {
+    for path in ["audit", "operators", "operators/eve", &keys, "accounts", "holds", "jobs"] {
         texts.push(raw(&world.get(path).await));
     }
     texts.push(std::fs::read_to_string(world.world.path("var/audit.jsonl")).expect("the file"));
@@ -382,6 +388,11 @@ async fn what_is_wrong_is_named_with_what_would_be_right() {
         ("charges", 400, "account"),
         ("charges?account=nobody", 404, "account"),
         ("keys?account=acct&after=x", 400, "after"),
+        ("holds?account=nobody", 404, "account"),
+        ("holds?after=x", 400, "after"),
+        ("jobs?account=nobody", 404, "account"),
+        ("jobs?after=x", 400, "after"),
+        ("jobs?state=open", 400, "state"),
         ("accounts/nobody", 404, "account"),
         ("keys/sk-tg-00000000", 404, "key"),
         ("charges/none?account=acct", 404, "charge"),

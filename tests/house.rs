@@ -42,9 +42,9 @@ const ARROWS: [(&str, &str); 24] = [
     ("conf", "gateway jobs store files catalogue toml_reader"),
     (
         "management",
-        "catalogue clock conf gateway ledger money operators permissions store toml_reader",
+        "catalogue clock conf gateway jobs ledger money operators permissions store toml_reader",
     ),
-    ("admin_api", "catalogue clock conf gateway ledger management money operators store"),
+    ("admin_api", "catalogue clock conf gateway jobs ledger management money operators store"),
     (
         "cli",
         "clock money toml_reader metrics permissions files dialect ledger kv_cache idempotency \

@@ -34,6 +34,8 @@ const TOKEN: &str = "operatorToken";
         (name = "payments", description = "Payments, grants, refunds and corrections of charges."),
         (name = "keys", description = "Keys of accounts, with budgets and scopes."),
         (name = "charges", description = "The journal: each charge with its arithmetic."),
+        (name = "holds", description = "What is held at the moment."),
+        (name = "jobs", description = "Video jobs."),
         (name = "rules", description = "Models, plans and routes in force."),
         (name = "audit", description = "Who changed what."),
         (name = "operators", description = "Who may use this API.")
@@ -105,7 +107,7 @@ fn complete_operation(operation: &mut Operation, rule: &RouteRule) {
 
 /// Whether a path is a list of one account, which may not exist.
 fn is_listed_of_account(path: &str) -> bool {
-    ["payments", "keys", "charges"].iter().any(|list| path.ends_with(list))
+    ["payments", "keys", "charges", "holds", "jobs"].iter().any(|list| path.ends_with(list))
 }
 
 fn error_response(description: &str, status: &str) -> Response {

@@ -224,7 +224,8 @@ pub(super) async fn list_keys(
         .as_ref()
         .map_or(Some(0), |after| all.iter().position(|key| key.prefix == *after).map(|at| at + 1));
     let begin = begin.ok_or_else(|| range.unknown_cursor())?;
-    let rows = all[begin..].iter().map(|record| KeyReply::new(record, &uses)).collect();
+    let shown = all.iter().skip(begin).take(range.limit.saturating_add(1) as usize);
+    let rows = shown.map(|record| KeyReply::new(record, &uses)).collect();
     Ok(JsonReply(AdminPage::new(rows, range.limit, |row| row.prefix.clone())))
 }
 

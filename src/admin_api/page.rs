@@ -58,6 +58,20 @@ pub(super) struct AccountPageParameters {
     limit: Option<String>,
 }
 
+/// The parameters of a list of one account or of all.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct AnyAccountPageParameters {
+    /// The name of the account. If it is missing, the list is of all accounts.
+    pub(super) account: Option<String>,
+    /// The `next` of the page before.
+    after: Option<String>,
+    /// The most rows of the page, from 1 to 1000; 100 if it is missing.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
+    limit: Option<String>,
+}
+
 /// Where a page begins, and how long it is.
 #[derive(Debug)]
 pub(super) struct PageRange {
@@ -77,8 +91,17 @@ impl AccountPageParameters {
     }
 }
 
+impl AnyAccountPageParameters {
+    pub(super) fn parse(self) -> Result<PageRange, AdminError> {
+        PageRange::parse(self.after, self.limit.as_deref())
+    }
+}
+
 impl PageRange {
-    fn parse(after: Option<String>, limit: Option<&str>) -> Result<PageRange, AdminError> {
+    pub(super) fn parse(
+        after: Option<String>,
+        limit: Option<&str>,
+    ) -> Result<PageRange, AdminError> {
         let Some(text) = limit else { return Ok(PageRange { after, limit: LIMIT_DEFAULT }) };
         match text.parse() {
             Ok(limit) if (1..=LIMIT_MAX).contains(&limit) => Ok(PageRange { after, limit }),

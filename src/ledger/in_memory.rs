@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::account::Balances;
+use super::account_name::AccountName;
 use super::budget::BudgetUse;
 use super::journal::{EntryKind, JournalEntry};
+use super::open_hold::{OpenHold, list_open_holds};
 use super::operation::{Operation, Outcome};
 use super::prepaid::lot::{CreditLot, LotId, OpenLot};
 use super::prepaid::operations::{self, AppliedOperation};
@@ -73,6 +75,13 @@ impl InMemoryAccount {
     /// Returns the open lots beside that of payments, in the order in which they are drawn.
     pub fn lots(&self) -> impl Iterator<Item = OpenLot> + '_ {
         self.lots.iter().map(|(id, lot)| OpenLot { id: *id, lot: *lot })
+    }
+
+    /// Returns the open holds, in the order of their cursors. `name` is that of the account.
+    #[must_use]
+    pub fn open_holds(&self, name: &AccountName) -> Vec<OpenHold> {
+        // An account in memory lends nothing, so the time does not matter.
+        list_open_holds(name, &self.holds, &BTreeMap::new(), 0)
     }
 
     /// Ends the holds whose lease has expired at `now` (unix ms). Returns how many.

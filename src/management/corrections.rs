@@ -5,28 +5,20 @@ use serde_json::Value;
 use super::context::ManagementContext;
 use super::error::ManagementError;
 use super::payments::{Transfer, audited, refused, used_before};
+use crate::ledger::journal_search::{JournalReader, SearchBounds, search_from_time};
 use crate::ledger::{
     AccountName, EntryKind, JournalEntry, Ledger, Operation, Outcome, Unavailable,
 };
 use crate::money::Money;
 
-/// The length of a UUID as text.
-const UUID_CHARS: usize = 36;
-/// A search begins this long before the time in the id of the request: clocks differ.
-const CLOCK_SKEW_MS: i64 = 60_000;
 /// No call and no video is charged later than this after its id was made.
 const CALL_LIFE_MS: i64 = 26 * 60 * 60 * 1_000;
-/// A search reads this many entries of a journal, at most: about five seconds of reading.
-const SEARCHED_MAX: usize = 500_000;
-/// The number of entries whose times tell together where a place of the journal is: a few may have
-/// come late.
-const PROBE_SIZE: u32 = 16;
+/// A search reads this many pages of a journal, at most: about five seconds of reading.
+const PAGES_MAX: usize = 500;
 /// At most this many payments, grants, refunds and corrections are read for those of a request.
 const TRANSFERS_MAX: u32 = 100_000;
 /// A request has at most this many charges: a second one comes after a hold that has expired.
 const CHARGES_MAX: usize = 64;
-/// The number of entries that are read at a time.
-const PAGE_SIZE: u32 = 1_000;
 
 /// Gives back a part of the charge of a request. Returns the amount that was given back, which is
 /// at most what is left of the charge.
@@ -78,29 +70,21 @@ pub(crate) async fn find_charged_account(
     Err(no_such_charge(request))
 }
 
-/// Finds the entries of an account's journal that are about a request, oldest first.
-///
-/// The id of a request begins with its time, and the journal is roughly ordered by time. So the
-/// search begins a little before that time. An id without a time is not found.
+/// Finds the entries of an account's journal that are about a request, oldest first. An id without
+/// a time is not found.
 pub(crate) async fn find_request_lines(
     ledger: &dyn Ledger,
     account: &AccountName,
     request: &str,
 ) -> Result<Vec<JournalEntry>, Unavailable> {
-    let Some(time_ms) = time_of_request(request) else { return Ok(Vec::new()) };
-    let mut after = find_first_at(ledger, account, time_ms - CLOCK_SKEW_MS).await?;
-    let (mut found, mut searched) = (Vec::new(), 0);
-    while searched < SEARCHED_MAX {
-        let page = ledger.read_journal(account, after, PAGE_SIZE).await?;
-        let Some(last) = page.last() else { break };
-        after = last.seq;
-        searched += page.len();
-        let is_over = have_all(&page, |at| at > time_ms.saturating_add(CALL_LIFE_MS));
+    let journal = LedgerJournal { ledger, account };
+    let bounds = SearchBounds { call_life_ms: CALL_LIFE_MS, pages_max: PAGES_MAX };
+    let mut found = Vec::new();
+    let collect = |page: Vec<JournalEntry>| {
         found.extend(page.into_iter().filter(|entry| is_about(entry, request)));
-        if is_over {
-            break;
-        }
-    }
+        Ok(())
+    };
+    search_from_time(&journal, request, bounds, collect).await?;
     Ok(found)
 }
 
@@ -126,44 +110,22 @@ pub(crate) fn no_such_charge(request: &str) -> ManagementError {
     ManagementError::NotFound { what: "charge", message }
 }
 
-/// Returns the number after which the entries come that are not older than a time.
-async fn find_first_at(
-    ledger: &dyn Ledger,
-    account: &AccountName,
-    time_ms: i64,
-) -> Result<u64, Unavailable> {
-    let (mut low, mut high) = (0, ledger.journal_length(account).await?);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let probe = ledger.read_journal(account, middle, PROBE_SIZE).await?;
-        if have_all(&probe, |at| at < time_ms) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+/// The journal of an account, as a command or an operator reads it: without a deadline.
+struct LedgerJournal<'a> {
+    ledger: &'a dyn Ledger,
+    account: &'a AccountName,
+}
+
+impl JournalReader for LedgerJournal<'_> {
+    type Error = Unavailable;
+
+    async fn length(&self) -> Result<u64, Unavailable> {
+        self.ledger.journal_length(self.account).await
     }
-    Ok(low)
-}
 
-/// Returns the time in the id of a request or a job, in unix ms; `None` if it has none.
-fn time_of_request(request: &str) -> Option<i64> {
-    let at = request.len().checked_sub(UUID_CHARS)?;
-    let id = uuid::Uuid::try_parse(request.get(at..)?).ok()?;
-    let (seconds, nanos) = id.get_timestamp().filter(|_| id.get_version_num() == 7)?.to_unix();
-    i64::try_from(seconds).ok()?.checked_mul(1_000)?.checked_add(i64::from(nanos / 1_000_000))
-}
-
-/// Whether the times of all entries are as they should be. An entry whose time cannot be read tells
-/// nothing, and no entries tell nothing.
-fn have_all(entries: &[JournalEntry], is_right: impl Fn(i64) -> bool) -> bool {
-    let mut times = entries.iter().filter_map(time_of_entry).peekable();
-    times.peek().is_some() && times.all(is_right)
-}
-
-/// Returns the time of an entry, in unix ms.
-fn time_of_entry(entry: &JournalEntry) -> Option<i64> {
-    let line: Value = serde_json::from_str(&entry.line).ok()?;
-    line["at"].as_i64()
+    async fn read(&self, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Unavailable> {
+        self.ledger.read_journal(self.account, after, limit).await
+    }
 }
 
 /// Whether an entry is the charge of a request, or a correction of it.
@@ -198,17 +160,6 @@ mod tests {
             (EntryKind::Expiry, r#"{"expired":"5/promotion","at":5}"#, false),
         ] {
             assert_eq!(is_about(&entry(kind, line), "r-1"), is_of_request, "{line}");
-        }
-    }
-
-    #[test]
-    fn the_id_of_a_request_or_a_job_has_its_time() {
-        let id = "019ac3a1-5e00-7000-8000-000000000000";
-        let time = time_of_request(id).expect("a time");
-        assert_eq!(time, 0x019a_c3a1_5e00);
-        assert_eq!(time_of_request(&format!("video_{id}")), Some(time));
-        for text in ["", "r", "é9ac3a1-5e00-7000-8000-000000000000", &id.replace("-7", "-4")] {
-            assert_eq!(time_of_request(text), None, "{text}");
         }
     }
 }

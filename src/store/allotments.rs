@@ -19,9 +19,9 @@ use crate::ledger::account::Balances;
 use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalExtension, NumberedEnd};
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyId, KeyRecord,
-    KeyScope, Ledger, OpenLot, Operation, Outcome, RateAsk, RateReading, Receipt, Replaced,
-    Replacement, SweepReport, TransferEntry, Unavailable, WindowKind,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, HoldCursor, JournalEntry, KeyHash, KeyId,
+    KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Outcome, RateAsk, RateReading,
+    Receipt, Replaced, Replacement, SweepReport, TransferEntry, Unavailable, WindowKind,
 };
 use crate::money::{Money, MoneyError};
 
@@ -243,6 +243,15 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
 
     async fn list_lots(&self, account: &AccountName) -> Result<Vec<OpenLot>, Unavailable> {
         self.outbox.list_lots(account).await
+    }
+
+    async fn list_holds(
+        &self,
+        account: Option<&AccountName>,
+        after: Option<&HoldCursor>,
+        limit: u32,
+    ) -> Result<Vec<OpenHold>, Unavailable> {
+        self.outbox.list_holds(account, after, limit).await
     }
 
     async fn list_transfers(

@@ -27,9 +27,9 @@ use crate::hex::to_hex;
 use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, OpenLot, Operation, Outcome, Receipt, Replaced, Replacement, SweepReport,
-    TransferEntry, Unavailable, WindowKind,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, HoldCursor, JournalEntry, KeyHash,
+    KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Outcome, Receipt, Replaced,
+    Replacement, SweepReport, TransferEntry, Unavailable, WindowKind,
 };
 use crate::metrics::METRICS;
 use crate::money::Money;
@@ -383,6 +383,15 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
 
     async fn list_lots(&self, account: &AccountName) -> Result<Vec<OpenLot>, Unavailable> {
         self.store.list_lots(account).await
+    }
+
+    async fn list_holds(
+        &self,
+        account: Option<&AccountName>,
+        after: Option<&HoldCursor>,
+        limit: u32,
+    ) -> Result<Vec<OpenHold>, Unavailable> {
+        self.store.list_holds(account, after, limit).await
     }
 
     async fn list_transfers(

@@ -12,9 +12,9 @@ use redis::Value;
 
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, OpenLot, Operation, Outcome, Receipt, Replaced, Replacement, SweepReport,
-    TransferEntry, Unavailable, WindowKind,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, HoldCursor, JournalEntry, KeyHash,
+    KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Outcome, Receipt, Replaced,
+    Replacement, SweepReport, TransferEntry, Unavailable, WindowKind,
 };
 use crate::money::Money;
 
@@ -29,6 +29,7 @@ mod connection;
 mod durability;
 mod fleet;
 mod forgotten;
+mod hold_list;
 mod idempotency;
 mod jobs;
 mod kept_bytes;
@@ -179,6 +180,15 @@ impl Ledger for RedisStore {
 
     async fn list_lots(&self, account: &AccountName) -> Result<Vec<OpenLot>, Unavailable> {
         self.read_lots(account).await
+    }
+
+    async fn list_holds(
+        &self,
+        account: Option<&AccountName>,
+        after: Option<&HoldCursor>,
+        limit: u32,
+    ) -> Result<Vec<OpenHold>, Unavailable> {
+        self.read_holds(account, after, limit as usize).await
     }
 
     async fn list_transfers(

@@ -6,15 +6,16 @@
 //! `synchronous = FULL` promises, without making holds wait for the charges of other calls.
 
 use async_trait::async_trait;
+use rusqlite::Connection;
 
 use crate::ledger::account::Balances;
 use crate::ledger::prepaid::answer::LedgerAnswer;
 use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::prepaid::update::AllotmentUpdate;
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, BudgetUse, JournalEntry, KeyHash, KeyRecord,
-    KeyScope, Ledger, OpenLot, Operation, Receipt, Replaced, Replacement, SweepReport,
-    TransferEntry, Unavailable, WindowKind,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, HoldCursor, JournalEntry, KeyHash,
+    KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Receipt, Replaced, Replacement,
+    SweepReport, TransferEntry, Unavailable, WindowKind,
 };
 use crate::money::Money;
 
@@ -30,6 +31,7 @@ mod data_version;
 mod disk;
 mod embedded_store;
 mod file_identity;
+mod hold_list;
 mod hold_rows;
 mod holds;
 mod idempotency;
@@ -163,6 +165,18 @@ impl Ledger for SqliteStore {
     async fn list_lots(&self, account: &AccountName) -> Result<Vec<OpenLot>, Unavailable> {
         let account = account.clone();
         self.scheduler.run(Priority::Now, move |txn| lots::list(txn, &account)).await
+    }
+
+    async fn list_holds(
+        &self,
+        account: Option<&AccountName>,
+        after: Option<&HoldCursor>,
+        limit: u32,
+    ) -> Result<Vec<OpenHold>, Unavailable> {
+        let (account, after) = (account.cloned(), after.cloned());
+        let listing =
+            move |c: &Connection| hold_list::list(c, account.as_ref(), after.as_ref(), limit);
+        self.reader.query(listing).await
     }
 
     async fn list_transfers(

@@ -124,6 +124,9 @@ def test_who_knows_only_the_document_can_do_everything(operated):
     assert (refunded["moved_nano"], refunded["uncovered_nano"]) == (5 * 10**9, 2 * 10**9)
     account = api.call("getAccount", names={"name": "acme"})
     came = account["credited_nano"] + account["written_off_nano"]
+    held = api.call("listHolds", query={"account": "acme"})["data"]
+    assert sum(hold["held_nano"] for hold in held) == account["held_nano"]
+    assert api.call("listJobs", query={"state": "completed"})["data"] == []
     # The call was paid with the voucher, to which the correction went back, and which is not paid back.
     assert came == account["available_nano"] + account["held_nano"] + account["posted_nano"] == 10**9
     (lot,) = account["lots"]

@@ -7,9 +7,10 @@ use async_trait::async_trait;
 use rstest::rstest;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    self, AccountName, AccountSettings, BudgetOwner, BudgetUse, Hold, HoldRefused, HoldRequest,
-    JournalEntry, KeyHash, KeyId, KeyRecord, KeyScope, Ledger, OpenLot, Operation, Outcome,
-    Receipt, Replaced, Replacement, SweepReport, TransferEntry, Unavailable, WindowId, WindowKind,
+    self, AccountName, AccountSettings, BudgetOwner, BudgetUse, Hold, HoldCursor, HoldRefused,
+    HoldRequest, JournalEntry, KeyHash, KeyId, KeyRecord, KeyScope, Ledger, OpenHold, OpenLot,
+    Operation, Outcome, Receipt, Replaced, Replacement, SweepReport, TransferEntry, Unavailable,
+    WindowId, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -66,6 +67,15 @@ impl Ledger for Parrot {
     }
 
     async fn list_lots(&self, _: &AccountName) -> Result<Vec<OpenLot>, Unavailable> {
+        away()
+    }
+
+    async fn list_holds(
+        &self,
+        _: Option<&AccountName>,
+        _: Option<&HoldCursor>,
+        _: u32,
+    ) -> Result<Vec<OpenHold>, Unavailable> {
         away()
     }
 

@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::in_memory::InMemoryAccount;
 use tollgate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, OpenLot, Operation, Outcome, WindowKind,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, OpenHold, OpenLot, Operation, Outcome,
+    WindowKind,
 };
 use tollgate::money::Money;
 
@@ -31,6 +32,10 @@ pub(crate) trait Machine: Send {
     fn budgets(&mut self, now: i64) -> Vec<BudgetUse>;
     /// The open lots beside that of payments; most canaries know none.
     fn lots(&self) -> Vec<OpenLot> {
+        Vec::new()
+    }
+    /// The open holds; canaries list none.
+    fn holds(&self, _: &AccountName) -> Vec<OpenHold> {
         Vec::new()
     }
 }
@@ -63,6 +68,10 @@ impl Machine for InMemoryAccount {
     fn lots(&self) -> Vec<OpenLot> {
         InMemoryAccount::lots(self).collect()
     }
+
+    fn holds(&self, name: &AccountName) -> Vec<OpenHold> {
+        InMemoryAccount::open_holds(self, name)
+    }
 }
 
 /// Whatever a script can run against.
@@ -90,6 +99,8 @@ pub(crate) trait Subject: Send {
     async fn budgets(&mut self, account: &AccountName) -> Vec<BudgetUse>;
     /// The open lots beside that of payments.
     async fn lots(&mut self, account: &AccountName) -> Vec<OpenLot>;
+    /// The open holds.
+    async fn holds(&mut self, account: &AccountName) -> Vec<OpenHold>;
 }
 
 /// Machines in memory, under a clock that only operations move.
@@ -156,6 +167,10 @@ impl<M: Machine> Subject for Memory<M> {
 
     async fn lots(&mut self, account: &AccountName) -> Vec<OpenLot> {
         self.accounts.get(account).map_or_else(Vec::new, Machine::lots)
+    }
+
+    async fn holds(&mut self, account: &AccountName) -> Vec<OpenHold> {
+        self.accounts.get(account).map_or_else(Vec::new, |a| a.holds(account))
     }
 }
 

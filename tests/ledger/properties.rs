@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use tollgate::ledger::in_memory::InMemoryAccount;
-use tollgate::ledger::{AccountName, EntryKind, JournalEntry, Outcome};
+use tollgate::ledger::{AccountName, EntryKind, JournalEntry, OpenHold, OpenHoldKind, Outcome};
+use tollgate::money::Money;
 
 use super::laws::{Asked, action, probe_of_rates, sound};
 use super::redis_server::RedisServer;
@@ -92,14 +93,24 @@ async fn same_books(
     let balances = yardstick.balances(name).await.unwrap_or_default();
     let (journal, budgets) = (yardstick.journal(name).await, yardstick.budgets(name).await);
     let lots = yardstick.lots(name).await;
+    let holds = yardstick.holds(name).await;
     sound(balances, &journal)?;
+    let held: i128 = holds.iter().map(|hold| i128::from(hold.held.nano())).sum();
+    prop_assert_eq!(held, i128::from(balances.held.nano()), "H is not what the open holds hold");
     for store in stores {
         prop_assert_eq!(store.balances(name).await, Some(balances));
         same_journal(&store.journal(name).await, &journal)?;
         prop_assert_eq!(&store.budgets(name).await, &budgets);
         prop_assert_eq!(&store.lots(name).await, &lots);
+        prop_assert_eq!(what_is_held(&store.holds(name).await), what_is_held(&holds));
     }
     Ok(())
+}
+
+/// What each open hold holds, and what its call has cost so far. The clocks of the stores differ,
+/// so the leases do, too.
+fn what_is_held(holds: &[OpenHold]) -> BTreeMap<&str, (Money, OpenHoldKind)> {
+    holds.iter().map(|hold| (hold.id.as_str(), (hold.held, hold.kind))).collect()
 }
 
 /// That two journals say the same. The lines of corrections and expiries have the time of the

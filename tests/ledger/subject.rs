@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyScope, Ledger, OpenLot, Operation,
-    Outcome, Replaced, Replacement, WindowKind,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyScope, Ledger, OpenHold, OpenLot,
+    Operation, Outcome, Replaced, Replacement, WindowKind,
 };
 use tollgate::money::Money;
 use tollgate::store::{self, OpenStore, StoreSection};
@@ -102,6 +102,20 @@ impl Subject for Stored {
 
     async fn lots(&mut self, account: &AccountName) -> Vec<OpenLot> {
         self.0.list_lots(account).await.expect("lots")
+    }
+
+    async fn holds(&mut self, account: &AccountName) -> Vec<OpenHold> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            // Two at a time, so that most lists have several pages.
+            let page = self.0.list_holds(Some(account), after.as_ref(), 2).await.expect("holds");
+            after = page.last().map(OpenHold::cursor);
+            let is_last = page.len() < 2;
+            all.extend(page);
+            if is_last {
+                return all;
+            }
+        }
     }
 }
 

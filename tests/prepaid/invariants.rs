@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use tollgate::ledger::open_hold::list_open_holds;
 use tollgate::ledger::prepaid::lot::{CreditLot, LotAmounts, LotId, OPEN_LOTS_MAX};
 use tollgate::ledger::prepaid::rate::{RateBucket, RateId, RateKind};
 use tollgate::ledger::prepaid::records::{
     DirectHoldState, JournalRecord, PrepaidAccount, RecordKind, TransferKind,
 };
 use tollgate::ledger::prepaid::window::WindowId;
+use tollgate::ledger::{AccountName, OpenHold, OpenHoldKind};
 use tollgate::money::Money;
 
 fn nano(amount: Money) -> i128 {
@@ -25,6 +27,7 @@ pub(crate) fn check(account: &PrepaidAccount, now: i64) -> Result<(), String> {
     lots(account, now)?;
     windows(account)?;
     places(account)?;
+    open_holds(account, now)?;
     journal(account)?;
     let lent = account.allotments.values().filter(|a| a.is_out() && a.may_be_free).count();
     ensure(lent == account.head.lent_out as usize, || {
@@ -65,6 +68,21 @@ fn lots(account: &PrepaidAccount, now: i64) -> Result<(), String> {
         ensure(drawn == expected, || format!("{hold:?} has drawn something else"))?;
     }
     Ok(())
+}
+
+/// What people are told of open holds and allotments: it is all that is held or free of what is
+/// lent.
+fn open_holds(account: &PrepaidAccount, now: i64) -> Result<(), String> {
+    let name = AccountName::parse("a").ok_or("no name")?;
+    let open = list_open_holds(&name, &account.holds, &account.allotments, now);
+    let free = |hold: &OpenHold| match hold.kind {
+        OpenHoldKind::Allotment { free, .. } => nano(free),
+        OpenHoldKind::Direct { .. } => 0,
+    };
+    let sum: i128 = open.iter().map(|hold| nano(hold.held) + free(hold)).sum();
+    ensure(sum == nano(account.head.balances.held), || format!("H is not what {open:?} hold"))?;
+    let is_ordered = open.is_sorted_by_key(OpenHold::cursor);
+    ensure(is_ordered, || format!("{open:?} are not in order"))
 }
 
 fn windows(account: &PrepaidAccount) -> Result<(), String> {

@@ -1,34 +1,29 @@
-//! Finds the charge of one call in the journal of its account, which has no index by the ids of
-//! calls: they begin with their time, and the lines are roughly in the order of theirs.
+//! Finds the charge of one call in the journal of its account, by the id of the call or of its
+//! reply.
 
 use std::time::Duration;
-
-use serde::Deserialize;
 
 use super::json_object::{JsonObjectWriter, format_ms};
 use super::shown_line::{JournalView, ShownLine};
 use crate::gateway::api_error::{AccountError, ApiError, ServerError};
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::state::Gateway;
-use crate::gateway::videos::shared::ID_PREFIX;
+use crate::ledger::journal_search::{
+    JournalReader, SEARCH_PAGE_SIZE, SearchBounds, search_from_time,
+};
 use crate::ledger::{AccountName, JournalEntry, TransferType};
 use crate::money::{BilledUnits, Money, UsageBasis};
 
 /// This many lines are read at a time.
-pub(super) const PAGE_LINES: u32 = 1_000;
+pub(super) const PAGE_LINES: u32 = SEARCH_PAGE_SIZE;
 /// At most this many pages are read from the time of a call on.
-const PAGES_MAX: u32 = 20;
+const PAGES_MAX: usize = 20;
 /// At most this many of the newest pages are read for the id of a reply.
 const NEWEST_PAGES_MAX: u32 = 5;
 /// At most this many payments, grants, refunds and corrections are read.
 const TRANSFERS_MAX: u32 = 5_000;
-/// The clocks of gateways differ by less than this, in ms.
-const CLOCK_SKEW_MS: i64 = 60_000;
 /// A settlement may wait so long for its store.
 const SETTLEMENT_DELAY_MAX: Duration = Duration::from_hours(1);
-/// This many lines together tell the time of their place in the journal: a few can be older, since
-/// they came late.
-const PROBE_LINES: u32 = 16;
 
 /// Answers with the charge of a call.
 ///
@@ -67,29 +62,24 @@ struct FoundCall {
     line: ShownLine,
 }
 
-/// Returns the time in the id of a call or of a video, in unix ms; `None` if it is not one of ours.
-fn call_time(id: &str) -> Option<i64> {
-    let id = id.strip_prefix(ID_PREFIX).unwrap_or(id);
-    let uuid = uuid::Uuid::try_parse(id).ok().filter(|uuid| uuid.get_version_num() == 7)?;
-    let (seconds, nanos) = uuid.get_timestamp()?.to_unix();
-    let ms = seconds.saturating_mul(1_000).saturating_add(u64::from(nanos / 1_000_000));
-    i64::try_from(ms).ok()
+/// The journal of an account, of which each read ends in time.
+struct TimedJournal<'a> {
+    gateway: &'a Gateway,
+    account: &'a AccountName,
 }
 
-/// What the search reads of every line.
-#[derive(Deserialize)]
-struct LineTime {
-    at: i64,
-}
+impl JournalReader for TimedJournal<'_> {
+    type Error = ApiError;
 
-fn time_of(entry: &JournalEntry) -> Option<i64> {
-    serde_json::from_str(&entry.line).ok().map(|line: LineTime| line.at)
-}
+    async fn length(&self) -> Result<u64, ApiError> {
+        let length = self.gateway.ledger.journal_length(self.account);
+        let length = self.gateway.with_ledger_timeout("journal", length).await;
+        length.map_err(|_| ServerError::LedgerUnavailable.into())
+    }
 
-/// Whether all lines are older than a time, or all are younger. A line whose time cannot be read
-/// tells nothing.
-fn all_times(entries: &[JournalEntry], fits: impl Fn(i64) -> bool) -> bool {
-    entries.iter().filter_map(time_of).all(fits)
+    async fn read(&self, after: u64, limit: u32) -> Result<Vec<JournalEntry>, ApiError> {
+        read_page(self.gateway, self.account, after, limit).await
+    }
 }
 
 /// The search for the charge of a call. A line that the key may not see is passed over, so that it
@@ -104,25 +94,16 @@ impl CallSearch<'_> {
     /// Searches from the time in the id of a call on, as long as calls of that time may be charged.
     /// Finds nothing if the id is not one of ours.
     async fn search_from(&self, id: &str) -> Result<Option<FoundCall>, ApiError> {
-        let Some(time_ms) = call_time(id) else { return Ok(None) };
-        let mut after = self.count_before(time_ms.saturating_sub(CLOCK_SKEW_MS)).await?;
-        let until = time_ms.saturating_add(self.call_life_ms());
+        let bounds = SearchBounds { call_life_ms: self.call_life_ms(), pages_max: PAGES_MAX };
         let mut found = None;
-        for _ in 0..PAGES_MAX {
-            let page = read_page(self.gateway, self.account, after, PAGE_LINES).await?;
-            let Some(last) = page.last() else { break };
-            self.collect(&page, id, &mut found)?;
-            if page.len() < PAGE_LINES as usize || all_times(&page, |at| at > until) {
-                break;
-            }
-            after = last.seq;
-        }
+        let collect = |page: Vec<JournalEntry>| self.collect(&page, id, &mut found);
+        search_from_time(&self.journal(), id, bounds, collect).await?;
         Ok(found)
     }
 
     /// Searches the newest lines, the last ones first.
     async fn search_newest(&self, id: &str) -> Result<Option<FoundCall>, ApiError> {
-        let mut last = self.journal_length().await?;
+        let mut last = self.journal().length().await?;
         let mut found = None;
         for _ in 0..NEWEST_PAGES_MAX {
             let first = last.saturating_sub(u64::from(PAGE_LINES));
@@ -161,21 +142,6 @@ impl CallSearch<'_> {
         Ok(())
     }
 
-    /// Returns how many lines at the beginning of the journal are older than a time.
-    async fn count_before(&self, since: i64) -> Result<u64, ApiError> {
-        let (mut low, mut high) = (0, self.journal_length().await?);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let probe = read_page(self.gateway, self.account, middle, PROBE_LINES).await?;
-            if !probe.is_empty() && all_times(&probe, |at| at < since) {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        Ok(low)
-    }
-
     /// Returns how long after its beginning a call, or a video, is charged at the latest, in ms.
     fn call_life_ms(&self) -> i64 {
         let video = Duration::from_millis(self.gateway.videos.schedule.hold_lease_ms());
@@ -183,10 +149,8 @@ impl CallSearch<'_> {
         i64::try_from(life.as_millis()).unwrap_or(i64::MAX)
     }
 
-    async fn journal_length(&self) -> Result<u64, ApiError> {
-        let length = self.gateway.ledger.journal_length(self.account);
-        let length = self.gateway.with_ledger_timeout("journal", length).await;
-        length.map_err(|_| ServerError::LedgerUnavailable.into())
+    fn journal(&self) -> TimedJournal<'_> {
+        TimedJournal { gateway: self.gateway, account: self.account }
     }
 }
 
@@ -248,20 +212,4 @@ fn generation_json(call: &FoundCall, corrected: Option<Money>) -> String {
         .number("amount_nano", amount.nano())
         .optional_number("corrected_nano", corrected.map(Money::nano));
     JsonObjectWriter::new().json("data", &data.finish()).finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_ids_of_calls_and_videos_tell_their_time() {
-        let id = "01a20a28-fb8d-7670-a627-04cb5eb4e2c9";
-        let time = 0x01a2_0a28_fb8d;
-        assert_eq!(call_time(id), Some(time));
-        assert_eq!(call_time(&format!("video_{id}")), Some(time));
-        for other in ["chatcmpl-1", "video_1", "", "01a20a28-fb8d-4670-a627-04cb5eb4e2c9"] {
-            assert_eq!(call_time(other), None, "{other}");
-        }
-    }
 }

@@ -12,8 +12,8 @@ use super::job_orders::JobOrders;
 use super::segment_dir::SegmentDir;
 use super::settlement_log::SettlementLog;
 use crate::jobs::{
-    ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStage, JobStatus, NewJob,
-    PlaceResult,
+    ClaimUpdate, Job, JobClaim, JobCursor, JobFilter, JobList, JobListing, JobPage, JobQueue,
+    JobStage, JobStatus, NewJob, PlaceResult,
 };
 use crate::ledger::{AccountName, Unavailable};
 use crate::store::redis::RedisStore;
@@ -88,6 +88,15 @@ impl JobQueue for OutboxQueue {
         page: JobPage,
     ) -> Result<Option<JobList>, Unavailable> {
         self.store.list_jobs(account, page).await
+    }
+
+    async fn list_all_jobs(
+        &self,
+        filter: &JobFilter,
+        after: Option<&JobCursor>,
+        limit: usize,
+    ) -> Result<JobListing, Unavailable> {
+        self.store.list_all_jobs(filter, after, limit).await
     }
 
     async fn delete_job(

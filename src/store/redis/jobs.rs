@@ -16,12 +16,14 @@ use super::run_gate::Requirement;
 use super::scripts::{ScriptCall, ScriptSelector};
 use super::shared_store::RedisStore;
 use crate::jobs::{
-    ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
+    ClaimUpdate, Job, JobClaim, JobCursor, JobFilter, JobList, JobListing, JobPage, JobQueue,
+    JobStatus, NewJob, PlaceResult,
 };
 use crate::ledger::{AccountName, Outcome, Unavailable};
 
 mod index;
 mod index_repair;
+mod listing;
 
 use index::{DueEntry, IndexUpdate, RECHECK_AFTER_MS, index_member};
 
@@ -108,6 +110,15 @@ impl JobQueue for RedisStore {
         // A job may have been deleted after its id was read.
         let jobs = found?.into_iter().flatten().collect();
         Ok(Some(JobList { jobs, has_more: ids.len() > page.limit }))
+    }
+
+    async fn list_all_jobs(
+        &self,
+        filter: &JobFilter,
+        after: Option<&JobCursor>,
+        limit: usize,
+    ) -> Result<JobListing, Unavailable> {
+        self.read_jobs(filter, after, limit).await
     }
 
     async fn delete_job(

@@ -17,6 +17,8 @@ const RECORD_FIELDS: [&str; 6] =
     ["account", "prefix", "created_at", "revoked_at", "last_used_at", "scope"];
 /// The fields that move by themselves when a record moves: they may change meanwhile.
 const CHANGING_FIELDS: [&str; 2] = ["revoked_at", "last_used_at"];
+/// The records of at most this many API keys are read at a time.
+const KEYS_AT_A_TIME: usize = 256;
 /// The lists of so many accounts are read at a time, in search of an API key.
 const LISTS_AT_A_TIME: usize = 256;
 /// A record is looked at so often at most, while somebody else moves it.
@@ -70,20 +72,30 @@ impl StoredKey {
     }
 }
 
-/// Reads both records of an API key. The plain one is read first: it is deleted only after the
-/// other one was written, so a record that is moved meanwhile is found.
+/// Reads both records of an API key.
 async fn read_records(
     connection: &RedisConnection,
     hash: &str,
 ) -> Result<[StoredKey; 2], Unavailable> {
-    let commands = record_keys(hash).map(|key| {
+    let mut records = read_records_of(connection, &[hash.to_owned()]).await?;
+    Ok(records.pop().unwrap_or_default())
+}
+
+/// Reads both records of each API key. The plain one is read first: it is deleted only after the
+/// other one was written, so a record that is moved meanwhile is found.
+async fn read_records_of(
+    connection: &RedisConnection,
+    hashes: &[String],
+) -> Result<Vec<[StoredKey; 2]>, Unavailable> {
+    let commands = hashes.iter().flat_map(|hash| record_keys(hash)).map(|key| {
         let mut read = redis::cmd("HMGET");
         read.arg(key).arg(&RECORD_FIELDS);
         read
     });
-    let read: Vec<Vec<Option<String>>> = connection.query_each(commands.into()).await?;
+    let read: Vec<Vec<Option<String>>> = connection.query_each(commands.collect()).await?;
     let mut records = read.into_iter().map(StoredKey::from_fields);
-    Ok([records.next().unwrap_or_default(), records.next().unwrap_or_default()])
+    let mut next = || records.next().unwrap_or_default();
+    Ok(hashes.iter().map(|_| [next(), next()]).collect())
 }
 
 /// Whether a budget is about a key, its own or one of its account, or anything is set of its
@@ -243,30 +255,31 @@ async fn find_record_once(
     connection: &RedisConnection,
     hash: &str,
 ) -> Result<Option<KeyRecord>, Unavailable> {
-    let [plain, restricted] = read_records(connection, hash).await?;
+    Ok(merge_records(hash, read_records(connection, hash).await?))
+}
+
+/// Makes the record of an API key out of both that it may have; `None` if it has none.
+fn merge_records(hash: &str, [plain, restricted]: [StoredKey; 2]) -> Option<KeyRecord> {
     // While a record is moved there are two, and either may be the one that was revoked.
     let revoked_at = restricted.revoked_at.or(plain.revoked_at);
     let last_used_at = restricted.last_used_at.max(plain.last_used_at);
     let stored = if restricted.account.is_some() { restricted } else { plain };
     let StoredKey { account: Some(account), prefix: Some(prefix), created_at, scope, .. } = stored
     else {
-        return Ok(None);
+        return None;
     };
     // A key whose restrictions cannot be read opens nothing.
-    let Some(scope) = parse_scope(scope.as_deref()) else { return Ok(None) };
-    let Some(created_at) = created_at else { return Ok(None) };
-    let Some(account) = AccountName::parse(&account) else { return Ok(None) };
-    let Some(id) = scope.id.or_else(|| first_id(hash)) else { return Ok(None) };
-    Ok(Some(KeyRecord {
-        id,
-        account,
+    let scope = parse_scope(scope.as_deref())?;
+    Some(KeyRecord {
+        id: scope.id.or_else(|| first_id(hash))?,
+        account: AccountName::parse(&account)?,
         prefix,
-        created_at,
+        created_at: created_at?,
         revoked_at,
         scope,
         last_used_at,
         account_settings: AccountSettings::default(),
-    }))
+    })
 }
 
 pub(super) async fn list(
@@ -276,8 +289,15 @@ pub(super) async fn list(
     let members = redis::cmd("SMEMBERS").arg(list_key(account)).to_owned();
     let hashes: Vec<String> = connection.query(&members).await?;
     let mut records = Vec::new();
-    for hash in hashes {
-        records.extend(find_record(connection, &hash).await?);
+    for hashes in hashes.chunks(KEYS_AT_A_TIME) {
+        let read = read_records_of(connection, hashes).await?;
+        for (hash, both) in hashes.iter().zip(read) {
+            let record = match merge_records(hash, both) {
+                None if connection.is_cluster() => find_record(connection, hash).await?,
+                record => record,
+            };
+            records.extend(record);
+        }
     }
     let account_key = AccountKeys::of(account).account();
     let StoredSettings::Known(settings) = StoredSettings::read(connection, &account_key).await?

@@ -15,11 +15,13 @@ use super::writer::Priority;
 use super::{holds, kept_bytes};
 use crate::clock::unix_ms;
 use crate::jobs::{
-    ClaimUpdate, Job, JobClaim, JobList, JobPage, JobQueue, JobStatus, NewJob, PlaceResult,
+    ClaimUpdate, Job, JobClaim, JobCursor, JobFilter, JobList, JobListing, JobPage, JobQueue,
+    JobStatus, NewJob, PlaceResult,
 };
 use crate::ledger::{AccountName, Operation, Outcome, RateReading, Unavailable};
 
 mod claims;
+mod listing;
 
 #[async_trait]
 impl JobQueue for SqliteStore {
@@ -59,6 +61,16 @@ impl JobQueue for SqliteStore {
         let jobs =
             texts.iter().take(limit).map(|text| parse_job(text)).collect::<Result<_, _>>()?;
         Ok(Some(JobList { jobs, has_more: texts.len() > limit }))
+    }
+
+    async fn list_all_jobs(
+        &self,
+        filter: &JobFilter,
+        after: Option<&JobCursor>,
+        limit: usize,
+    ) -> Result<JobListing, Unavailable> {
+        let (filter, after) = (filter.clone(), after.cloned());
+        self.reader.query(move |c| listing::list(c, &filter, after.as_ref(), limit)).await
     }
 
     async fn delete_job(

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::allotment_rows;
+use crate::ledger::open_hold::free_of;
 use crate::ledger::prepaid::records::{Allotment, AllotmentId};
 use crate::money::Money;
 
@@ -49,12 +50,7 @@ impl Lending {
     /// Returns what gateways have free at `now` (unix ms), and so is available as far as anybody is
     /// told. What they have free of a lot that has expired is not.
     pub(super) fn free(&self, now: i64) -> Money {
-        let free = |a: &Allotment| {
-            let free = a.drawn.total().unwrap_or_default().saturating_sub(a.needed);
-            let lots = a.drawn.clone().split_last(free).unwrap_or_default();
-            let expired = lots.clone().split_expired(now).unwrap_or_default();
-            free.saturating_sub(expired.total().unwrap_or_default())
-        };
+        let free = |a: &Allotment| free_of(&a.drawn, a.needed, now);
         let sum = |sum: Money, free: Money| sum.checked_add(free).unwrap_or(sum);
         self.allotments.values().map(free).fold(Money::ZERO, sum)
     }

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use tollgate::ledger::account::Balances;
+use tollgate::ledger::open_hold::list_open_holds;
 use tollgate::ledger::prepaid::allotment::{expire_allotment, update_allotment};
 use tollgate::ledger::prepaid::answer::{AccountStep, LedgerAnswer};
 use tollgate::ledger::prepaid::direct;
@@ -21,8 +22,8 @@ use tollgate::ledger::prepaid::settings;
 use tollgate::ledger::prepaid::update::AllotmentUpdate;
 use tollgate::ledger::prepaid::window::WindowUse;
 use tollgate::ledger::{
-    AccountName, BudgetOwner, KeyId, Operation, Outcome, RateAsk, RateId, RateKind, RateLimit,
-    WindowKind,
+    AccountName, BudgetOwner, KeyId, OpenHold, OpenHoldKind, Operation, Outcome, RateAsk, RateId,
+    RateKind, RateLimit, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -464,8 +465,31 @@ impl<'s> Pair<'s> {
         assert!(shown.is_balanced(), "{after:?}");
         let budgets = ledger.list_budgets(&self.account).await.expect("budgets");
         assert_eq!(budgets, budget_uses(&self.pure, unix_ms()), "{after:?}");
+        self.compare_holds(shown, after).await;
         self.check_windows(after);
         self.check_places(after);
+    }
+
+    /// Compares the open holds of the two, which are all that is shown as held.
+    async fn compare_holds(&self, shown: Balances, after: &dyn Debug) {
+        let listed = self.store.ledger().list_holds(Some(&self.account), None, 10_000).await;
+        let listed = listed.expect("holds");
+        let held: i64 = listed.iter().map(|hold| hold.held.nano()).sum();
+        assert_eq!(held, shown.held.nano(), "{after:?}: {listed:?}");
+        let (holds, allotments) = (&self.pure.holds, &self.pure.allotments);
+        let pure = list_open_holds(&self.account, holds, allotments, unix_ms());
+        // The clocks of the two differ, so the leases do, too.
+        let told = |hold: &OpenHold| {
+            let kind = match hold.kind {
+                OpenHoldKind::Allotment { free, open_calls, .. } => {
+                    OpenHoldKind::Allotment { free, open_calls, lent_at: 0 }
+                }
+                direct @ OpenHoldKind::Direct { .. } => direct,
+            };
+            (hold.id.clone(), (hold.held, kind))
+        };
+        let all = |holds: &[OpenHold]| holds.iter().map(told).collect::<BTreeMap<_, _>>();
+        assert_eq!(all(&listed), all(&pure), "{after:?}");
     }
 
     /// What is held in a window is what the open holds say that count in it, and the slices; what
