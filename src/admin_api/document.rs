@@ -34,7 +34,7 @@ const TOKEN: &str = "operatorToken";
         (name = "payments", description = "Payments, grants, refunds and corrections of charges."),
         (name = "keys", description = "Keys of accounts, with budgets and scopes."),
         (name = "charges", description = "The journal: each charge with its arithmetic."),
-        (name = "rules", description = "Models, plans and routes in force."),
+        (name = "rules", description = "Models, plans, price books and routes in force."),
         (name = "audit", description = "Who changed what."),
         (name = "operators", description = "Who may use this API.")
     )
