@@ -92,6 +92,9 @@ enum CliCommand {
     /// The plans of the rules: rate limits of accounts and keys.
     #[command(subcommand)]
     Plan(plan::PlanCommand),
+    /// The price books of the rules: what accounts pay instead of the list prices.
+    #[command(subcommand)]
+    Book(book::BookCommand),
     /// List the models and their prices.
     Models,
     /// List the charges of an account, oldest first.
@@ -156,11 +159,11 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         CliCommand::Check => check::run(&conf, out),
         CliCommand::Init => init::run(&conf, out),
         CliCommand::Account(command) => {
+            plan::check_plan(&conf, command.plan())?;
+            book::check_book(&conf, command.book())?;
             if command.wants_new_store() {
                 init::create_store(&conf)?;
             }
-            plan::check_plan(&conf, command.plan())?;
-            book::check_book(&conf, command.book())?;
             with_store(&conf, async |s| account::run(context(&s, &conf), command, out).await)
         }
         CliCommand::Credit(command) => {
@@ -174,6 +177,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
             with_store(&conf, async |s| operator::run(context(&s, &conf), command, out).await)
         }
         CliCommand::Plan(command) => plan::run(&conf, command, out),
+        CliCommand::Book(command) => book::run(&conf, command, out),
         CliCommand::Models => models::run(&conf, out),
         CliCommand::Charges { name } => {
             with_store(&conf, async |s| charges::run(&*s.ledger, name, out).await)

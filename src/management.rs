@@ -10,6 +10,7 @@ pub(crate) mod charges;
 pub(crate) mod context;
 pub(crate) mod corrections;
 pub(crate) mod error;
+pub(crate) mod expiry;
 pub(crate) mod field_patch;
 pub(crate) mod grants;
 pub(crate) mod holds;

@@ -18,6 +18,8 @@ mod parallel_changes;
 /// The roles, the one with the fewest rights first.
 const ROLES: [&str; 3] = ["support", "operator", "owner"];
 const JSON: &str = "application/json";
+/// What the vendor reports of each chat.
+const USAGE: &str = "prompt=1000;completion=100";
 
 /// A world whose gateway serves the API, with a token of each role.
 struct AdminWorld {
@@ -28,8 +30,7 @@ struct AdminWorld {
 
 impl AdminWorld {
     async fn start(store: Store) -> AdminWorld {
-        let builder = World::start(store);
-        AdminWorld::of(builder.vendor("vendor_b", &["prompt=1000;completion=100"])).await
+        AdminWorld::of(World::start(store).vendor("vendor_b", &[USAGE])).await
     }
 
     async fn of(builder: Builder) -> AdminWorld {
@@ -374,7 +375,12 @@ async fn what_is_wrong_is_named_with_what_would_be_right() {
         ("keys", key("endpoints", json!(["chatt"])), "endpoints", "the endpoints are chat"),
         ("keys", key("from", json!(["10.0.0.0/40"])), "from", "is no network"),
         ("keys", key("expires_at", json!("soon")), "expires_at", "'soon' is no time"),
-        ("keys", key("expires_at", json!(1)), "expires_at", "not in the future"),
+        (
+            "keys",
+            key("expires_at", json!(1)),
+            "expires_at",
+            "expires_at '1' is not in the future: give a time after 20",
+        ),
         ("operators", json!({ "name": "eve", "role": "boss" }), "role", "the roles are support"),
     ] {
         let answer = world.post(path, body.clone()).await;
@@ -397,6 +403,7 @@ async fn what_is_wrong_is_named_with_what_would_be_right() {
         ("keys/sk-tg-00000000", 404, "key"),
         ("charges/none?account=acct", 404, "charge"),
         ("plans?x=1", 400, "x"),
+        ("books?x=1", 400, "x"),
     ] {
         let answer = world.get(path).await;
         assert_eq!(answer.status, status, "{path}: {}", raw(&answer));
@@ -413,6 +420,34 @@ async fn what_is_wrong_is_named_with_what_would_be_right() {
     let long = "x".repeat((64 << 10) + 1);
     assert_eq!(refusal(JSON, &long).await, (413, "body_too_large".to_owned()));
     assert_eq!(world.get("accounts").await.json()["data"].as_array().map(Vec::len), Some(1));
+}
+
+#[rstest]
+#[tokio::test]
+async fn an_account_is_opened_with_a_price_book_if_the_rules_have_it(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let api = AdminWorld::of(World::start(store).vendor("vendor_b", &[USAGE]).own_rules()).await;
+    let list = |data: Value| json!({ "data": data, "has_more": false, "next": null });
+    assert_eq!(api.get("books").await.json(), list(json!([])));
+    let books = "[book.low]\nfactor = \"0.850\"\n[book.low.prices]\n\
+                 \"lmb-5.5\" = { input = 4, output = 20 }\n\
+                 [book.friends]\nfactor = \"0.5\"\nloss = true\n";
+    let file = api.world.path("rules/books.toml");
+    api.world.reload(|| std::fs::write(file, books).expect("books")).await;
+    let known = list(json!([
+        { "name": "friends", "factor": "0.5", "prices": 0, "loss": true },
+        { "name": "low", "factor": "0.85", "prices": 1, "loss": false },
+    ]));
+    assert_eq!(api.get("books").await.json(), known);
+    let opened = api.post("accounts", json!({ "name": "acme", "book": "low" })).await;
+    assert_eq!((opened.status, &opened.json()["book"]), (201, &json!("low")), "{}", raw(&opened));
+    let refused = api.post("accounts", json!({ "name": "eve", "book": "lo" })).await;
+    assert_eq!(refused.refusal(), (400, "invalid_value".to_owned()));
+    assert_eq!(refused.json()["error"]["param"], "book");
+    let closest = "there is no price book 'lo'; closest is 'low'";
+    assert!(refused.message().contains(closest), "{}", refused.message());
+    assert_eq!(api.get("accounts/eve").await.status, 404);
 }
 
 #[tokio::test]

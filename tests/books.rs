@@ -21,36 +21,10 @@ const BOOK: &str = "[book.partner]\nfactor = \"0.8333\"\n";
 /// The price by the book of a token in, in USD.
 const BOOKED: &str = "0.0000041665";
 
-/// Waits until a change of the rules is in force.
-async fn reload(world: &World, change: impl FnOnce()) {
-    let reloads = || world.log().matches("rules reloaded").count();
-    let before = reloads();
-    change();
-    world.gateway.signal("HUP");
-    let end = Instant::now() + Duration::from_secs(20);
-    while reloads() == before {
-        assert!(Instant::now() < end, "the rules are not taken: {}", world.log());
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 /// Replaces all price books, which are then in force.
 async fn set_books(world: &World, text: &str) {
     let file = world.path("rules/books.toml");
-    reload(world, || std::fs::write(file, text).expect("other books")).await;
-}
-
-/// Adds costs to models of a vendor: each follows the beginning of its row.
-fn add_costs(world: &World, vendor: &str, costs: &[(&str, &str)]) {
-    let file = world.path(&format!("rules/{vendor}.toml"));
-    let mut text = std::fs::read_to_string(&file).expect("the rules");
-    for (model, cost) in costs {
-        let name = format!("\n\"{model}\"");
-        let row = text.find(&name).unwrap_or_else(|| panic!("no {model}")) + name.len();
-        let open = row + text[row..].find('{').expect("a table") + 1;
-        text.insert_str(open, &format!(" cost = {cost},"));
-    }
-    std::fs::write(file, text).expect("other rules");
+    world.reload(|| std::fs::write(file, text).expect("other books")).await;
 }
 
 const CHAT_COST: (&str, &str) = ("lmb-5.5", "{ input = 4, output = 24 }");
@@ -60,11 +34,11 @@ const VIDEO_COST: (&str, &str) = ("lmd-imagine-video", "{ second = { 480p = 0.04
 /// A world whose account has the book, and whose rules know some costs.
 async fn given(world: World) -> World {
     let change = || {
-        add_costs(&world, "vendor_b", &[CHAT_COST, SPEECH_COST]);
-        add_costs(&world, "vendor_d", &[VIDEO_COST]);
+        world.add_costs("vendor_b", &[CHAT_COST, SPEECH_COST]);
+        world.add_costs("vendor_d", &[VIDEO_COST]);
         std::fs::write(world.path("rules/books.toml"), BOOK).expect("books");
     };
-    reload(&world, change).await;
+    world.reload(change).await;
     world.command(&["account", "set", ACCOUNT, "--book", "partner"]).await.done();
     prompt_becomes(&world, BOOKED).await;
     world
@@ -324,6 +298,27 @@ async fn the_book_of_an_account_is_set_shown_and_checked(
     let closest = "there is no price book 'partners'; closest is 'partner'";
     assert!(told.err.contains(closest), "{told:?}");
     assert_eq!(show(&["set", ACCOUNT, "--no-book"]).await, Value::Null);
+    assert_eq!(show(&["create", "bob", "--book", "partner"]).await, "partner");
+    let told = world.command(&["account", "create", "eve", "--book", "partners"]).await;
+    assert!(told.code == 1 && told.err.contains(closest), "{told:?}");
+    assert_eq!(world.command(&["account", "show", "eve"]).await.code, 1, "nothing was opened");
+}
+
+#[tokio::test]
+async fn the_books_of_the_rules_are_listed_by_name() {
+    let world = World::start(Store::Sqlite).own_rules().run().await;
+    assert_eq!(world.command(&["book", "list"]).await.done(), "");
+    let own = "[book.partner.prices]\n\"lmb-5.5\" = { input = 7, output = 40 }\n";
+    let friends = "[book.friends]\nfactor = \"0.50\"\nloss = true\n";
+    std::fs::write(world.path("rules/books.toml"), format!("{BOOK}{own}{friends}")).expect("books");
+    let table = "friends          list price times 0.5 (loss)\n\
+                 partner          list price times 0.8333, and 1 price of its own\n";
+    assert_eq!(world.command(&["book", "list"]).await.done(), table);
+    let listed = [
+        json!({ "name": "friends", "factor": "0.5", "prices": 0, "loss": true }),
+        json!({ "name": "partner", "factor": "0.8333", "prices": 1, "loss": false }),
+    ];
+    assert_eq!(world.command(&["--json", "book", "list"]).await.json(), listed);
 }
 
 #[tokio::test]

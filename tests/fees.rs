@@ -1,11 +1,13 @@
 //! Fees: tools that a vendor runs itself are sold where the rules have a price for their uses.
 
+use std::time::{Duration, Instant};
+
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::world::{
-    Builder, CHAT, Canned, Charge, MESSAGES, Offer, RESPONSES, Store, World, chat_of, events, http,
-    messages_of, with,
+    ACCOUNT, Builder, CHAT, Canned, Charge, MESSAGES, Offer, Opened, RESPONSES, Store, World,
+    chat_of, events, http, messages_of, with,
 };
 
 /// 1,000 and 5,000 nano-USD a token, with a context of 200,000.
@@ -26,6 +28,27 @@ fn given(store: Store) -> Builder {
 fn search(uses: &Value) -> Value {
     let tool = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": uses });
     json!({ "max_tokens": 10, "tools": [tool] })
+}
+
+/// What the vendor charges for a search in the rules of some tests, in nano-USD.
+const BOUGHT: i64 = 8_000_000;
+/// What it charges there for tokens: 800 in and 4,000 out.
+const BOUGHT_TOKENS: (i64, i64) = (800, 4_000);
+
+/// Adds the cost of the model, and that of a search if it is given.
+async fn set_costs(world: &World, search: Option<&str>) {
+    let change = || {
+        world.add_costs("vendor_a", &[(CHEAP.model, "{ input = 0.8, output = 4 }")]);
+        search.into_iter().for_each(|usd| world.add_fee_cost("vendor_a", usd));
+    };
+    world.reload(change).await;
+}
+
+/// What the tokens of a charge cost at these prices.
+fn cost_of(charge: &Charge, (input, output): (i64, i64)) -> i64 {
+    let (read, written) = charge.tokens();
+    let [read, written] = [read, written].map(|tokens| i64::try_from(tokens).expect("few"));
+    read * input + written * output
 }
 
 fn charged_fees(charge: &Charge, uses: u64, rejected: Option<u64>) {
@@ -116,6 +139,126 @@ async fn a_call_costs_its_tokens_and_the_searches_that_were_made(
     assert_eq!(shown["data"]["fees"], charge.fees, "{shown}");
     let shown = world.get("/v1/charges").await.json();
     assert_eq!(shown["data"][0]["fees"], charge.fees, "{shown}");
+}
+
+/// The vendor bills what it reports, whoever pays for it.
+#[rstest]
+#[case::as_reported(r#"{"web_search_requests":2}"#, 2, Some("0.008"), Some(2))]
+#[case::more_than_allowed(r#"{"web_search_requests":9}"#, 3, Some("0.008"), Some(9))]
+#[case::no_report_but_seen("null", 1, Some("0.008"), Some(1))]
+#[case::none(r#"{"web_search_requests":0}"#, 0, Some("0.008"), Some(0))]
+#[case::none_of_an_unknown_cost(r#"{"web_search_requests":0}"#, 0, None, Some(0))]
+#[case::no_report_and_none_seen("null", 0, None, Some(0))]
+#[case::one_of_an_unknown_cost(r#"{"web_search_requests":1}"#, 1, None, None)]
+#[tokio::test]
+async fn the_cost_of_a_call_is_that_of_its_tokens_and_its_searches_or_is_not_known(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values(false, true)] stream: bool,
+    #[case] report: &str,
+    #[case] seen: usize,
+    #[case] cost: Option<&str>,
+    #[case] uses: Option<i64>,
+) {
+    let vendor = Canned::start(reply(report, seen, stream), usize::MAX).await;
+    let world = given(store).vendor("vendor_a", &[&vendor.url]).run().await;
+    set_costs(&world, cost).await;
+    let members = with(search(&MOST.into()), &json!({ "stream": stream }));
+    let answer = world.messages(with(messages_of(CHEAP.model), &members)).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let charge = world.charge().await;
+    assert_eq!(charge.tokens(), (20, 5), "{charge:?}");
+    let cost = uses.map(|uses| cost_of(&charge, BOUGHT_TOKENS) + uses * BOUGHT);
+    assert_eq!(charge.cost_nano, cost, "{charge:?}");
+    let shown = world.get("/v1/charges").await.json();
+    assert_eq!(shown["data"][0].get("cost_nano"), None, "customers see no cost: {shown}");
+}
+
+/// If the gateway dies, what was noted last is charged, with the searches until then.
+#[rstest]
+#[tokio::test]
+async fn a_stream_that_is_cut_behind_a_checkpoint_has_the_fees_and_the_cost_of_what_was_seen(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let mut half = reply("null", 2, true);
+    let end = half.windows(13).position(|words| words == b"message_delta").expect("an end");
+    half.truncate(end);
+    let vendor = Canned::start(half, usize::MAX).await;
+    let builder = given(store).vendor("vendor_a", &[&vendor.url]);
+    let mut world = builder.conf("[timeouts]\nlease_ms = 2_000").run().await;
+    set_costs(&world, Some("0.008")).await;
+    let call = with(with(messages_of(CHEAP.model), &search(&MOST.into())), &json!({"stream":true}));
+    let mut stream = Opened::open(world.request(MESSAGES.path).body(call.to_string())).await;
+    stream.take(6).await;
+    // A checkpoint is written every five seconds.
+    tokio::time::sleep(Duration::from_millis(6_500)).await;
+    assert_eq!(world.charges().await, []);
+    world.kill_and_start_again().await;
+    let charge = world.charge().await;
+    charged_fees(&charge, 2, None);
+    assert_eq!(charge.amount_nano, cost_of(&charge, (1_000, 5_000)) + 2 * FEE, "{charge:?}");
+    let cost = cost_of(&charge, BOUGHT_TOKENS) + 2 * BOUGHT;
+    assert_eq!(charge.cost_nano, Some(cost), "{charge:?}");
+}
+
+/// The book's factor is that of fees as well, so that they must not be below their cost either.
+#[tokio::test]
+async fn a_fee_is_listed_by_the_book_and_is_not_sold_below_its_cost() {
+    let world = given(Store::Sqlite).run().await;
+    let change = || {
+        world.add_fee_cost("vendor_a", "0.008");
+        std::fs::write(world.path("rules/books.toml"), "[book.low]\nfactor = \"0.85\"\n")
+            .expect("a book");
+    };
+    world.reload(change).await;
+    let listed = async || {
+        let model = world.get(&format!("/v1/models/{}", CHEAP.model)).await.json();
+        let all = world.get("/v1/models").await.json();
+        let same = all["data"].as_array().and_then(|all| all.iter().find(|one| **one == model));
+        assert!(same.is_some(), "{model}");
+        model["pricing"]["fees"].clone()
+    };
+    let fee = |usd: &str| {
+        json!([{
+            "name": "web_search", "endpoints": ["/v1/messages"], "field": "tools[].type",
+            "value": "web_search_*", "per": "usage.server_tool_use.web_search_requests",
+            "most": "max_uses", "usd": usd,
+        }])
+    };
+    assert_eq!(listed().await, fee("0.01"));
+    world.command(&["account", "set", ACCOUNT, "--book", "low"]).await.done();
+    let end = Instant::now() + Duration::from_secs(5);
+    while listed().await != fee("0.0085") {
+        assert!(Instant::now() < end, "the book is not noticed: {}", listed().await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let answer = world.messages(with(messages_of(CHEAP.model), &search(&json!(1)))).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let charge = world.charge().await;
+    charged_fees(&charge, 1, None);
+    let list = cost_of(&charge, (1_000, 5_000)) + FEE;
+    assert_eq!(charge.amount_nano, (list * 85 + 99) / 100, "{charge:?}");
+    std::fs::write(world.path("rules/books.toml"), "[book.low]\nfactor = \"0.79\"\n")
+        .expect("a book below cost");
+    let told = world.command(&["check"]).await;
+    assert_eq!(told.code, 1, "{told:?}");
+    let fault = "books.toml:1: the price book 'low' is below the cost of ";
+    assert!(told.err.contains(fault) && told.err.contains(" for a use of web_search"), "{told:?}");
+}
+
+/// Live search reads what it finds once, so that the searches are held beside one reading.
+#[rstest]
+#[tokio::test]
+async fn a_search_that_reads_nothing_again_is_held_beside_one_reading(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = given(store).vendor("vendor_d", &["delay=800"]).run().await;
+    let offer = Offer { vendor: "vendor_d", model: "lmd-4.6", ..CHAT };
+    let sources = json!({ "mode": "on", "max_search_results": 4 });
+    let members = json!({ "max_tokens": 9_000, "search_parameters": sources });
+    let sent = i64::try_from(offer.sent(&members).bytes.len()).expect("a short call");
+    let (answer, held) = world.held_during(offer, members).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(held, (sent + 4 * 2_000) * 2_000 + 9_000 * 6_000 + 4 * 25_000_000);
 }
 
 #[rstest]
@@ -280,12 +423,19 @@ async fn without_a_report_a_chat_costs_all_sources_that_it_allows(
         format!(r#"{{"prompt_tokens":20,"completion_tokens":5,"total_tokens":25{report}}}"#);
     let vendor = Canned::with_usage(&usage).await;
     let world = given(store).vendor("vendor_d", &[&vendor.url]).run().await;
+    let change = || {
+        world.add_costs("vendor_d", &[("lmd-4.6", "{ input = 1, output = 3 }")]);
+        world.add_fee_cost("vendor_d", "0.02");
+    };
+    world.reload(change).await;
     let offer = Offer { vendor: "vendor_d", model: "lmd-4.6", ..CHAT };
     let sources = json!({ "search_parameters": { "mode": "on", "max_search_results": 4 } });
     let answer = world.call(offer, sources).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let charge = world.charge().await;
     assert_eq!(charge.amount_nano, 20 * 2_000 + 5 * 6_000 + uses * 25_000_000, "{charge:?}");
+    let cost = 20 * 1_000 + 5 * 3_000 + uses * 20_000_000;
+    assert_eq!(charge.cost_nano, Some(cost), "{charge:?}");
     let fees = json!([{ "name": "live_search", "uses": uses, "nano": uses * 25_000_000 }]);
     assert_eq!(charge.fees, fees);
 }

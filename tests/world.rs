@@ -20,6 +20,7 @@ mod gate;
 mod messages;
 mod process;
 mod raw;
+mod rules;
 mod shape;
 mod videos;
 

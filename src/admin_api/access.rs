@@ -46,7 +46,7 @@ const fn once(rule: RouteRule) -> RouteRule {
 }
 
 /// All routes.
-pub(super) const ROUTES: [RouteRule; 29] = [
+pub(super) const ROUTES: [RouteRule; 30] = [
     open("/admin/v1/openapi.json"),
     read("/admin/v1/accounts"),
     write("POST", "/admin/v1/accounts"),
@@ -69,6 +69,7 @@ pub(super) const ROUTES: [RouteRule; 29] = [
     read("/admin/v1/jobs"),
     read("/admin/v1/models"),
     read("/admin/v1/plans"),
+    read("/admin/v1/books"),
     read("/admin/v1/routes"),
     read("/admin/v1/audit"),
     read("/admin/v1/operators"),

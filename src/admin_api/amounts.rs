@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use super::error::AdminError;
 use crate::ledger::AccountName;
 use crate::management::error::parse_account;
+use crate::management::expiry::not_in_the_future;
 use crate::money::Money;
 
 /// A moment: unix seconds, or RFC 3339 such as `2027-01-31T18:00:00Z`, or a date, which stands for
@@ -40,7 +41,7 @@ impl Moment {
             return Err(AdminError::invalid(field, message));
         };
         if at <= now {
-            return Err(AdminError::invalid(field, format!("'{shown}' is not in the future")));
+            return Err(AdminError::invalid(field, not_in_the_future(field, &shown, now)));
         }
         Ok(at)
     }

@@ -1,4 +1,5 @@
-//! `/admin/v1/models`, `plans` and `routes`: the rules in force, and the state of the routes.
+//! `/admin/v1/models`, `plans`, `books` and `routes`: the rules in force, and the state of the
+//! routes.
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -9,8 +10,8 @@ use super::error::AdminError;
 use super::extract::{JsonReply, QueryParameters};
 use super::page::AdminPage;
 use super::state::AdminApi;
-use crate::catalogue::Plan;
 use crate::catalogue::plan::PlanLimits;
+use crate::catalogue::{Plan, PriceBook};
 use crate::clock::{timestamp, unix_ms};
 
 /// No parameters.
@@ -56,6 +57,20 @@ pub(super) struct NarrowerLimitsReply {
     limits: PlanLimitsReply,
 }
 
+/// A price book of the rules.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct BookReply {
+    /// The name.
+    name: String,
+    /// What the list price is multiplied by, as a decimal text.
+    #[schema(example = "0.85")]
+    factor: String,
+    /// How many models have a price of their own, to which the factor does not apply.
+    prices: usize,
+    /// Whether the book may be below what the vendors charge.
+    loss: bool,
+}
+
 /// A route to a vendor.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RouteReply {
@@ -93,6 +108,17 @@ impl PlanReply {
     }
 }
 
+impl BookReply {
+    fn new(book: &PriceBook) -> BookReply {
+        BookReply {
+            name: book.name.to_string(),
+            factor: book.factor.to_string(),
+            prices: book.own_price_count(),
+            loss: book.allows_loss,
+        }
+    }
+}
+
 /// Lists the models that are sold, with their prices, as `/v1/models` does.
 #[utoipa::path(
     get,
@@ -124,6 +150,22 @@ pub(super) async fn list_plans(
 ) -> Result<JsonReply<AdminPage<PlanReply>>, AdminError> {
     let catalogue = api.catalogue.load_full();
     Ok(JsonReply(whole(catalogue.plans.iter().map(|plan| PlanReply::new(plan)).collect())))
+}
+
+/// Lists the price books of the rules, by name.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/books",
+    tag = "rules",
+    operation_id = "listBooks",
+    responses((status = 200, description = "Price books.", body = AdminPage<BookReply>))
+)]
+pub(super) async fn list_books(
+    State(api): State<AdminApi>,
+    QueryParameters(NoParameters {}): QueryParameters<NoParameters>,
+) -> Result<JsonReply<AdminPage<BookReply>>, AdminError> {
+    let catalogue = api.catalogue.load_full();
+    Ok(JsonReply(whole(catalogue.books.iter().map(|book| BookReply::new(book)).collect())))
 }
 
 /// Lists the routes to the vendors, and whether each is up.

@@ -36,7 +36,7 @@ const TOKEN: &str = "operatorToken";
         (name = "charges", description = "The journal: each charge with its arithmetic."),
         (name = "holds", description = "What is held at the moment."),
         (name = "jobs", description = "Video jobs."),
-        (name = "rules", description = "Models, plans and routes in force."),
+        (name = "rules", description = "Models, plans, price books and routes in force."),
         (name = "audit", description = "Who changed what."),
         (name = "operators", description = "Who may use this API.")
     )

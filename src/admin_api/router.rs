@@ -51,6 +51,7 @@ fn describe() -> (Router<AdminApi>, Document) {
         .routes(routes!(jobs::list_jobs))
         .routes(routes!(catalogue::list_models))
         .routes(routes!(catalogue::list_plans))
+        .routes(routes!(catalogue::list_books))
         .routes(routes!(catalogue::list_routes))
         .routes(routes!(audit::list_audit))
         .routes(routes!(operators::list_operators, operators::create_operator))

@@ -29,6 +29,12 @@ impl PriceBook {
     pub fn own_price(&self, model_id: &str) -> Option<&Price> {
         self.prices.get(model_id)
     }
+
+    /// Returns how many models have a price of their own.
+    #[must_use]
+    pub fn own_price_count(&self) -> usize {
+        self.prices.len()
+    }
 }
 
 /// All price books.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::book::{AccountPrice, PriceBook, PriceBooks};
-use super::book_loss::find_loss;
+use super::book_loss::{find_fee_loss, find_loss};
 use super::model::Model;
 use super::offer::Catalogue;
 use super::{named_tables, prices};
@@ -155,7 +155,7 @@ fn has_cache_write_1h(price: &Price) -> bool {
     matches!(price, Price::Tokens(tokens) if tokens.has_cache_write_1h())
 }
 
-/// Adds the fault that a book is below the costs of models, if it is.
+/// Adds the fault that a book is below the costs of models or of their vendors' tools, if it is.
 fn refuse_loss(
     book: &PriceBook,
     location: &SourceLocation,
@@ -163,8 +163,9 @@ fn refuse_loss(
     faults: &mut Vec<ConfigError>,
 ) {
     let lost = catalogue.models().iter().filter_map(|model| {
-        let unit = find_loss(AccountPrice::new(model, Some(book)), model.cost.as_ref()?)?;
-        Some((model, unit))
+        let price = AccountPrice::new(model, Some(book));
+        let own = model.cost.as_ref().and_then(|cost| find_loss(price, cost));
+        Some((model, own.or_else(|| find_fee_loss(price, model))?))
     });
     let mut lost = lost.peekable();
     let Some((model, unit)) = lost.next() else { return };
@@ -285,6 +286,38 @@ mod tests {
         let expected: Vec<String> =
             expected.iter().map(|fault| format!("{fault}{BELOW}")).collect();
         assert_eq!(faults, expected);
+    }
+
+    /// A tool of the vendor is sold in chats: at 0.01 USD a use, of which 0.008 is the cost.
+    const FEE: &str = "[[refuse]]\nfield = \"search\"\nbecause = \"it has no price\"\n\
+                       [[fee]]\nname = \"search\"\nfield = \"search\"\nper = \"usage.searches\"\n\
+                       usd = 0.01\nmost = \"search.most\"\ncost = 0.008\n";
+
+    #[rstest]
+    #[case::exactly_cost("factor = \"0.8\"", None)]
+    #[case::below("factor = \"0.799999\"", Some("'y-1' for a use of search, and of 1 more model"))]
+    #[case::own_prices_leave_the_fee_as_listed(
+        "factor = \"0.799999\"\nprices = { \"y-1\" = { input = 1, output = 8 } }",
+        Some("'y-2' for a use of search")
+    )]
+    #[case::meant("factor = \"0.1\"\nloss = true", None)]
+    fn a_book_that_sells_a_tool_below_its_cost_is_refused(
+        #[case] keys: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        // Of the models no cost is known.
+        let models = RULES.replace("cost = { input = 0.8, output = 8 }", "context = 1000");
+        let models = models.replace(", cost = { characters = 12 }", "");
+        let rules = format!("{models}{FEE}");
+        let told = parse_rules(&rules, Some(&format!("\n[book.low]\n{keys}\n"))).err();
+        let fault = |what| {
+            vec![format!(
+                "r/books.toml:2: the price book 'low' is below the cost of {what}; {BELOW}"
+            )]
+        };
+        assert_eq!(told, expected.map(fault));
+        let unknown = rules.replace("cost = 0.008\n", "");
+        assert!(parse_rules(&unknown, Some("[book.low]\nfactor = \"0.1\"\n")).is_ok());
     }
 
     const FACTOR: &str = "a factor is a decimal number above 0 and up to 100, with at most 6 \

@@ -2,9 +2,11 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use super::book::AccountPrice;
+use super::fee::FeeRule;
+use super::model::Model;
 use crate::money::factor::PriceFactor;
 use crate::money::price::{Price, TokenPrice, TokenRates};
-use crate::money::{Rate, VideoResolution};
+use crate::money::{Money, Rate, VideoResolution};
 
 /// Returns the unit for which a price is below a cost; `None` if it is below for no unit. A unit
 /// without a known cost is never below.
@@ -22,9 +24,7 @@ pub(super) fn find_loss(price: AccountPrice<'_>, cost: &Price) -> Option<String>
             Price::Image { tokens, reservation },
             Price::Image { tokens: token_cost, reservation: image_cost },
         ) => {
-            let [image, image_cost] =
-                [reservation, image_cost].map(|sum| sum.nano().unsigned_abs());
-            if factor.is_below(u128::from(image), u128::from(image_cost)) {
+            if factor.is_below(nano(*reservation), nano(*image_cost)) {
                 return Some("an image".to_owned());
             }
             // The vendor's bill is both the price and the cost.
@@ -40,6 +40,22 @@ pub(super) fn find_loss(price: AccountPrice<'_>, cost: &Price) -> Option<String>
         (Price::Video(rates), Price::Video(costs)) => find_video_loss(rates, costs, is_below),
         _ => None,
     }
+}
+
+/// Returns the unit for which a fee for a tool of the model's vendor is below its cost; `None` if
+/// none is. A fee without a known cost is never below. `price` is that of the model, whose factor
+/// the fees have as well.
+#[must_use]
+pub(super) fn find_fee_loss(price: AccountPrice<'_>, model: &Model) -> Option<String> {
+    let factor = price.factor().unwrap_or(PriceFactor::ONE);
+    let is_lost =
+        |fee: &&FeeRule| fee.cost.is_some_and(|cost| factor.is_below(nano(fee.price), nano(cost)));
+    let lost = model.fees().find(is_lost);
+    lost.map(|fee| format!("a use of {}", fee.name))
+}
+
+fn nano(amount: Money) -> u128 {
+    u128::from(amount.nano().unsigned_abs())
 }
 
 fn find_video_loss(
@@ -99,7 +115,6 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::money::Money;
 
     fn rates(input: u32, output: u32) -> TokenRates {
         TokenRates {

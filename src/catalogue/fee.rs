@@ -4,12 +4,15 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value as Json, json};
+
 use super::field_policy::ValuePattern;
 use super::prices;
 use super::vendor::TextApi;
 use crate::dialect::json::{JsonDocument, JsonValue};
 use crate::dialect::meter::tool_uses::HostedTool;
 use crate::dialect::{CallError, Endpoint};
+use crate::money::factor::PriceFactor;
 use crate::money::fee::ChargedFee;
 use crate::money::{Money, MoneyError};
 use crate::toml_reader::{ConfigError, SourceLocation, TableReader};
@@ -36,11 +39,15 @@ pub(crate) struct FeeRule {
     pub(crate) endpoints: Vec<Endpoint>,
     /// The members on the way to the number of uses in the vendor's reply.
     report_path: Arc<[String]>,
-    /// The price of a use.
-    price: Money,
+    /// The list price of a use.
+    pub(super) price: Money,
+    /// What the vendor charges for a use; `None` if that is not known.
+    pub(super) cost: Option<Money>,
     bound: UseBound,
     /// The most input tokens that the vendor adds for a use.
     input_tokens: u64,
+    /// Whether the vendor reads the whole input again after each use.
+    rereads: bool,
 }
 
 /// Where a call says how often a tool may be used at most.
@@ -85,6 +92,7 @@ impl FeeRule {
         if price == Money::ZERO && faults.len() == read_before {
             faults.push(location.error("'usd' must be above 0"));
         }
+        let cost = prices::optional_price(row, "cost", faults, Money::parse_usd);
         let bound = parse_bound(&row.text("most", faults).unwrap_or_default());
         if bound.is_none() {
             let what = "'most' must be the member that bounds the uses: one beside the field, such \
@@ -92,10 +100,21 @@ impl FeeRule {
             faults.push(location.error(what));
         }
         let input_tokens = prices::parse_token_count(row, "input_tokens", faults).unwrap_or(0);
+        let rereads = row.bool("rereads", faults).unwrap_or(true);
         check_endpoints(&endpoints, text_api, &location, faults);
         let (report_path, bound) = (report_path?.into(), bound?);
-        let rule =
-            FeeRule { name, field, value, endpoints, report_path, price, bound, input_tokens };
+        let rule = FeeRule {
+            name,
+            field,
+            value,
+            endpoints,
+            report_path,
+            price,
+            cost,
+            bound,
+            input_tokens,
+            rereads,
+        };
         (faults.len() == before).then_some(rule)
     }
 
@@ -104,12 +123,38 @@ impl FeeRule {
         self.report_path == other.report_path
     }
 
+    /// Returns the fee as the listing shows it for a model that is sold on these endpoints. `factor`
+    /// is that of the account's book.
+    pub(super) fn listing(&self, endpoints: &[Endpoint], factor: Option<PriceFactor>) -> Json {
+        let own = self.endpoints.iter().filter(|endpoint| endpoints.contains(endpoint));
+        let endpoints: Vec<&str> = own.map(|endpoint| endpoint.path()).collect();
+        let most = match &self.bound {
+            UseBound::Beside(path) => path.join("."),
+            UseBound::Body(path) => format!("{ROOT_PREFIX}{}", path.join(".")),
+        };
+        json!({
+            "name": self.name,
+            "endpoints": endpoints,
+            "field": self.field,
+            "value": self.value.to_text(),
+            "most": most,
+            "per": self.report_path.join("."),
+            "usd": self.usd_string(factor),
+        })
+    }
+
+    /// Returns the price of a use in USD, as an exact decimal.
+    fn usd_string(&self, factor: Option<PriceFactor>) -> String {
+        factor.map_or_else(|| self.price.to_string(), |factor| factor.amount_usd_string(self.price))
+    }
+
     /// Finds the tool in the body of a call. `earlier` are the rules that come before this one:
     /// what matches one of them is not of this rule.
     fn find(
         &self,
         document: &JsonDocument,
         earlier: &[&FeeRule],
+        factor: Option<PriceFactor>,
     ) -> Result<Option<CallFee>, CallError> {
         let Some((holders, member)) = split_field(&self.field) else { return Ok(None) };
         let body = JsonValue::from_validated(document.body().trim_ascii());
@@ -122,7 +167,7 @@ impl FeeRule {
             if earlier.iter().any(|rule| rule.field == self.field && rule.value.matches(value)) {
                 return Ok(());
             }
-            let bound = self.read_bound(body, holder, &place)?;
+            let bound = self.read_bound(body, (holder, &place), factor)?;
             uses_max = Some(match (uses_max, &self.bound) {
                 (Some(sum), UseBound::Beside(_)) => sum.saturating_add(bound),
                 (_, UseBound::Body(_)) | (None, UseBound::Beside(_)) => bound,
@@ -137,18 +182,22 @@ impl FeeRule {
             place: first_place,
             report_path: self.report_path.clone(),
             price: self.price,
+            cost: self.cost,
             uses_max,
             input_tokens: self.input_tokens.saturating_mul(uses_max),
+            rereads_max: if self.rereads { uses_max } else { 0 },
         }))
     }
 
-    /// Reads how often a call allows the tool that stands in `holder`.
+    /// Reads how often a call allows the tool that stands in the object `holder`, at a place of the
+    /// body.
     fn read_bound(
         &self,
         body: JsonValue<'_>,
-        holder: JsonValue<'_>,
-        place: &str,
+        holder: (JsonValue<'_>, &str),
+        factor: Option<PriceFactor>,
     ) -> Result<u64, CallError> {
+        let (holder, place) = holder;
         let (from, path, place) = match &self.bound {
             UseBound::Beside(path) => (holder, path, place),
             UseBound::Body(path) => (body, path, ""),
@@ -158,7 +207,8 @@ impl FeeRule {
         let expected = format!(
             "a whole number from 1 to {USES_MAX}, the most uses of {} that you pay for, \
              {} USD each",
-            self.name, self.price
+            self.name,
+            self.usd_string(factor)
         );
         let Some(value) = found.filter(|value| !value.is_null()) else {
             return Err(CallError::missing(&field, &expected));
@@ -271,12 +321,16 @@ pub(crate) struct CallFee {
     /// Where the call asks for it first.
     pub(crate) place: String,
     report_path: Arc<[String]>,
-    /// The price of a use.
+    /// The list price of a use.
     price: Money,
+    /// What the vendor charges for a use; `None` if that is not known.
+    cost: Option<Money>,
     /// The most uses that the call allows.
     pub(crate) uses_max: u64,
     /// The most input tokens that the vendor adds for all uses together.
     input_tokens: u64,
+    /// How many more times at most the vendor reads the whole input for the uses.
+    rereads_max: u64,
 }
 
 /// The fees of a call, one for each of its tools that cost one.
@@ -284,15 +338,21 @@ pub(crate) struct CallFee {
 pub(crate) struct CallFees(Vec<CallFee>);
 
 impl CallFees {
-    /// Finds the tools of a call that cost a fee, by these rules.
+    /// Finds the tools of a call that cost a fee, by these rules. `factor` is that of the account's
+    /// book.
     ///
     /// # Errors
-    /// [`CallError`] names the bound of a tool that is missing or invalid, and what would be right.
-    pub(super) fn find(rules: &[&FeeRule], document: &JsonDocument) -> Result<CallFees, CallError> {
+    /// [`CallError`] names the bound of a tool that is missing or invalid, what would be right, and
+    /// what a use costs the account.
+    pub(super) fn find(
+        rules: &[&FeeRule],
+        document: &JsonDocument,
+        factor: Option<PriceFactor>,
+    ) -> Result<CallFees, CallError> {
         let mut fees = Vec::new();
         for (at, rule) in rules.iter().enumerate() {
             let earlier = rules.get(..at).unwrap_or_default();
-            fees.extend(rule.find(document, earlier)?);
+            fees.extend(rule.find(document, earlier, factor)?);
         }
         Ok(CallFees(fees))
     }
@@ -309,10 +369,10 @@ impl CallFees {
         self.0.first()
     }
 
-    /// Returns the most uses of all tools together.
+    /// Returns how many more times at most the vendor reads the whole input for all tools together.
     #[must_use]
-    pub(crate) fn uses_max(&self) -> u64 {
-        self.0.iter().map(|fee| fee.uses_max).fold(0, u64::saturating_add)
+    pub(crate) fn rereads_max(&self) -> u64 {
+        self.0.iter().map(|fee| fee.rereads_max).fold(0, u64::saturating_add)
     }
 
     /// Returns the most input tokens that the vendor adds for all uses together.
@@ -356,6 +416,20 @@ impl CallFees {
             })
         };
         self.0.iter().zip(counts).map(charge).collect()
+    }
+
+    /// Returns what the vendor charges for the uses in `charged`, which [`CallFees::charge`] has
+    /// made; `None` if a tool was used whose cost is not known, or if no amount holds the sum. The
+    /// vendor charges for what it reports, also where that is more than the call allows.
+    #[must_use]
+    pub(crate) fn cost(&self, charged: &[ChargedFee]) -> Option<Money> {
+        self.0.iter().zip(charged).try_fold(Money::ZERO, |sum, (fee, charged)| {
+            let uses = charged.rejected_uses.unwrap_or(charged.uses);
+            if uses == 0 {
+                return Some(sum);
+            }
+            sum.checked_add(fee.cost?.checked_mul(uses).ok()?).ok()
+        })
     }
 }
 

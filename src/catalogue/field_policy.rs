@@ -84,6 +84,16 @@ impl ValuePattern {
         Some(if is_prefix { ValuePattern::Prefix(start) } else { ValuePattern::Text(start) })
     }
 
+    /// Returns the pattern as the rules write it; `None` if it is any value.
+    #[must_use]
+    pub(super) fn to_text(&self) -> Option<String> {
+        match self {
+            ValuePattern::Any => None,
+            ValuePattern::Text(text) => Some(text.clone()),
+            ValuePattern::Prefix(start) => Some(format!("{start}*")),
+        }
+    }
+
     /// Whether a value of the field is one of these.
     #[must_use]
     pub(super) fn matches(&self, value: JsonValue<'_>) -> bool {

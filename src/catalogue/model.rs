@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value as Json, json};
 
 use super::book::{AccountPrice, PriceBook};
+use super::fee::FeeRule;
 use super::kind::ModelKind;
 use super::output_limit::OutputLimitRule;
 use super::vendor::{TextApi, Vendor};
@@ -71,6 +72,13 @@ impl Model {
         }
     }
 
+    /// Returns the fees for the vendor's tools that its calls may have.
+    pub(super) fn fees(&self) -> impl Iterator<Item = &FeeRule> {
+        let endpoints = self.endpoints();
+        let is_sold = move |fee: &&FeeRule| fee.endpoints.iter().any(|e| endpoints.contains(e));
+        self.vendor.fees.iter().filter(is_sold)
+    }
+
     /// Returns the number that the rules set for a member if a body lacks it; `None` if they set
     /// none.
     #[must_use]
@@ -106,7 +114,9 @@ impl Model {
     /// without one.
     #[must_use]
     pub fn listing(&self, name: &str, at: i64, book: Option<&PriceBook>) -> Json {
-        let endpoints: Vec<&str> = self.endpoints().into_iter().map(Endpoint::path).collect();
+        let sold_on = self.endpoints();
+        let endpoints: Vec<&str> = sold_on.iter().map(|endpoint| endpoint.path()).collect();
+        let price = AccountPrice::new(self, book);
         let mut listing = json!({
             "id": name,
             "object": "model",
@@ -127,8 +137,13 @@ impl Model {
                 "context_length": self.context_length,
                 "max_completion_tokens": self.output_max,
             },
-            "pricing": pricing_json(AccountPrice::new(self, book), at),
+            "pricing": pricing_json(price, at),
         });
+        let fees: Vec<Json> =
+            self.fees().map(|fee| fee.listing(&sold_on, price.factor())).collect();
+        if !fees.is_empty() {
+            listing["pricing"]["fees"] = fees.into();
+        }
         if name != self.id {
             listing["alias_of"] = self.id.as_str().into();
         }

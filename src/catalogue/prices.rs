@@ -161,7 +161,7 @@ pub(super) fn required_price<P: Default>(
     optional_price(row, key, faults, read).unwrap_or_default()
 }
 
-fn optional_price<P>(
+pub(super) fn optional_price<P>(
     row: &mut TableReader,
     key: &'static str,
     faults: &mut Vec<ConfigError>,

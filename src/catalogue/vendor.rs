@@ -10,6 +10,7 @@ use super::rewrite::RewriteRule;
 use crate::dialect::json::JsonDocument;
 use crate::dialect::tokens::Tokenizer;
 use crate::dialect::{CallError, Endpoint};
+use crate::money::factor::PriceFactor;
 
 /// The API format of a vendor's text endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,7 +92,8 @@ impl Vendor {
     }
 
     /// Returns the fees for the tools that a call on an endpoint has and that the vendor runs. A
-    /// call on an endpoint that is free has none.
+    /// call on an endpoint that is free has none. `factor` is what the account's book multiplies
+    /// them by.
     ///
     /// # Errors
     /// [`CallError`] if the call does not bound the uses of such a tool, or if the endpoint cannot
@@ -100,13 +102,14 @@ impl Vendor {
         &self,
         endpoint: Endpoint,
         document: &JsonDocument,
+        factor: Option<PriceFactor>,
     ) -> Result<CallFees, CallError> {
         if self.fees.is_empty() || endpoint.is_free() {
             return Ok(CallFees::default());
         }
         let format = endpoint.rules_endpoint();
         let rules = self.fees.iter().filter(|rule| rule.endpoints.contains(&format));
-        let fees = CallFees::find(&rules.collect::<Vec<_>>(), document)?;
+        let fees = CallFees::find(&rules.collect::<Vec<_>>(), document, factor)?;
         match fees.first() {
             // Its reply tells nothing of tools.
             Some(fee) if endpoint != format => {
@@ -125,7 +128,7 @@ impl Vendor {
     ) -> Option<&str> {
         let format = endpoint.rules_endpoint();
         let mut rules = self.fees.iter().filter(|rule| rule.endpoints.contains(&format));
-        let unbounded = rules.find(|rule| CallFees::find(&[rule], document).is_err())?;
+        let unbounded = rules.find(|rule| CallFees::find(&[rule], document, None).is_err())?;
         Some(&unbounded.field)
     }
 

@@ -13,6 +13,7 @@ use crate::ledger::account::Balances;
 use crate::ledger::{AccountName, CreditLot, Ledger, OpenLot};
 use crate::management::accounts::{self, AccountView, NewAccount};
 use crate::management::context::ManagementContext;
+use crate::management::error::{parse_book_name, parse_plan_name};
 use crate::management::grants::{describe_lot, expiry_text};
 
 #[derive(Debug, Subcommand)]
@@ -24,6 +25,12 @@ pub(super) enum AccountCommand {
         /// A first payment, in USD.
         #[arg(long, value_name = "USD")]
         credit: Option<String>,
+        /// Limit the account by this plan of the rules.
+        #[arg(long)]
+        plan: Option<String>,
+        /// Charge the account by this price book of the rules.
+        #[arg(long)]
+        book: Option<String>,
         /// Make the store first, unless there is one.
         #[arg(long)]
         new_store: bool,
@@ -55,20 +62,18 @@ impl AccountCommand {
     /// The name of the plan that is given.
     pub(super) fn plan(&self) -> Option<&str> {
         match self {
+            AccountCommand::Create { plan, .. } => plan.as_deref(),
             AccountCommand::Set { settings, .. } => settings.plan(),
-            AccountCommand::Create { .. } | AccountCommand::List | AccountCommand::Show { .. } => {
-                None
-            }
+            AccountCommand::List | AccountCommand::Show { .. } => None,
         }
     }
 
     /// The name of the price book that is given.
     pub(super) fn book(&self) -> Option<&str> {
         match self {
+            AccountCommand::Create { book, .. } => book.as_deref(),
             AccountCommand::Set { settings, .. } => settings.book(),
-            AccountCommand::Create { .. } | AccountCommand::List | AccountCommand::Show { .. } => {
-                None
-            }
+            AccountCommand::List | AccountCommand::Show { .. } => None,
         }
     }
 }
@@ -80,10 +85,12 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let ledger = context.ledger();
     match command {
-        AccountCommand::Create { name, credit, .. } => {
+        AccountCommand::Create { name, credit, plan, book, .. } => {
             let name = parse_account(name)?;
             let credit = credit.as_deref().map(parse_amount).transpose()?;
-            let new = NewAccount { name, plan: None, book: None, credit };
+            let plan = plan.as_deref().map(parse_plan_name).transpose()?;
+            let book = book.as_deref().map(parse_book_name).transpose()?;
+            let new = NewAccount { name, plan, book, credit };
             accounts::open_account(context, &new).await?;
             show_account(ledger, &new.name, out).await
         }

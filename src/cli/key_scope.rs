@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::ledger::{KeyScope, parse_network};
 use crate::management::error::parse_plan_name;
+use crate::management::expiry::not_in_the_future;
 use crate::management::field_patch::FieldPatch;
 use crate::management::key_scope::{ScopePatch, check_endpoints};
 
@@ -173,7 +174,8 @@ impl ScopeChanges {
 /// moment. Returns unix seconds.
 pub(super) fn parse_expiry(text: &str, now: i64) -> anyhow::Result<i64> {
     let at = parse_time(text, now)?;
-    ensure!(at > now, "'{text}' is not in the future; `revoke` ends it at once");
+    let past = not_in_the_future("the expiry", text, now);
+    ensure!(at > now, "{past}; `revoke` ends it at once");
     ensure!(
         jiff::Timestamp::from_second(at).is_ok(),
         "'{text}' is too far away: without --expires there is no end"
@@ -360,7 +362,10 @@ mod tests {
             (["--expires", "d"], "as in 90d or 12h"),
             (["--expires", ""], "as in 90d or 12h"),
             (["--expires", "0d"], "not in the future"),
-            (["--expires", "2026-11-25"], "not in the future"),
+            (
+                ["--expires", "2026-11-25"],
+                "the expiry '2026-11-25' is not in the future: give a time after 2026-",
+            ),
             (["--expires", "99999999999999999999w"], "too far away"),
         ] {
             let words = [format!("{}={}", words[0], words[1])];

@@ -219,9 +219,9 @@ impl ModelCall {
         }
     }
 
-    /// Adds what the vendor reads because of tools that it runs at most `uses` times: the whole
-    /// input once more after each use, and what the tools found, which has at most `tokens` tokens.
-    pub(crate) fn add_tool_reads(&mut self, uses: u64, tokens: u64) {
+    /// Adds what the vendor reads because of tools that it runs: the whole input at most `rereads`
+    /// times more, and what the tools found, which has at most `tokens` tokens.
+    pub(crate) fn add_tool_reads(&mut self, rereads: u64, tokens: u64) {
         let size = match &mut self.kind {
             RequestKind::Chat { text, .. } | RequestKind::Messages(text) => &mut text.input_size,
             RequestKind::Responses(request) => &mut request.input_size,
@@ -230,7 +230,7 @@ impl ModelCall {
         // What a tool finds is in no body.
         size.has_external_input = true;
         let reads = &mut size.vendor_reads;
-        reads.repeats = reads.repeats.max(uses.min(TOOL_REPEATS_MAX));
+        reads.repeats = reads.repeats.max(rereads.min(TOOL_REPEATS_MAX));
         reads.added_tokens = reads.added_tokens.saturating_add(tokens);
     }
 

@@ -220,9 +220,11 @@ impl PricedModel {
         AccountPrice::new(&self.model, self.book.as_deref())
     }
 
-    /// Returns what the vendor charges for units; `None` if that is not known.
-    pub(crate) fn cost(&self, units: BilledUnits) -> Option<Money> {
-        self.model.cost.as_ref()?.cost(units, self.priced_at).ok()
+    /// Returns what the vendor charges for units and for the uses of its tools in `charged`; `None`
+    /// if the cost of any of them is not known.
+    pub(crate) fn cost(&self, units: BilledUnits, charged: &[ChargedFee]) -> Option<Money> {
+        let cost = self.model.cost.as_ref()?.cost(units, self.priced_at).ok()?;
+        cost.checked_add(self.fees.cost(charged)?).ok()
     }
 
     /// Returns a function that counts the input tokens of a call, for the case that the vendor

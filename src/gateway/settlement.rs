@@ -126,11 +126,6 @@ fn sum_of_fees(fees: &[ChargedFee]) -> Option<Money> {
     fees.iter().try_fold(Money::ZERO, |sum, fee| sum.checked_add(fee.amount)).ok()
 }
 
-/// Whether no tool of the vendor's was used.
-fn is_unused(fees: &[ChargedFee]) -> bool {
-    fees.iter().all(|fee| fee.uses == 0 && fee.rejected_uses.is_none())
-}
-
 /// Logs and counts a usage report that was rejected as implausible: the vendor may bill for units
 /// that no account pays.
 fn log_rejected_usage(ctx: &RequestContext, relaying: &RelayedCall) {
@@ -198,9 +193,8 @@ pub(super) fn journal_line(
             let list = list.checked_add(sum_of_fees(&fees)?).ok()?;
             Some(BookedAmount { book: &book.name, list })
         }),
-        // The vendor bills what it reports, also where no account pays for it. What it bills for
-        // the uses of its tools is not known.
-        cost: pricing.cost(rejected.unwrap_or(usage.units)).filter(|_| is_unused(&fees)),
+        // The vendor bills what it reports, also where no account pays for it.
+        cost: pricing.cost(rejected.unwrap_or(usage.units), &fees),
     };
     Some(JournalLine { fees, ..JournalLine::new(call, used) })
 }

@@ -108,7 +108,7 @@ pub(crate) struct JournalLine<'a> {
     /// What `usage` and `fees` cost at list prices, in nano-USD, if the account has a price book.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list_nano: Option<i64>,
-    /// What the vendor charges, in nano-USD, if the rules know that. They do not if there are fees.
+    /// What the vendor charges for `usage` and `fees`, in nano-USD, if the rules know that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nano: Option<i64>,
     /// The vendor's id of the request, if it sent one.

@@ -3,6 +3,7 @@
 use super::audit::AuditedChange;
 use super::context::ManagementContext;
 use super::error::ManagementError;
+use super::expiry::{not_in_the_future, time_text};
 use super::payments::{Transfer, audited, refused, used_before};
 use crate::ledger::{
     CreditSource, LotId, NEVER_EXPIRES, OPEN_LOTS_MAX, OpenLot, Operation, Outcome,
@@ -20,17 +21,20 @@ pub(crate) fn check_lot(
     expires_at: Option<i64>,
     now: i64,
 ) -> Result<LotId, ManagementError> {
-    let invalid = |message: &str| {
-        Err(ManagementError::Invalid { field: "expires_at", message: message.to_owned() })
-    };
+    let invalid = |message: String| Err(ManagementError::Invalid { field: "expires_at", message });
+    let last = now.saturating_add(EXPIRY_MAX_S);
     match expires_at {
         None if source == CreditSource::Paid => {
-            invalid("paid credit that never expires is a payment: add a payment, or give an expiry")
+            let what =
+                "paid credit that never expires is a payment: add a payment, or give an expiry";
+            invalid(what.to_owned())
         }
         None => Ok(LotId { expires_at: NEVER_EXPIRES, source }),
-        Some(at) if at <= now => invalid("the expiry is not in the future"),
-        Some(at) if at > now.saturating_add(EXPIRY_MAX_S) => {
-            invalid("the expiry is more than ten years away")
+        Some(at) if at <= now => invalid(not_in_the_future("the expiry", &time_text(at), now)),
+        Some(at) if at > last => {
+            let (shown, last) = (time_text(at), time_text(last));
+            let what = "is more than ten years away: give a time up to";
+            invalid(format!("the expiry '{shown}' {what} {last}"))
         }
         Some(at) => Ok(LotId { expires_at: at.saturating_mul(1_000), source }),
     }
@@ -141,10 +145,20 @@ mod tests {
         assert_eq!((never.expires_at, describe_lot(never)), (NEVER_EXPIRES, "voucher".to_owned()));
         assert!(of(CreditSource::Paid, Some(NOW + EXPIRY_MAX_S)).is_ok());
         for (source, at, told) in [
-            (promotion, Some(NOW), "not in the future"),
-            (promotion, Some(i64::MIN), "not in the future"),
-            (promotion, Some(NOW + EXPIRY_MAX_S + 1), "ten years"),
-            (promotion, Some(i64::MAX), "ten years"),
+            (
+                promotion,
+                Some(NOW),
+                "the expiry '2026-11-25T13:14:15Z' is not in the future: give a time after \
+                 2026-11-25T13:14:15Z",
+            ),
+            (promotion, Some(i64::MIN), "'-9223372036854775808' is not in the future"),
+            (
+                promotion,
+                Some(NOW + EXPIRY_MAX_S + 1),
+                "the expiry '2036-11-25T13:14:16Z' is more than ten years away: give a time up to \
+                 2036-11-25T13:14:15Z",
+            ),
+            (promotion, Some(i64::MAX), "'9223372036854775807' is more than ten years away"),
             (CreditSource::Paid, None, "is a payment"),
         ] {
             let why = of(source, at).expect_err("no lot");

@@ -144,8 +144,16 @@ async fn a_grant_that_cannot_be_is_refused(#[values(Store::Sqlite, Store::Redis)
     for (body, param, told) in [
         (without, "expires_at", "missing field `expires_at`"),
         (with("expires_at", json!("soon")), "expires_at", "'soon' is no time"),
-        (with("expires_at", json!("2020-01-01")), "expires_at", "not in the future"),
-        (with("expires_at", json!("2099-01-01")), "expires_at", "ten years"),
+        (
+            with("expires_at", json!("2020-01-01")),
+            "expires_at",
+            "expires_at '2020-01-01' is not in the future: give a time after 20",
+        ),
+        (
+            with("expires_at", json!("2099-01-01")),
+            "expires_at",
+            "'2099-01-01T00:00:00Z' is more than ten years away: give a time up to 20",
+        ),
         (paid, "expires_at", "is a payment"),
         (with("source", json!("gift")), "source", "the sources are promotion, voucher, paid"),
         (with("amount_usd", json!("0")), "amount_usd", "must be above 0"),

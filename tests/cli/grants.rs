@@ -129,7 +129,12 @@ async fn a_grant_that_cannot_be_is_refused_with_what_would_be_right() {
     for (name, usd, options, told) in [
         (ACCOUNT, "1", &["--expires=soon"][..], "'soon' is no time"),
         (ACCOUNT, "1", &["--expires=0d"], "not in the future"),
-        (ACCOUNT, "1", &["--expires=2020-01-01"], "not in the future"),
+        (
+            ACCOUNT,
+            "1",
+            &["--expires=2020-01-01"],
+            "the expiry '2020-01-01T00:00:00Z' is not in the future: give a time after 20",
+        ),
         (ACCOUNT, "1", &["--expires=3654d"], "more than ten years away"),
         (ACCOUNT, "1", &["--expires=99999999999999999999w"], "more than ten years away"),
         (ACCOUNT, "1", &["--expires=never", "--source=paid"], "is a payment"),

@@ -45,8 +45,10 @@ HEADER_NAMES = {"vendor_a": {"vendor_a-version": "anthropic-version", "vendor_a-
 # One model that vendor_a knows by another name, and that clients may ask for by either.
 NAMES = {"vendor_a": {"lma-sonnet-4-5": "claude-sonnet-4-5"}}
 NAME_TABLES = ("header_names", "names", "aliases")
+# The files of the rules that a test may write itself.
+RULES_FILES = ("plans", "books")
 # What a test wishes of a gateway that is no section of its configuration.
-BESIDE = ("environment", "live", "names", "plans")
+BESIDE = ("environment", "live", "names", *RULES_FILES)
 HTTP_CLIENTS = {
     openai.OpenAI: openai.DefaultHttpxClient,
     openai.AsyncOpenAI: openai.DefaultAsyncHttpxClient,
@@ -108,16 +110,16 @@ VENDORS = {"sim": Sim, "aimock": Aimock}
 class Gateway:
     """A running tollgate. `routes` maps a vendor to its addresses, in order of preference; `wire` is what
     listens between it and vendor_a, if anything does; `more` has sections of its configuration, and beside
-    them the `environment`, the `names` that vendors have for models, and the `plans` of accounts. With `live`
-    the vendors have the names that conf/live.toml has for them."""
+    them the `environment`, the `names` that vendors have for models, and the `plans` and price `books` of
+    accounts. With `live` the vendors have the names that conf/live.toml has for them."""
 
     def __init__(self, vendor, routes, store_url, folder, wire=None, more=None):
         self.vendor, self.conf, self.wire = vendor, folder / "tollgate.toml", wire
         self.routes, self.store_url = routes, store_url
         # The nodes of a fleet have their files in common.
         self.more = {"files": {"url": f"file:{folder}/files"}} | (more or {})
-        if plans := self.more.get("plans"):
-            self.more["rules"] = {"dir": str(rules_with(plans, folder))}
+        if files := {name: self.more[name] for name in RULES_FILES if self.more.get(name)}:
+            self.more["rules"] = {"dir": str(rules_with(files, folder))}
         http, admin = free_port(), free_port()
         self.conf.write_text(configuration(http, admin, store_url, routes, vendor, self.more))
         self.root = f"http://127.0.0.1:{http}"
@@ -166,10 +168,11 @@ class Gateway:
         return sdk(self.root, key, kind, **options)
 
 
-def rules_with(plans, folder):
-    """A folder with the rules as they are and these plans."""
+def rules_with(files, folder):
+    """A folder with the rules as they are, but for these files."""
     copy = shutil.copytree(REPO / "lua-free-rules", folder / "rules")
-    (copy / "plans.toml").write_text(f"{plans}\n")
+    for name, text in files.items():
+        (copy / f"{name}.toml").write_text(f"{text}\n")
     return copy
 
 

@@ -28,7 +28,9 @@ from stack import ask
 
 MODEL = "lmb-5.5"
 USAGE = "prompt=1000;completion=100"
-CHARGE_NANO = 1000 * 5_000 + 100 * 30_000
+LIST_NANO = 1000 * 5_000 + 100 * 30_000
+BOOKS = '[book.partner]\nfactor = "0.85"'
+CHARGE_NANO = LIST_NANO * 85 // 100
 CHECKS = (
     not_a_server_error,
     status_code_conformance,
@@ -84,7 +86,8 @@ class Document:
 def operated(gateway):
     """A gateway with the API of operators, and a client of it with the token of an owner."""
     console = free_port()
-    running = gateway(vendor_b=USAGE, environment={"TOLLGATE__LISTEN__CONSOLE": f"127.0.0.1:{console}"})
+    environment = {"TOLLGATE__LISTEN__CONSOLE": f"127.0.0.1:{console}"}
+    running = gateway(vendor_b=USAGE, books=BOOKS, environment=environment)
     token = running.cli("operator", "add", "ada", "--role", "owner")
     root = f"http://127.0.0.1:{console}"
     return SimpleNamespace(gateway=running, root=root, token=token, api=Document(root, token))
@@ -93,7 +96,10 @@ def operated(gateway):
 @pytest.mark.vendors("sim")
 def test_who_knows_only_the_document_can_do_everything(operated):
     api = operated.api
-    api.call("createAccount", name="acme")
+    assert api.call("listBooks")["data"] == [{"name": "partner", "factor": "0.85", "prices": 0, "loss": False}]
+    refused = api.call("createAccount", status=400, name="acme", book="partners")["error"]
+    assert refused["param"] == "book" and "closest is 'partner'" in refused["message"]
+    assert api.call("createAccount", name="acme", book="partner")["book"] == "partner"
     assert api.call("createPayment", account="acme", amount_usd="5", id="p-1")["moved_nano"] == 5 * 10**9
     end = (datetime.now(UTC) + timedelta(days=30)).strftime("%Y-%m-%dT00:00:00Z")
     granted = api.call("createGrant", account="acme", amount_usd="1", id="g-1", expires_at=end, source="voucher")
@@ -113,6 +119,7 @@ def test_who_knows_only_the_document_can_do_everything(operated):
 
     (line,) = until(charge, "the call is charged")
     assert (line["kind"], line["amount_nano"], line["model"]) == ("charge", CHARGE_NANO, MODEL)
+    assert (line["book"], line["list_nano"]) == ("partner", LIST_NANO)
     (budget,) = api.call("getKey", names={"prefix": issued["prefix"]})["budgets"]
     assert (budget["window"], budget["limit_usd"], budget["spent_nano"]) == ("day", "1.00", CHARGE_NANO)
 

@@ -10,15 +10,8 @@ use crate::world::{Answer, CHAT, MESSAGES, SPEECH, Sent, Store, World, chat_of, 
 
 /// Replaces all plans, which are then in force.
 async fn change(world: &World, plans: &str) {
-    let reloads = || world.log().matches("rules reloaded").count();
-    let before = reloads();
-    std::fs::write(world.path("rules/plans.toml"), format!("{plans}\n")).expect("other plans");
-    world.gateway.signal("HUP");
-    let end = Instant::now() + Duration::from_secs(20);
-    while reloads() == before {
-        assert!(Instant::now() < end, "the plans are not taken: {}", world.log());
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let file = world.path("rules/plans.toml");
+    world.reload(|| std::fs::write(file, format!("{plans}\n")).expect("other plans")).await;
 }
 
 #[rstest]

@@ -31,6 +31,8 @@ pub(crate) struct Charge {
     #[serde(default)]
     pub(crate) fees: Value,
     pub(crate) amount_nano: i64,
+    /// What the vendor charges, where that is known.
+    pub(crate) cost_nano: Option<i64>,
     pub(crate) written_off_nano: i64,
     pub(crate) price_version: String,
     pub(crate) vendor_request_id: Option<String>,

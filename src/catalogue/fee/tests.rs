@@ -26,7 +26,7 @@ fn catalogue(dialect: &str, models: &str, fees: &str) -> Result<Catalogue, Vec<S
 fn found(model: &Model, endpoint: Endpoint, members: &str) -> Result<CallFees, CallError> {
     let body = format!("{{\"model\":\"m\",{members}}}");
     let document = JsonDocument::parse(body.into()).expect("sound");
-    model.vendor.find_fees(endpoint, &document)
+    model.vendor.find_fees(endpoint, &document, None)
 }
 
 /// Finds the fees of a call by the rule of a search.
@@ -52,7 +52,7 @@ fn a_bound_is_held_times_the_fee(#[case] member: &str, #[case] uses: i64) {
     let tool = format!(r#""tools":[{{"type":"web_search_20250305",{member}}}]"#);
     let fees = searches(&tool).expect("a bound");
     assert_eq!(fees.amount_max().map(nano), Ok(uses * 10_000_000));
-    assert_eq!(i64::try_from(fees.uses_max()), Ok(uses));
+    assert_eq!(i64::try_from(fees.rereads_max()), Ok(uses));
 }
 
 #[rstest]
@@ -84,11 +84,23 @@ fn a_missing_bound_is_told_with_what_would_be_right(#[case] member: &str) {
 }
 
 #[test]
+fn a_missing_bound_tells_what_the_account_pays() {
+    let catalogue = catalogue("messages", "", SEARCH).expect("sound rules");
+    let model = catalogue.find("m").expect("the model");
+    let body = r#"{"tools":[{"type":"web_search_1"}]}"#;
+    let document = JsonDocument::parse(body.into()).expect("sound");
+    let factor = PriceFactor::parse("0.8333").ok();
+    let error =
+        model.vendor.find_fees(Endpoint::Messages, &document, factor).expect_err("no bound");
+    assert!(error.message.ends_with("that you pay for, 0.008333 USD each"), "{}", error.message);
+}
+
+#[test]
 fn several_tools_add_up_and_each_needs_a_bound() {
     let tool = |rest: &str| format!(r#"{{"type":"web_search_1"{rest}}}"#);
     let both = [r#","max_uses":2"#, r#","max_uses":5"#].map(tool).join(",");
     let fees = searches(&format!(r#""tools":[{both}]"#)).expect("bounds");
-    assert_eq!((fees.uses_max(), fees.amount_max().map(nano)), (7, Ok(70_000_000)));
+    assert_eq!((fees.rereads_max(), fees.amount_max().map(nano)), (7, Ok(70_000_000)));
     let one = [r#","max_uses":2"#, ""].map(tool).join(",");
     let error = searches(&format!(r#""tools":[{one}]"#)).expect_err("no bound");
     assert_eq!(error.param.as_deref(), Some("tools[1].max_uses"));
@@ -146,7 +158,7 @@ fn a_bound_of_the_body_is_one_for_all_tools() {
     let tools = r#""tools":[{"type":"web_search"},{"type":"web_search"}]"#;
     let fees = found(model, Endpoint::Responses, &format!(r#"{tools},"max_tool_calls":4"#));
     let fees = fees.expect("a bound");
-    assert_eq!((fees.uses_max(), fees.input_tokens_max()), (4, 8_000));
+    assert_eq!((fees.rereads_max(), fees.input_tokens_max()), (4, 8_000));
     let error = found(model, Endpoint::Responses, tools).expect_err("no bound");
     assert_eq!(error.param.as_deref(), Some("max_tool_calls"));
     assert!(found(model, Endpoint::Chat, tools).is_ok_and(|fees| fees.is_empty()));
@@ -190,6 +202,104 @@ fn never_more_than_the_bound_is_charged(
 }
 
 #[rstest]
+#[case::as_reported(Some("0.008"), Some(2), Some(16_000_000))]
+#[case::none_was_used(Some("0.008"), Some(0), Some(0))]
+#[case::more_than_allowed(Some("0.008"), Some(9), Some(72_000_000))]
+#[case::nobody_knows(Some("0.008"), None, Some(24_000_000))]
+#[case::free_at_the_vendor(Some("0"), Some(2), Some(0))]
+#[case::beyond_all_amounts(Some("0.008"), Some(u64::MAX), None)]
+#[case::no_known_cost(None, Some(2), None)]
+#[case::no_known_cost_and_none_was_used(None, Some(0), Some(0))]
+#[case::no_known_cost_and_nobody_knows(None, None, None)]
+fn the_cost_of_uses_is_known_if_that_of_each_tool_that_was_used_is(
+    #[case] cost: Option<&str>,
+    #[case] count: Option<u64>,
+    #[case] expected: Option<i64>,
+) {
+    let cost = cost.map(|cost| format!("cost = {cost}\n")).unwrap_or_default();
+    let catalogue = catalogue("messages", "", &format!("{SEARCH}{cost}")).expect("sound rules");
+    let model = catalogue.find("m").expect("the model");
+    let tools = r#""tools":[{"type":"web_search_20250305","max_uses":3}]"#;
+    let fees = found(model, Endpoint::Messages, tools).expect("a bound");
+    let charged = fees.charge([count].into_iter()).expect("it fits");
+    assert_eq!(fees.cost(&charged).map(nano), expected);
+}
+
+#[test]
+fn a_tool_without_a_cost_hides_the_sum_only_if_it_was_used() {
+    let fetch = SEARCH.replace("web_search", "web_fetch");
+    let fees = format!("{SEARCH}cost = 0.008\n{fetch}");
+    let catalogue = catalogue("messages", "", &fees).expect("sound rules");
+    let model = catalogue.find("m").expect("the model");
+    let tool = |name: &str| format!(r#"{{"type":"{name}_1","max_uses":3}}"#);
+    let tools = format!(r#""tools":[{},{}]"#, tool("web_search"), tool("web_fetch"));
+    let fees = found(model, Endpoint::Messages, &tools).expect("bounds");
+    let cost = |searches, fetches| {
+        let counts = [Some(searches), Some(fetches)];
+        fees.cost(&fees.charge(counts.into_iter()).expect("it fits")).map(nano)
+    };
+    assert_eq!(cost(2, 0), Some(16_000_000));
+    assert_eq!([cost(2, 1), cost(0, 1), cost(0, 4)], [None; 3]);
+    assert_eq!(CallFees::default().cost(&[]), Some(Money::ZERO));
+}
+
+#[rstest]
+#[case::as_rules_are_without_it("", 5)]
+#[case::yes("rereads = true\n", 5)]
+#[case::no("rereads = false\n", 0)]
+fn each_use_is_another_reading_unless_the_rule_says_otherwise(
+    #[case] key: &str,
+    #[case] expected: u64,
+) {
+    let fee = format!("{SEARCH}input_tokens = \"2K\"\n{key}");
+    let catalogue = catalogue("messages", "", &fee).expect("sound rules");
+    let model = catalogue.find("m").expect("the model");
+    let tools = r#""tools":[{"type":"web_search_1","max_uses":5}]"#;
+    let fees = found(model, Endpoint::Messages, tools).expect("a bound");
+    assert_eq!((fees.rereads_max(), fees.input_tokens_max()), (expected, 10_000));
+}
+
+#[test]
+fn the_listing_has_the_fees_of_the_endpoints_of_a_model_times_the_factor_of_a_book() {
+    let text = format!(
+        "vendor = \"v\"\ndialect = \"chat\"\n{HEAD}{RESPONSES}{MODELS}{REFUSAL}{OF_THE_BODY}\
+         cost = 0.001\n[[fee]]\nfield = \"search\"\nper = \"usage.n\"\n\
+         usd = 5\nmost = \"search.most\"\n"
+    );
+    let books = "[book.low]\nfactor = \"0.8333\"\n\
+                 [book.own.prices]\n\"m\" = { input = 1, output = 1 }\n";
+    let sources = [("v.toml", text.as_str()), ("books.toml", books)];
+    let sources = sources.map(|(file, text)| (file.to_owned(), text.to_owned()));
+    let catalogue = Catalogue::parse(&sources, &[]).expect("sound rules");
+    let listed = |model: &str, book: Option<&str>| {
+        let book = book.and_then(crate::ledger::BookName::parse);
+        let book = book.and_then(|name| catalogue.books.find(&name));
+        let model = catalogue.find(model).expect("the model");
+        model.listing("m", 0, book.map(|book| &**book))["pricing"]["fees"].clone()
+    };
+    let search = |usd: &str| {
+        json!({
+            "name": "web_search", "endpoints": ["/v1/responses"], "field": "tools[].type",
+            "value": "web_search", "per": "tool_usage.web_search.num_requests",
+            "most": "$.max_tool_calls", "usd": usd,
+        })
+    };
+    let any = |endpoints: &[&str], usd: &str| {
+        json!({
+            "name": "search", "endpoints": endpoints, "field": "search", "value": null,
+            "per": "usage.n", "most": "search.most", "usd": usd,
+        })
+    };
+    let (one, both) = (&["/v1/responses"], &["/v1/chat/completions", "/v1/responses"]);
+    assert_eq!(listed("r", None), json!([search("0.01"), any(one, "5.00")]));
+    assert_eq!(listed("r", Some("low")), json!([search("0.008333"), any(one, "4.1665")]));
+    assert_eq!(listed("m", None), json!([search("0.01"), any(both, "5.00")]));
+    assert_eq!(listed("m", Some("low")), json!([search("0.008333"), any(both, "4.1665")]));
+    let own = listed("m", Some("own"));
+    assert_eq!(own, json!([search("0.01"), any(both, "5.00")]), "its own price has no factor");
+}
+
+#[rstest]
 #[case::nothing(
     "[[fee]]\n",
     &[
@@ -209,6 +319,18 @@ fn never_more_than_the_bound_is_charged(
 #[case::less_than_a_nano(
     &SEARCH.replace("0.01", "0.0000000001"),
     &["v.toml:15: 'usd' = 0.0000000001: not a whole number of nano-USD per unit"]
+)]
+#[case::a_cost_below_a_nano(
+    &format!("{SEARCH}cost = 0.0000000001\n"),
+    &["v.toml:17: 'cost' = 0.0000000001: not a whole number of nano-USD per unit"]
+)]
+#[case::a_cost_that_is_no_number(
+    &format!("{SEARCH}cost = \"0.008\"\n"),
+    &["v.toml:17: 'cost' must be a number, not a text"]
+)]
+#[case::rereads_that_are_a_word(
+    &format!("{SEARCH}rereads = \"no\"\n"),
+    &["v.toml:17: 'rereads' must be true or false, not a text"]
 )]
 #[case::a_star_in_the_middle(
     &SEARCH.replace("web_search*", "web*search"),

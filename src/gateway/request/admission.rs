@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::catalogue::fee::CallFees;
 use crate::catalogue::vendor::TextApi;
-use crate::catalogue::{Catalogue, Model, PriceBook};
+use crate::catalogue::{AccountPrice, Catalogue, Model, PriceBook};
 use crate::dialect::Endpoint;
 use crate::dialect::call::{ModelCall, ParsedBody};
 use crate::dialect::json::JsonPatch;
@@ -68,9 +68,10 @@ pub(crate) fn accept_call<'a>(
     check_field_policy(&model, &call, endpoint)?;
     let is_free = quote::is_free(&model, &call);
     let book = if is_free { None } else { books::find_book(&catalogue.books, &caller.key)? };
-    let fees = model.vendor.find_fees(endpoint, &call.document)?;
+    let factor = AccountPrice::new(&model, book.as_deref()).factor();
+    let fees = model.vendor.find_fees(endpoint, &call.document, factor)?;
     if !fees.is_empty() {
-        call.add_tool_reads(fees.uses_max(), fees.input_tokens_max());
+        call.add_tool_reads(fees.rereads_max(), fees.input_tokens_max());
     }
     let vendor = &model.vendor.name;
     let Some(routes) = gateway.routes.for_vendor(vendor) else {

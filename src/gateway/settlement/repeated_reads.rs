@@ -64,6 +64,8 @@ mod tests {
     #[case::once(Some(10_000), (0, 0, 0), 100)]
     #[case::once_without_a_context(None, (0, 0, 0), 100)]
     #[case::once_beyond_the_context(Some(60), (0, 0, 0), 60)]
+    #[case::sources_that_are_read_once(Some(10_000), (0, 800, 0), 100 + 800)]
+    #[case::sources_beyond_the_context(Some(700), (0, 800, 0), 700)]
     #[case::a_summary(Some(10_000), (1, 0, 0), 100 + 110)]
     #[case::a_few_pages_of_text(Some(10_000), (9, 600, 1), 100 + 9 * 710)]
     #[case::a_document_is_longer_than_the_text(Some(10_000), (9, 20, 1), 100 + 9 * 610)]
