@@ -22,6 +22,7 @@ use crate::ledger::{
 };
 use crate::money::Money;
 use crate::money::price::Quote;
+use crate::settlement::report_dropped_hold;
 
 /// The smallest charge of a call that is not free.
 const CHARGE_MIN: Money = match Money::from_nano(1) {
@@ -368,6 +369,7 @@ impl Gateway {
                 is_in_memory: hold.is_in_memory(),
             },
         });
+        let hold = hold.report_drop_to(report_dropped_hold);
         Funding::Held { hold, key: key.clone(), lease }
     }
 
