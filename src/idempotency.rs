@@ -19,7 +19,7 @@ pub(crate) use attempt_record::AttemptLookup;
 pub(crate) use first_attempts::FirstAttempt;
 pub use first_attempts::FirstAttempts;
 pub use fleet::{Fleet, FleetAnswer};
-pub(crate) use promotion::{store_all_attempts, store_attempt};
+pub(crate) use promotion::{AttemptStore, store_all_attempts, store_attempt};
 pub use reply_store::{
     ClaimMode, ClaimResult, ExternalBody, IdempotencyKey, PIECE_BYTES, REPLIES_BYTES_MAX,
     ReplyHead, ReplyParts, ReplyStore, StoredReply,

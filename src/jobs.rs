@@ -85,9 +85,15 @@ impl Job {
     /// object store; `None` if the body is in the queue.
     #[must_use]
     pub(crate) fn external_body(&self) -> Option<(BodyName, u64)> {
-        let VendorBody { bytes, expires_s } = self.external_body?;
+        let body = self.external_body?;
+        Some((self.body_name(body), body.bytes))
+    }
+
+    /// Returns the name of a body for the vendor in the object store.
+    #[must_use]
+    pub(crate) fn body_name(&self, body: VendorBody) -> BodyName {
         let (account, id) = (self.account.to_string(), self.id.clone());
-        Some((BodyName { kind: BodyKind::Request, account, expires_s, id }, bytes))
+        BodyName { kind: BodyKind::Request, account, expires_s: body.expires_s, id }
     }
 
     /// Returns the status that the client is shown.

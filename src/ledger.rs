@@ -201,6 +201,8 @@ pub struct Hold {
     is_in_memory: bool,
     /// What each rate limit of the call has left, in the order in which they were asked for.
     rates: Vec<RateReading>,
+    /// Reports that the hold was dropped; `None` once its end was handed to a ledger.
+    report_drop: Option<fn(&Hold)>,
 }
 
 /// Why no hold was placed.
@@ -268,7 +270,8 @@ pub fn hold_in_memory(
     let HoldRequest { wanted, key, .. } = origin;
     let rates = ledger.hold_in_memory(account, id, key, wanted, rates)?;
     let (account, id) = (account.clone(), id.to_owned());
-    Some(Hold { account, id, held: wanted, origin, is_in_memory: true, rates })
+    let (held, report_drop) = (wanted, None);
+    Some(Hold { account, id, held, origin, is_in_memory: true, rates, report_drop })
 }
 
 /// Places a hold for a call, which takes `rates` of its limits.
@@ -289,7 +292,8 @@ pub async fn place_hold(
     let op = Operation::Hold { id: id.to_owned(), wanted, least, lease_ms, key, rates };
     let placed = |held, rates| {
         let (account, id) = (account.clone(), id.to_owned());
-        Ok(Hold { account, id, held, origin, is_in_memory: false, rates })
+        let report_drop = None;
+        Ok(Hold { account, id, held, origin, is_in_memory: false, rates, report_drop })
     };
     match ledger.submit(account, op).await? {
         Outcome::HeldWithinRates { held, rates } => placed(held, rates),
@@ -325,7 +329,7 @@ pub async fn place_hold(
 
 impl Hold {
     /// Makes the hold that a store placed together with a job, from the values in the job. The
-    /// job's worker needs it to end the hold.
+    /// job's worker needs it to end the hold. If it is dropped, the job still has these values.
     pub(crate) fn resume(
         account: AccountName,
         id: String,
@@ -334,7 +338,15 @@ impl Hold {
         placed_at: i64,
     ) -> Hold {
         let origin = HoldRequest { wanted: held, least: held, at: placed_at, key };
-        Hold { account, id, held, origin, is_in_memory: false, rates: Vec::new() }
+        let (rates, report_drop) = (Vec::new(), None);
+        Hold { account, id, held, origin, is_in_memory: false, rates, report_drop }
+    }
+
+    /// Calls `report` if the hold is dropped before its end was handed to a ledger. Nothing else is
+    /// done about it then: the money stays held until the lease of the hold runs out.
+    pub fn report_drop_to(mut self, report: fn(&Hold)) -> Hold {
+        self.report_drop = Some(report);
+        self
     }
 
     /// What each rate limit of the call has left, in the order in which they were asked for. Empty
@@ -408,7 +420,7 @@ impl Hold {
     ) -> Result<Outcome, (Hold, Unavailable)> {
         let (id, line) = (self.id.clone(), line.to_owned());
         let op = Operation::Settle { id, charge, line, origin: Some(self.origin), tokens };
-        ledger.submit(&self.account, op).await.map_err(|why| (self, why))
+        self.end(ledger, op).await
     }
 
     /// Ends the hold without a charge.
@@ -417,6 +429,31 @@ impl Hold {
     /// Returns the hold, for another try, if the store could not be reached.
     pub async fn void(self, ledger: &dyn Ledger) -> Result<Outcome, (Hold, Unavailable)> {
         let op = Operation::Void { id: self.id.clone() };
-        ledger.submit(&self.account, op).await.map_err(|why| (self, why))
+        self.end(ledger, op).await
+    }
+
+    async fn end(
+        mut self,
+        ledger: &dyn Ledger,
+        op: Operation,
+    ) -> Result<Outcome, (Hold, Unavailable)> {
+        let receipt = ledger.submit(&self.account, op);
+        // The end is on its way to the store from here on, also if nobody waits for the answer.
+        let report_drop = self.report_drop.take();
+        match receipt.await {
+            Ok(outcome) => Ok(outcome),
+            Err(why) => {
+                self.report_drop = report_drop;
+                Err((self, why))
+            }
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some(report) = self.report_drop {
+            report(self);
+        }
     }
 }

@@ -42,6 +42,8 @@ pub struct Metrics {
     pub holds_open: IntGauge,
     /// The sum of the open holds, in nano-USD.
     pub held_nanousd: IntGauge,
+    /// Holds of calls that were dropped before they were settled or voided.
+    pub holds_dropped: IntCounter,
     /// Charges that accounts could not pay, in nano-USD.
     pub written_off_nanousd: IntCounter,
     /// Charges of which the account could not pay more than a cent.
@@ -131,6 +133,7 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
     ),
     holds_open: gauge("holds_open", "Holds that stand"),
     held_nanousd: gauge("held_nanousd", "What open holds hold, in nano-USD"),
+    holds_dropped: counter("holds_dropped_total", "Holds that were left to their leases"),
     written_off_nanousd: counter(
         "written_off_nanousd_total",
         "Charges that accounts could not pay, in nano-USD",

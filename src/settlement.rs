@@ -98,6 +98,23 @@ pub(crate) async fn end_hold(
     }
 }
 
+/// Logs and counts the hold of a call that was dropped before it was settled or voided: its task
+/// has panicked, or the process was told to end at once.
+///
+/// The hold is left to its lease, after which the last checkpoint is charged. To void it now would
+/// make the call free, and nothing here tells whether a vendor has done work for it.
+pub(crate) fn report_dropped_hold(hold: &Hold) {
+    METRICS.holds_dropped.inc();
+    log::error!(
+        event = "hold_dropped_unended",
+        request_id = hold.id(),
+        account = hold.account().as_str(),
+        held_nano = hold.held().nano(),
+        panicked = std::thread::panicking();
+        "call dropped before its settlement; hold left to its lease"
+    );
+}
+
 /// What a charge counts, by endpoint, model and vendor.
 struct ChargeMetrics {
     charged_nanousd: IntCounter,

@@ -97,7 +97,7 @@ pub fn open_for_serving(
         let fleet = EmbeddedFleet::new(log.clone(), attempts, renewed, reply_store, lease);
         let fleet = Arc::new(fleet);
         let maintenance =
-            Maintenance::embedded((outbox(), upkeep), &opened, leases, lease, fleet.clone());
+            Maintenance::embedded(outbox(), upkeep, &opened, leases, lease, fleet.clone());
         let [mut requests, background, worker] = [opened.clone(), opened.clone(), opened];
         requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));
         return Ok(ServingStore { requests, background, worker, fleet, maintenance });
@@ -143,7 +143,7 @@ fn open_shared(
     let lender = SharedLender::new(told.store.clone(), run_gate.clone(), superseded);
     let upkeep = AllotmentUpkeep::new(book, lender, section.allotments);
     let maintenance =
-        Maintenance::shared((told, upkeep), run_gate, &background, leases, lease, fleet.clone());
+        Maintenance::shared(told, upkeep, run_gate, &background, leases, lease, fleet.clone());
     requests.reply_store = Arc::new(OutboxReplies::new(requests.reply_store, log));
     Ok(ServingStore { requests, background, worker, fleet, maintenance })
 }

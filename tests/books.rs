@@ -78,7 +78,8 @@ fn number(line: &Value, name: &str) -> i64 {
 }
 
 /// What tokens cost at these prices for one in and one out.
-fn cost_of((input, output): (i64, i64), usage: &Value) -> i64 {
+fn cost_of(prices: (i64, i64), usage: &Value) -> i64 {
+    let (input, output) = prices;
     number(usage, "prompt_tokens") * input + number(usage, "completion_tokens") * output
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 mod failpoints;
 mod files;
 mod page;
+mod parameters;
 
 const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::edge::head::HeadError;
+use crate::catalogue::Model;
 use crate::catalogue::field_policy::RefusedField;
 use crate::dialect::relay::RelayError;
 use crate::dialect::vendor_error::VendorError;
@@ -257,7 +258,13 @@ pub(crate) enum UpstreamError {
 pub(crate) enum ServerError {
     /// The ledger cannot be reached.
     LedgerUnavailable,
-    /// The gateway has a defect.
+    /// The store of videos cannot be reached, or does not accept the gateway.
+    FilesUnavailable,
+    /// The ledger has another state of the call's hold than the gateway.
+    HoldConflict,
+    /// No request can be made to a route, because of what the operator has set for it.
+    RouteMisconfigured,
+    /// The gateway has a defect: something is so that its own checks rule out.
     Internal,
 }
 
@@ -270,6 +277,14 @@ pub(crate) struct AttemptFailure {
     pub retry_after: Option<Duration>,
     /// Whether the vendor may bill this attempt or an earlier one of the same call.
     pub may_be_billed: bool,
+}
+
+impl AdmissionError {
+    /// Refuses a call of a model on an endpoint on which it is not sold.
+    pub(crate) fn wrong_endpoint(model: &Model) -> AdmissionError {
+        let expected = model.endpoints().first().copied().unwrap_or(Endpoint::Chat);
+        AdmissionError::WrongEndpoint { model: model.id.clone(), expected }
+    }
 }
 
 impl AttemptFailure {
@@ -345,7 +360,7 @@ impl From<HoldRefused> for ApiError {
             HoldRefused::Lent | HoldRefused::Unavailable(_) => {
                 ServerError::LedgerUnavailable.into()
             }
-            HoldRefused::Conflict => ServerError::Internal.into(),
+            HoldRefused::Conflict => ServerError::HoldConflict.into(),
         }
     }
 }

@@ -140,9 +140,8 @@ impl RateFigures {
     fn of_tightest(rates: &CallRates, kind: RateKind) -> Option<RateFigures> {
         let known = rates.asks.iter().zip(&rates.readings);
         let told = known.filter(|(ask, _)| ask.id.kind == kind && !ask.is_shadow);
-        let tighter =
-            |first, second| if tightness(second) < tightness(first) { second } else { first };
-        let (ask, reading) = told.reduce(tighter)?;
+        // The first one of those that are as tight.
+        let (ask, reading) = told.min_by_key(|(ask, reading)| tightness(ask, reading))?;
         Some(RateFigures {
             limit: ask.limit.burst,
             remaining: reading.remaining.max(0),
@@ -153,7 +152,7 @@ impl RateFigures {
 
 /// The tightest limit has the least of these. Of two of which as much is left, the one is tighter
 /// that takes longer.
-fn tightness((ask, reading): (&RateAsk, &RateReading)) -> (i128, Reverse<Option<i64>>) {
+fn tightness(ask: &RateAsk, reading: &RateReading) -> (i128, Reverse<Option<i64>>) {
     let RateLimit { burst, .. } = ask.limit;
     let part = match burst {
         // Nothing passes a limit of nothing.
@@ -242,7 +241,7 @@ mod tests {
 
     fn lines(headers: &RateHeaders) -> Vec<String> {
         let text = |value: &HeaderValue| value.to_str().expect("a text").to_owned();
-        let mut head = ResponseHead::new(200, 0);
+        let mut head = ResponseHead::new(http::StatusCode::OK, 0);
         headers.write_into(&mut head);
         assert!(head.headers.len() <= headers.len_max());
         head.headers.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect()

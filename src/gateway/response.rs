@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use http::header::CONTENT_LENGTH;
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
@@ -47,7 +46,8 @@ pub(super) async fn relay_response(
 ) -> Result<(), ApiError> {
     let is_stream = relaying.is_stream;
     idempotency::record_head(ctx, &head);
-    let length = vendor.connection.response_header().and_then(content_length);
+    // No more than this is read of one.
+    let length = vendor.framing.length.map(|bytes| bytes.min(BUFFERED_BYTES_MAX));
     let is_http10 = session.req_header().version == http::Version::HTTP_10;
     let mut client = Downstream {
         head: Some(head),
@@ -98,7 +98,7 @@ pub(super) async fn relay_response(
             RelayProgress::Failed(why) => {
                 vendor.connection.shutdown().await;
                 record_break(ctx, &relaying, &why, is_late);
-                let broken = (why, out);
+                let broken = BrokenOutput { why, out };
                 end_broken(gateway, session, ctx, relaying, &mut client, broken, &vendor).await?;
                 break;
             }
@@ -155,6 +155,12 @@ fn record_break(ctx: &RequestContext, relaying: &RelayedCall, why: &RelayError, 
     }
 }
 
+/// Why a response broke, and the last output for the client, such as an error event.
+struct BrokenOutput {
+    why: RelayError,
+    out: OutputChunks,
+}
+
 /// Ends a response that broke. If nothing was sent to the client yet, and nothing is charged or the
 /// client was too slow, the client gets an error response. Otherwise the stream ends with an error
 /// event, or the response is aborted.
@@ -164,9 +170,10 @@ async fn end_broken(
     ctx: &mut RequestContext,
     relaying: Box<RelayedCall>,
     client: &mut Downstream<'_>,
-    (why, out): (RelayError, OutputChunks),
+    broken: BrokenOutput,
     vendor: &UpstreamResponse,
 ) -> Result<(), ApiError> {
+    let BrokenOutput { why, out } = broken;
     if client.head.is_some() && relaying.billable_usage().is_none() {
         settlement::void_hold(gateway, relaying.funding);
         return Err(UpstreamError::RelayFailed(why).into());
@@ -298,13 +305,6 @@ async fn reserve_whole_body(
 
 fn is_over_budget(read: &UpstreamRead) -> bool {
     matches!(read, UpstreamRead::Failed(RelayError::SlowReader | RelayError::NoBufferSpace))
-}
-
-/// Returns the `content-length` of a vendor's response, but at most the bytes that are read of one.
-/// `None` if it is missing or invalid.
-fn content_length(head: &ResponseHeader) -> Option<usize> {
-    let length = head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse::<usize>().ok()?;
-    Some(length.min(BUFFERED_BYTES_MAX))
 }
 
 impl From<AnswerBudgetExceeded> for RelayError {

@@ -16,7 +16,6 @@ use super::rate_notes;
 use super::request::{admission, auth, body_reader, client_address, models, router, scope_check};
 use super::state::Gateway;
 use super::upstream::attempts;
-use super::videos::action::VideoAction;
 use super::{account_api, idempotency, settlement, videos};
 use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
@@ -25,7 +24,7 @@ use crate::gateway::request::books::find_book;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::request::models::ModelFilter;
 use crate::gateway::request::rates::{CallerPlans, ModelAccess};
-use crate::gateway::request::router::ApiOperation;
+use crate::gateway::request::router::{ApiOperation, RoutedRequest};
 use crate::gateway::response::writer::{abort_response, drain_request, send_response};
 
 /// Serves a request from its head to the end of its response.
@@ -80,18 +79,21 @@ impl Gateway {
             client_address::resolve_address(session, self.trusted_proxies.as_deref())?;
         self.overload.check_lag(ctx.arrived)?;
         ctx.request_permit = Some(self.acquire_request_permit(ctx.client_address).await?);
-        let matched = router::match_operation(session.req_header());
+        let matched = router::match_request(session.req_header());
         if let Err(ApiError::Request(RequestError::MethodNotAllowed(methods))) = &matched
             && let Some(reply) = ctx.cors.preflight_response(session.req_header(), methods)
         {
             Box::pin(send_response(session, ctx, reply)).await;
             return Ok(());
         }
-        let target = matched?;
-        ctx.access_log.endpoint = target.name();
-        if let ApiOperation::Video(VideoAction::File { id, token }) = &target {
-            return Box::pin(videos::send_file(self, session, ctx, id, token)).await;
-        }
+        let routed = matched?;
+        ctx.access_log.endpoint = routed.name();
+        let target = match routed {
+            RoutedRequest::Operation(target) => target,
+            RoutedRequest::Download(link) => {
+                return Box::pin(videos::send_file(self, session, ctx, &link)).await;
+            }
+        };
         let (format, is_free, now) = (ctx.error_format, target.is_free(), ctx.arrived_ms / 1_000);
         ctx.suspensions_seen = self.suspended.changes();
         let caller = auth::authenticate(self, session, format, is_free, now).await?;
@@ -100,7 +102,7 @@ impl Gateway {
         scope_check::check_request(&caller, target.scope_names(), ctx.client_address, now)?;
         self.count_for_account(ctx, &caller.tenant)?;
         self.count_listing(ctx, &caller, &target)?;
-        match target {
+        let reply = match target {
             ApiOperation::Endpoint(endpoint) => {
                 let mut body = self.read_body(session, ctx, &caller, endpoint).await?;
                 if self.claim_or_replay(session, ctx, &caller, endpoint, &mut body).await? {
@@ -112,40 +114,42 @@ impl Gateway {
                     Box::pin(admission::admit_call(self, ctx, caller, body, endpoint)).await?;
                 rate_notes::note_rates(self, ctx);
                 idempotency::await_claim(self, ctx).await;
-                attempts::try_routes(self, session, ctx, admitted).await
+                return attempts::try_routes(self, session, ctx, admitted).await;
             }
-            ApiOperation::Video(wanted) => {
+            ApiOperation::CreateVideo => {
                 // Boxed: few requests are for videos, and the future of every request would grow by
                 // this one.
-                let answer = Box::pin(self.serve_video(session, ctx, caller, wanted)).await?;
+                let answer = Box::pin(self.create_video(session, ctx, caller)).await?;
                 // `None` means that the call was a repeat and has been answered already.
-                if let Some(reply) = answer {
-                    send_response(session, ctx, reply).await;
-                }
-                Ok(())
+                let Some(reply) = answer else { return Ok(()) };
+                reply
+            }
+            ApiOperation::Videos(wanted) => {
+                // Boxed, as above.
+                Box::pin(videos::handle_request(self, &caller.key.account, wanted)).await?
             }
             ApiOperation::Account(query) => {
                 // Boxed, as above.
-                let reply = Box::pin(account_api::answer_query(self, &caller, query)).await?;
-                send_response(session, ctx, reply).await;
-                Ok(())
+                Box::pin(account_api::answer_query(self, &caller, query)).await?
             }
-            ApiOperation::Models(wanted) => {
-                let reply = self.list_models(&caller, &wanted, now)?;
-                send_response(session, ctx, reply).await;
-                Ok(())
-            }
-            ApiOperation::Model(id) => {
-                let body = {
-                    let catalogue = self.catalogue.load();
-                    check_name(&caller, &catalogue, &id)?;
-                    let book = find_book(&catalogue.books, &caller.key)?;
-                    models::model_json(&catalogue, &id, book.as_deref(), now)?
-                };
-                send_response(session, ctx, LocalResponse::ok(body)).await;
-                Ok(())
-            }
-        }
+            ApiOperation::Models(wanted) => self.list_models(&caller, &wanted, now)?,
+            ApiOperation::Model(id) => self.show_model(&caller, &id, now)?,
+        };
+        send_response(session, ctx, reply).await;
+        Ok(())
+    }
+
+    /// Answers with the listing of one model.
+    fn show_model(
+        &self,
+        caller: &AuthenticatedCaller,
+        id: &str,
+        now: i64,
+    ) -> Result<LocalResponse, ApiError> {
+        let catalogue = self.catalogue.load();
+        check_name(caller, &catalogue, id)?;
+        let book = find_book(&catalogue.books, &caller.key)?;
+        Ok(LocalResponse::ok(models::model_json(&catalogue, id, book.as_deref(), now)?))
     }
 
     /// Answers with the models that the filter selects and the caller may use.
@@ -164,16 +168,13 @@ impl Gateway {
         Ok(LocalResponse::ok(body))
     }
 
-    async fn serve_video(
+    /// Creates a video job. `None` if the call was a repeat and has been answered.
+    async fn create_video(
         &self,
         session: &mut Session,
         ctx: &mut RequestContext,
         caller: AuthenticatedCaller,
-        wanted: VideoAction,
     ) -> Result<Option<LocalResponse>, ApiError> {
-        if wanted != VideoAction::Create {
-            return videos::handle_request(self, &caller.key.account, wanted).await.map(Some);
-        }
         let mut body = self.read_body(session, ctx, &caller, Endpoint::Videos).await?;
         if self.claim_or_replay(session, ctx, &caller, Endpoint::Videos, &mut body).await? {
             return Ok(None);
@@ -239,7 +240,9 @@ impl Gateway {
             ApiOperation::Models(_) | ApiOperation::Model(_) | ApiOperation::Account(_) => {
                 rate_notes::count_free_request(self, ctx, &caller.key, None)
             }
-            ApiOperation::Endpoint(_) | ApiOperation::Video(_) => Ok(()),
+            ApiOperation::Endpoint(_) | ApiOperation::CreateVideo | ApiOperation::Videos(_) => {
+                Ok(())
+            }
         }
     }
 }

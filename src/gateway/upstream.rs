@@ -1,12 +1,10 @@
-//! Builds the request to a vendor for one route (peer address, head and body), and reads the
-//! headers of the vendor's response.
+//! Builds the request to a vendor for one route (peer address, head and body), and judges the head
+//! of the vendor's response.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{
-    ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRANSFER_ENCODING,
-};
+use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Method};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::{ALPN, TcpKeepalive};
@@ -26,7 +24,6 @@ use crate::dialect::json::patch::json_string;
 use crate::dialect::json::{JsonDocument, JsonPatch, JsonValue};
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::{Endpoint, chat, images};
-use crate::gateway::response_head::ResponseHead;
 use crate::gateway::upstream::prepared_heads::add_common_headers;
 use crate::gateway::upstream::routes::{VendorRoute, VendorRouteSet};
 
@@ -51,14 +48,6 @@ const AUDIO_TYPE_PREFIXES: [&str; 4] =
     ["audio/", "application/octet-stream", "application/ogg", "binary/octet-stream"];
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const ANY_TYPE: HeaderValue = HeaderValue::from_static("*/*");
-/// The headers of a vendor's response that the gateway reads.
-const READ_HEADERS: [HeaderName; 5] = [
-    CONTENT_TYPE,
-    CONTENT_ENCODING,
-    RETRY_AFTER,
-    HeaderName::from_static("request-id"),
-    HeaderName::from_static("x-request-id"),
-];
 /// At most this many concurrent HTTP/2 streams share one connection to a vendor.
 const H2_STREAMS_MAX: u16 = 100;
 /// HTTP/2 flow-control window of a stream: at most this many bytes of a response are received
@@ -333,17 +322,6 @@ fn collect_forwarded_headers(
     collected
 }
 
-/// Copies the headers of a vendor's response that the gateway reads. All others are dropped.
-pub(super) fn relevant_headers(theirs: &ResponseHeader) -> Option<Box<ResponseHeader>> {
-    let mut head = ResponseHead::new(theirs.status.as_u16(), READ_HEADERS.len());
-    for name in READ_HEADERS {
-        if let Some(value) = theirs.headers.get(&name) {
-            head.headers.insert(name, value.clone());
-        }
-    }
-    head.build().ok().map(Box::new)
-}
-
 /// Whether a response can be relayed: it is not compressed, and its content type fits the call.
 /// Speech needs an audio type or none; of other calls a stream must be an event stream, and a
 /// response that is not streamed must not be one.
@@ -364,21 +342,6 @@ pub(super) fn is_html_page(head: &ResponseHeader) -> bool {
     let kind = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let is = |page: &[u8]| kind.get(..page.len()).is_some_and(|k| k.eq_ignore_ascii_case(page));
     is(b"text/html") || is(b"application/xhtml")
-}
-
-/// Whether a response head, as received from the vendor, announces an empty body: status 204 or
-/// `content-length: 0`.
-pub(super) fn has_no_body(head: &ResponseHeader) -> bool {
-    head.status == 204 || head.headers.get(CONTENT_LENGTH).is_some_and(|length| length == "0")
-}
-
-/// Whether a complete body can be told from a truncated one. It cannot if only the end of the
-/// connection ends the body.
-pub(super) fn is_framed(head: &ResponseHeader) -> bool {
-    let is_told = |name| head.headers.contains_key(name);
-    head.status == 204
-        || head.version == http::Version::HTTP_2
-        || [CONTENT_LENGTH, TRANSFER_ENCODING].into_iter().any(is_told)
 }
 
 /// Returns how long the vendor asks to wait before the next request. `None` without a `retry-after`

@@ -25,7 +25,7 @@ mod body;
 pub(super) mod create;
 pub(crate) mod shared;
 
-use action::VideoAction;
+use action::{FileLink, JobAction};
 use shared::is_job_id;
 
 /// How many jobs a page of the list has if the client names no limit.
@@ -44,19 +44,19 @@ fn file_name(job: &Job) -> String {
     files::video_name(job.account.as_str(), &job.id)
 }
 
-/// Answers a request for the video jobs of an account, except creation and the file itself.
+/// Answers a request for the video jobs of an account.
 ///
 /// # Errors
 /// There is no such job, its video cannot be returned, or the store does not answer.
 pub(super) async fn handle_request(
     gateway: &Gateway,
     account: &AccountName,
-    wanted: VideoAction,
+    wanted: JobAction,
 ) -> Result<LocalResponse, ApiError> {
     let videos = &gateway.videos;
     let schedule = &videos.schedule;
     match wanted {
-        VideoAction::List(query) => {
+        JobAction::List(query) => {
             let page = parse_page(&query)?;
             if page.after.as_deref().is_some_and(|id| !is_job_id(id)) {
                 return Err(VideoError::NotFound.into());
@@ -69,14 +69,14 @@ pub(super) async fn handle_request(
             listed.jobs.retain(|job| !job.is_expired(schedule, unix_ms()));
             Ok(LocalResponse::ok(listed.to_api_json(schedule)))
         }
-        VideoAction::Get(id) => {
+        JobAction::Get(id) => {
             let job = require_job(gateway, account, &id).await?;
             // Client libraries read this header, under this name, and wait that many ms before they
             // ask again.
             Ok(LocalResponse::ok(job.to_api_json(schedule))
                 .with_header("openai-poll-after-ms", &schedule.poll_ms))
         }
-        VideoAction::Delete(id) => {
+        JobAction::Delete(id) => {
             if !is_job_id(&id) {
                 return Err(VideoError::NotFound.into());
             }
@@ -103,7 +103,7 @@ pub(super) async fn handle_request(
             videos.worker_wakeup.notify_one();
             Ok(LocalResponse::ok(deleted_json(&id)))
         }
-        VideoAction::Content { id, variant } => {
+        JobAction::Content { id, variant } => {
             if variant.is_some_and(|variant| variant != "video") {
                 return Err(invalid_field("variant", "video: nothing else is made"));
             }
@@ -118,8 +118,6 @@ pub(super) async fn handle_request(
             let reply = LocalResponse { status: 302, ..LocalResponse::ok(String::new()) };
             Ok(reply.with_header("location", &location).with_header("cache-control", &"no-store"))
         }
-        // These two are handled by other functions: `create_job` and `send_file`.
-        VideoAction::Create | VideoAction::File { .. } => Err(ServerError::Internal.into()),
     }
 }
 
@@ -143,19 +141,23 @@ async fn file_url(gateway: &Gateway, job: &Job) -> Result<String, ApiError> {
                 event = "file_address_failed", job = job.id, failed:?;
                 "signing a video file URL failed"
             );
-            return Err(ServerError::Internal.into());
+            return Err(ServerError::FilesUnavailable.into());
         }
     }
     let signer_result = gateway.with_ledger_timeout("secret", videos.url_signer()).await;
     let url_signer = signer_result.map_err(|_| ServerError::LedgerUnavailable)?;
     let end_ms = unix_ms().saturating_add(signed_url::TOKEN_TTL_MAX_MS - CLOCK_SKEW_MAX_MS);
     let token = url_signer.make_token(job.account.as_str(), &job.id, end_ms);
-    let token = token.map_err(|_| ServerError::Internal)?;
+    let token = token.map_err(|why| {
+        // The cipher takes more bytes than any id of a job has.
+        log::error!(event = "file_token_failed", job = job.id, error:% = why; "no token made");
+        ServerError::Internal
+    })?;
     let base = videos.public_base.as_deref().unwrap_or_default();
     Ok(format!("{base}{}/{}/file?token={token}", Endpoint::Videos.path(), job.id))
 }
 
-/// Sends the file of a job to the bearer of a valid signed URL.
+/// Sends the file of a job to the bearer of a signed URL, if that is valid.
 ///
 /// # Errors
 /// The signed URL is not valid, or the job or its file no longer exists.
@@ -163,9 +165,9 @@ pub(super) async fn send_file(
     gateway: &Gateway,
     session: &mut Session,
     ctx: &mut RequestContext,
-    id: &str,
-    token: &str,
+    link: &FileLink,
 ) -> Result<(), ApiError> {
+    let FileLink { id, token } = link;
     let videos = &gateway.videos;
     let url_signer = gateway
         .with_ledger_timeout("secret", videos.url_signer())

@@ -158,7 +158,8 @@ impl AccountAttempts {
     /// has to be written there.
     pub(super) fn complete(
         &mut self,
-        (id, serial): (&AttemptId, u64),
+        id: &AttemptId,
+        serial: u64,
         reply: Option<ReplyParts>,
         room: usize,
         now_ms: u64,
@@ -189,7 +190,7 @@ impl AccountAttempts {
     }
 
     /// Forgets an attempt that was not charged.
-    pub(super) fn release(&mut self, (id, serial): (&AttemptId, u64)) -> Option<PromotedAttempt> {
+    pub(super) fn release(&mut self, id: &AttemptId, serial: u64) -> Option<PromotedAttempt> {
         let promoted = self.running_mut(id, serial)?.promoted.take();
         self.attempts.remove(id);
         promoted

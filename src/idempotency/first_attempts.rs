@@ -127,7 +127,8 @@ impl FirstAttempts {
     pub(super) fn update_running(
         &self,
         account: &AccountName,
-        (id, serial): (&AttemptId, u64),
+        id: &AttemptId,
+        serial: u64,
         update: impl FnOnce(&mut RunningAttempt),
     ) {
         let mut shard = self.lock(account);
@@ -262,7 +263,7 @@ impl FirstAttempt {
         let mut shard = self.attempts.lock(&self.account);
         let attempts = shard.get_mut(&self.account)?;
         let before = attempts.bytes();
-        let promoted = attempts.complete((&self.id, self.serial), reply, room, now_ms);
+        let promoted = attempts.complete(&self.id, self.serial, reply, room, now_ms);
         let after = attempts.bytes();
         table.bytes.fetch_add(after.saturating_sub(before), Ordering::Relaxed);
         table.bytes.fetch_sub(before.saturating_sub(after), Ordering::Relaxed);
@@ -296,7 +297,7 @@ impl FirstAttempt {
     fn forget(&self) -> Option<PromotedAttempt> {
         let mut shard = self.attempts.lock(&self.account);
         let attempts = shard.get_mut(&self.account)?;
-        let promoted = attempts.release((&self.id, self.serial));
+        let promoted = attempts.release(&self.id, self.serial);
         if attempts.is_unused() {
             shard.remove(&self.account);
         }

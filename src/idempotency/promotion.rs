@@ -42,7 +42,7 @@ impl PendingClaim {
     /// dropped instead was not made, and is tried again.
     pub(crate) fn set_made(mut self, lease: Lease) {
         self.is_made = true;
-        self.attempts.update_running(&self.account, (&self.id, self.serial), |running| {
+        self.attempts.update_running(&self.account, &self.id, self.serial, |running| {
             if let Some(promoted) = &mut running.promoted {
                 promoted.lease = Some(lease);
             }
@@ -54,11 +54,22 @@ impl Drop for PendingClaim {
     fn drop(&mut self) {
         if !self.is_made {
             let PendingClaim { attempts, account, id, serial, .. } = self;
-            attempts.update_running(account, (id, *serial), |running| running.promoted = None);
+            attempts.update_running(account, id, *serial, |running| running.promoted = None);
         }
         // Who waits for the claim looks at the attempt again, so the channel closes last.
         drop(self.claimed.take());
     }
+}
+
+/// Where the attempts of a process are written to.
+#[derive(Clone, Copy)]
+pub(crate) struct AttemptStore<'a> {
+    /// The store.
+    pub(crate) reply_store: &'a dyn ReplyStore,
+    /// Renews the claims of calls that run.
+    pub(crate) leases: &'a Leases,
+    /// How long a claim lives that is not renewed, in ms. It is renewed four times in that time.
+    pub(crate) lease_ms: u64,
 }
 
 /// Writes all attempts to the store, so that other processes find them. Called when no new ones are
@@ -68,32 +79,30 @@ impl Drop for PendingClaim {
 /// The store did not take all of them.
 pub(crate) async fn store_all_attempts(
     attempts: &FirstAttempts,
-    stores: (&dyn ReplyStore, &Leases),
-    lease_ms: u64,
+    store: AttemptStore<'_>,
     now_ms: u64,
 ) -> Result<(), Unavailable> {
     let mut result = Ok(());
     for few in attempts.all().chunks(STORE_BATCH) {
-        let storing = few
-            .iter()
-            .map(|(account, id)| store_attempt(attempts, (account, id), stores, lease_ms, now_ms));
+        let storing =
+            few.iter().map(|(account, id)| store_attempt(attempts, account, id, store, now_ms));
         result = join_all(storing).await.into_iter().fold(result, Result::and);
     }
     result
 }
 
-/// Writes an attempt to the store, if this process has it, so that other processes find it. The
-/// claim of a call that runs is renewed every quarter of `lease_ms`.
+/// Writes an attempt to the store, if this process has it, so that other processes find it.
 ///
 /// # Errors
 /// The store does not answer. The attempt stays in memory.
 pub(crate) async fn store_attempt(
     attempts: &FirstAttempts,
-    (account, id): (&AccountName, &AttemptId),
-    (reply_store, leases): (&dyn ReplyStore, &Leases),
-    lease_ms: u64,
+    account: &AccountName,
+    id: &AttemptId,
+    store: AttemptStore<'_>,
     now_ms: u64,
 ) -> Result<(), Unavailable> {
+    let AttemptStore { reply_store, leases, lease_ms } = store;
     loop {
         match attempts.promote(account, id, now_ms) {
             None => return Ok(()),

@@ -59,7 +59,8 @@ enum MaintenanceKind {
 
 impl Maintenance {
     pub(super) fn embedded(
-        (outbox, allotments): (Outbox<SqliteStore>, AllotmentUpkeep<Arc<SqliteStore>>),
+        outbox: Outbox<SqliteStore>,
+        allotments: AllotmentUpkeep<Arc<SqliteStore>>,
         store: &OpenStore,
         leases: Leases,
         lease: Duration,
@@ -68,11 +69,12 @@ impl Maintenance {
         let attempts = fleet.attempts.clone();
         let replies = store.reply_store.clone();
         let embedded = EmbeddedMaintenance::new(outbox, replies, fleet, allotments);
-        Maintenance::new(MaintenanceKind::Embedded(embedded), store, (leases, attempts), lease)
+        Maintenance::new(MaintenanceKind::Embedded(embedded), store, leases, attempts, lease)
     }
 
     pub(super) fn shared(
-        (outbox, allotments): (Outbox<RedisStore>, AllotmentUpkeep<SharedLender>),
+        outbox: Outbox<RedisStore>,
+        allotments: AllotmentUpkeep<SharedLender>,
         run_gate: Arc<RunGate>,
         store: &OpenStore,
         leases: Leases,
@@ -81,20 +83,22 @@ impl Maintenance {
     ) -> Maintenance {
         let (reply_store, attempts) = (store.reply_store.clone(), fleet.attempts.clone());
         let shared = SharedMaintenance::new(
-            (outbox, allotments),
+            outbox,
+            allotments,
             run_gate,
             leases.clone(),
             reply_store,
             lease,
             fleet,
         );
-        Maintenance::new(MaintenanceKind::Shared(shared), store, (leases, attempts), lease)
+        Maintenance::new(MaintenanceKind::Shared(shared), store, leases, attempts, lease)
     }
 
     fn new(
         kind: MaintenanceKind,
         store: &OpenStore,
-        (leases, attempts): (Leases, FirstAttempts),
+        leases: Leases,
+        attempts: FirstAttempts,
         lease: Duration,
     ) -> Maintenance {
         let (ledger, reply_store) = (store.ledger.clone(), store.reply_store.clone());

@@ -1,5 +1,6 @@
 //! Holds as the gateway has them, on a ledger that answers what it is told to.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
@@ -15,6 +16,10 @@ use tollgate::ledger::{
 use tollgate::money::Money;
 
 use super::memory::name;
+
+thread_local! {
+    static DROPS: RefCell<Vec<(String, Money)>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A ledger that answers one after the other, and knows what it was asked.
 #[derive(Default)]
@@ -281,4 +286,45 @@ async fn a_void_ends_the_hold_of_its_id_and_is_tried_again() {
     let answer = hold.void(&well).await.expect("an answer");
     assert_eq!(answer, Outcome::AlreadyPosted(nano(5)));
     assert_eq!(last(&well), Operation::Void { id: "call".to_owned() });
+}
+
+/// What was told of holds that were dropped in this thread.
+fn told_of_drops() -> Vec<(String, Money)> {
+    DROPS.with(RefCell::take)
+}
+
+fn report(hold: &Hold) {
+    DROPS.with_borrow_mut(|drops| drops.push((hold.id().to_owned(), hold.held())));
+}
+
+#[tokio::test]
+async fn a_hold_that_is_dropped_is_told_and_nothing_is_asked_of_the_ledger() {
+    let parrot = Parrot::that_says(&[Outcome::Held(nano(55))]);
+    let hold = held(&parrot).await.report_drop_to(report);
+    assert_eq!(told_of_drops(), []);
+    drop(hold);
+    assert_eq!(told_of_drops(), [("call".to_owned(), nano(55))]);
+    assert_eq!(parrot.asked().len(), 1, "it was asked for the hold only");
+}
+
+#[rstest]
+#[case::settled(Some(nano(5)))]
+#[case::voided(None)]
+#[tokio::test]
+async fn a_hold_whose_end_the_ledger_has_is_not_told_but_one_that_came_back_is(
+    #[case] charge: Option<Money>,
+) {
+    let end = async |hold: Hold, parrot: &Parrot| match charge {
+        Some(charge) => hold.settle(parrot, charge, "{}", None).await,
+        None => hold.void(parrot).await,
+    };
+    let parrot = Parrot::that_says(&[Outcome::Held(nano(55)), Outcome::Done]);
+    end(held(&parrot).await.report_drop_to(report), &parrot).await.expect("an answer");
+    assert_eq!(told_of_drops(), []);
+
+    let away = Parrot::that_says(&[Outcome::Held(nano(55))]);
+    let back = end(held(&away).await.report_drop_to(report), &away).await.expect_err("away");
+    assert_eq!(told_of_drops(), []);
+    drop(back);
+    assert_eq!(told_of_drops(), [("call".to_owned(), nano(55))]);
 }

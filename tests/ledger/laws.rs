@@ -59,7 +59,7 @@ fn key_of(id: &str) -> Option<KeyId> {
 
 /// What a call asks of a limit, from the burst of that. No limit has a pace, since the clock of the
 /// machine in memory is not that of the stores.
-fn ask(id: RateId, (burst, tokens, is_shadow): (i64, i64, bool)) -> RateAsk {
+fn ask(id: RateId, burst: i64, tokens: i64, is_shadow: bool) -> RateAsk {
     let amount = if id.kind == RateKind::Tokens { tokens } else { 1 };
     RateAsk { id, limit: RateLimit { per_minute: 0, burst }, amount, is_shadow }
 }
@@ -70,7 +70,9 @@ fn rates() -> impl Strategy<Value = Vec<RateAsk>> {
     let parts = prop::collection::vec((burst, 0..=45i64, prop::bool::weighted(0.25)), 3);
     let ids = prop::sample::subsequence(RATES.to_vec(), 1..=3);
     let asks = (ids, parts).prop_map(|(ids, parts)| {
-        ids.into_iter().zip(parts).map(|(id, part)| ask(id, part)).collect::<Vec<RateAsk>>()
+        let asked = ids.into_iter().zip(parts);
+        let asks = asked.map(|(id, (burst, tokens, is_shadow))| ask(id, burst, tokens, is_shadow));
+        asks.collect::<Vec<RateAsk>>()
     });
     prop_oneof![2 => Just(Vec::new()), 1 => asks]
 }
@@ -78,7 +80,7 @@ fn rates() -> impl Strategy<Value = Vec<RateAsk>> {
 /// A hold of nothing, whose answer shows what is in the bucket of each rate limit.
 pub(crate) fn probe_of_rates() -> Operation {
     let (wanted, least) = (Money::ZERO, Money::ZERO);
-    let rates = RATES.map(|id| ask(id, (RATE_UNITS_MAX, 0, true))).into();
+    let rates = RATES.map(|id| ask(id, RATE_UNITS_MAX, 0, true)).into();
     let id = "probe".to_owned();
     Operation::Hold { id, wanted, least, lease_ms: LONG_MS, key: None, rates }
 }

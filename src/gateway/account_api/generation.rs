@@ -136,7 +136,11 @@ impl CallSearch<'_> {
                 _ if call == id || line.reply_id.as_deref() == Some(id) => Ok(entry.amount),
                 _ => continue,
             };
-            let amount = amount.map_err(|_| ServerError::Internal)?;
+            let amount = amount.map_err(|why| {
+                // All that an account was charged fits into one sum.
+                log::error!(event = "charge_sum_invalid", id, error:% = why; "charges do not fit");
+                ServerError::Internal
+            })?;
             *found = Some(FoundCall { id: call, amount, line });
         }
         Ok(())

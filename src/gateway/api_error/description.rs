@@ -388,7 +388,10 @@ impl ServerError {
                 "balances cannot be checked at the moment",
             )
             .retry_after(RETRY_AFTER_S),
-            ServerError::Internal => {
+            ServerError::FilesUnavailable
+            | ServerError::HoldConflict
+            | ServerError::RouteMisconfigured
+            | ServerError::Internal => {
                 retryable(500, SERVER_ERROR, "internal_error", "something went wrong here")
             }
         }

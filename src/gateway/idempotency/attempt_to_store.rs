@@ -6,8 +6,7 @@ use super::call::Claim;
 use crate::clock::monotonic_ms;
 use crate::gateway::context::RequestContext;
 use crate::gateway::state::Gateway;
-use crate::idempotency::store_attempt;
-use crate::idempotency::{AttemptId, FirstAttempts, ReplyStore};
+use crate::idempotency::{AttemptId, AttemptStore, FirstAttempts, ReplyStore, store_attempt};
 use crate::ledger::{AccountName, Leases, Unavailable};
 
 /// A running first attempt that is to be written to the store.
@@ -27,8 +26,8 @@ impl AttemptToStore {
     /// The store does not answer.
     pub(in crate::gateway) async fn store(self) -> Result<(), Unavailable> {
         let AttemptToStore { attempts, account, id, reply_store, leases, lease_ms } = self;
-        let stores = (&*reply_store, &leases);
-        store_attempt(&attempts, (&account, &id), stores, lease_ms, monotonic_ms()).await
+        let store = AttemptStore { reply_store: &*reply_store, leases: &leases, lease_ms };
+        store_attempt(&attempts, &account, &id, store, monotonic_ms()).await
     }
 }
 

@@ -283,7 +283,7 @@ impl ClaimAttempt<'_> {
                     event = "hold_void_failed", owner, answer:? = other;
                     "voiding the hold of a lapsed call failed"
                 );
-                Err(ServerError::Internal.into())
+                Err(ServerError::HoldConflict.into())
             }
             Err(_) => Err(ServerError::LedgerUnavailable.into()),
         }

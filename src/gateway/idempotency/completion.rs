@@ -185,7 +185,8 @@ impl IdempotentCall {
             Claim::Stored(claim) => {
                 let ending =
                     if charged { ClaimEnding::Charged(reply) } else { ClaimEnding::Released };
-                complete_stored(gateway, (account, claim, recorder), ending, is_keyed && charged);
+                let confirm = is_keyed && charged;
+                complete_stored(gateway, account, claim, recorder, ending, confirm);
             }
         }
     }
@@ -195,7 +196,9 @@ impl IdempotentCall {
 /// more where the store may lose what it acknowledged.
 fn complete_stored(
     gateway: &Gateway,
-    (account, claim, recorder): (AccountName, StoredClaim, ReplyRecorder),
+    account: AccountName,
+    claim: StoredClaim,
+    recorder: ReplyRecorder,
     mut ending: ClaimEnding,
     confirm: bool,
 ) {

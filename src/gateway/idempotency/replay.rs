@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt};
 use http::header::CONTENT_LENGTH;
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
@@ -25,7 +25,8 @@ const ORIGINAL_REQUEST_ID: HeaderName = HeaderName::from_static("x-original-requ
 /// Timeout for reading one piece of a stored body.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sends a stored reply again, piece by piece; `false` if its body is missing.
+/// Sends a stored reply again, piece by piece; `false` if its body is missing, or if its head has
+/// no status.
 ///
 /// # Errors
 /// The store does not answer.
@@ -36,6 +37,7 @@ pub(super) async fn send_stored_reply(
     ctx: &mut RequestContext,
     stored: &StoredReply,
 ) -> Result<bool, ApiError> {
+    let Ok(status) = StatusCode::from_u16(stored.head.status()) else { return Ok(false) };
     let Some(mut body) = ReplayBody::open(gateway, account, stored)
         .await
         .map_err(|()| ServerError::LedgerUnavailable)?
@@ -48,8 +50,8 @@ pub(super) async fn send_stored_reply(
     };
     let Some(first) = first else { return Ok(false) };
     ctx.leave_pool();
-    ctx.record_status(stored.head.status());
-    let head = build_head(ctx, stored, body.bytes_left).map_err(|_| ServerError::Internal)?;
+    ctx.record_status(status.as_u16());
+    let head = build_head(ctx, stored, status, body.bytes_left);
     if write_reply(gateway.timeouts.client_write, session, head, body, first).await.is_none() {
         writer::abort_response(session, ctx).await;
         ctx.access_log.client_disconnected = true;
@@ -152,19 +154,18 @@ impl<'a> ReplayBody<'a> {
 fn build_head(
     ctx: &RequestContext,
     stored: &StoredReply,
+    status: StatusCode,
     bytes: u64,
-) -> pingora::Result<ResponseHeader> {
-    let mut head = ResponseHead::new(stored.head.status(), 12);
+) -> ResponseHeader {
+    let mut head = ResponseHead::new(status, 12);
     for (name, value) in &stored.head.headers {
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-            head.headers.insert(name, value);
-        }
+        head.insert_text(name, value);
     }
-    head.insert(CONTENT_LENGTH, bytes)?;
-    head::add_request_id(&mut head, ctx)?;
-    head.insert(REPLAYED, "true")?;
-    head.insert(ORIGINAL_REQUEST_ID, original_request_id(&stored.owner))?;
-    ctx.cors.add_headers(&mut head)?;
+    head.insert(CONTENT_LENGTH, bytes);
+    head::add_request_id(&mut head, ctx);
+    head.insert(REPLAYED, HeaderValue::from_static("true"));
+    head.insert_text(ORIGINAL_REQUEST_ID, original_request_id(&stored.owner));
+    ctx.cors.add_headers(&mut head);
     head.build()
 }
 

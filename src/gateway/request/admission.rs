@@ -132,8 +132,8 @@ pub(crate) async fn admit_call(
     let answer_permit = gateway.answer_budget.admit(&caller.tenant, endpoint)?;
     let may_be_in_memory = ctx.idempotent_call.as_ref().is_none_or(|call| !call.is_claim_stored());
     let new = NewHold { id: &ctx.id, may_be_in_memory };
-    let payer = (&caller, &plans);
-    let funded = holds::fund_call(gateway, new, payer, (&model, &call), quote_context).await?;
+    let funded =
+        holds::fund_call(gateway, new, &caller, &plans, &model, &call, quote_context).await?;
     let FundedCall { funding, output_limit, full_hold, rates } = funded;
     ctx.rates = rates;
     if let Some(limit) = output_limit {
@@ -222,10 +222,8 @@ fn find_model(
         let closest = catalogue.closest_name(asked, Some(endpoint)).map(str::to_owned);
         return Err(AdmissionError::ModelNotFound { asked: asked.to_owned(), closest }.into());
     };
-    let sold_on = model.endpoints();
-    if !sold_on.contains(&endpoint) {
-        let expected = sold_on.first().copied().unwrap_or(Endpoint::Chat);
-        return Err(AdmissionError::WrongEndpoint { model: model.id.clone(), expected }.into());
+    if !model.endpoints().contains(&endpoint) {
+        return Err(AdmissionError::wrong_endpoint(model).into());
     }
     Ok(model.clone())
 }

@@ -15,6 +15,8 @@ use crate::gateway::response_head::ResponseHead;
 const ANY: &str = "*";
 /// The origin of pages that have none, such as files and sandboxes.
 const NULL: &str = "null";
+/// An answer depends on this header of its request.
+const VARIES_BY: HeaderValue = HeaderValue::from_static("origin");
 /// The request headers that a page may always send. It may send all others that it asks for.
 const REQUEST_HEADERS: &str = "authorization, x-api-key, content-type, idempotency-key";
 /// A browser may keep the answer to a preflight for this many seconds. No browser keeps it longer.
@@ -100,17 +102,17 @@ pub(crate) enum CorsGrant {
 impl CorsGrant {
     /// Completes the head of an answer. A page may read all headers that the head has before: they
     /// are for its user, and some have names that only the configuration knows.
-    pub(crate) fn add_headers(&self, head: &mut ResponseHead) -> pingora::Result<()> {
+    pub(crate) fn add_headers(&self, head: &mut ResponseHead) {
         if *self == CorsGrant::Off {
-            return Ok(());
+            return;
         }
         if let CorsGrant::Allowed(origin) = self {
             let names: Vec<_> = head.headers.keys().map(HeaderName::as_str).collect();
             let exposed = names.join(", ");
-            head.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone())?;
-            head.insert(ACCESS_CONTROL_EXPOSE_HEADERS, exposed)?;
+            head.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+            head.insert_text(ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
         }
-        head.insert(VARY, "origin")
+        head.insert(VARY, VARIES_BY);
     }
 
     /// Returns the answer to a preflight, the request with which a browser asks whether a page may

@@ -106,10 +106,10 @@ impl CallerPlans {
         let mut asks = Vec::with_capacity(6);
         for (is_key, plan) in self.iter() {
             let owner = if is_key { BudgetOwner::Key(key) } else { BudgetOwner::Account };
-            add_asks(&mut asks, plan, (owner, 0), plan.limits, tokens);
+            add_asks(&mut asks, plan, owner, 0, plan.limits, tokens);
             for (row, narrower) in (1..).zip(&plan.narrower) {
                 if model.is_some_and(|id| matches_any(&narrower.models, id)) {
-                    add_asks(&mut asks, plan, (owner, row), narrower.limits, tokens);
+                    add_asks(&mut asks, plan, owner, row, narrower.limits, tokens);
                 }
             }
         }
@@ -160,7 +160,8 @@ fn matches_any(patterns: &[String], id: &str) -> bool {
 fn add_asks(
     asks: &mut Vec<RateAsk>,
     plan: &Plan,
-    (owner, row): (BudgetOwner, u16),
+    owner: BudgetOwner,
+    row: u16,
     limits: PlanLimits,
     tokens: u64,
 ) {

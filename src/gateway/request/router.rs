@@ -11,7 +11,7 @@ use crate::gateway::api_error::{ApiError, ErrorFormat, RequestError};
 use crate::gateway::request::models::ModelFilter;
 use crate::gateway::request::scope_check;
 use crate::gateway::request::target::{percent_decode, require_method};
-use crate::gateway::videos::action::VideoAction;
+use crate::gateway::videos::action::{FileLink, JobAction, VideoAction};
 
 /// What every path begins with.
 const VERSION: &str = "/v1";
@@ -33,7 +33,16 @@ const SYNCHRONOUS_ENDPOINTS: [Endpoint; 11] = [
     Endpoint::ResponsesInputTokens,
 ];
 
-/// The operation that a request asks for.
+/// What a request asks for, by whether it needs an API key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RoutedRequest {
+    /// An operation for the account of an API key.
+    Operation(ApiOperation),
+    /// The file of a signed URL.
+    Download(FileLink),
+}
+
+/// The operation that a request asks for with an API key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ApiOperation {
     /// A call to an endpoint.
@@ -42,10 +51,23 @@ pub(crate) enum ApiOperation {
     Models(ModelFilter),
     /// The listing of the model with this id.
     Model(String),
-    /// Video jobs.
-    Video(VideoAction),
+    /// The creation of a video job.
+    CreateVideo,
+    /// The video jobs that there are.
+    Videos(JobAction),
     /// What the account has used.
     Account(AccountQuery),
+}
+
+impl RoutedRequest {
+    /// Returns the short name of what is asked for in metrics.
+    #[must_use]
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            RoutedRequest::Operation(operation) => operation.name(),
+            RoutedRequest::Download(_) => Endpoint::Videos.name(),
+        }
+    }
 }
 
 impl ApiOperation {
@@ -55,7 +77,7 @@ impl ApiOperation {
         match self {
             ApiOperation::Endpoint(endpoint) => endpoint.name(),
             ApiOperation::Models(_) | ApiOperation::Model(_) => scope_check::MODELS,
-            ApiOperation::Video(_) => Endpoint::Videos.name(),
+            ApiOperation::CreateVideo | ApiOperation::Videos(_) => Endpoint::Videos.name(),
             ApiOperation::Account(_) => scope_check::ACCOUNT,
         }
     }
@@ -66,9 +88,10 @@ impl ApiOperation {
     pub(crate) fn scope_names(&self) -> Option<[&'static str; 2]> {
         match self {
             ApiOperation::Endpoint(endpoint) => Some(scope_check::scope_names(*endpoint)),
-            ApiOperation::Models(_) | ApiOperation::Model(_) | ApiOperation::Video(_) => {
-                Some([self.name(); 2])
-            }
+            ApiOperation::Models(_)
+            | ApiOperation::Model(_)
+            | ApiOperation::CreateVideo
+            | ApiOperation::Videos(_) => Some([self.name(); 2]),
             // A key may always be asked about itself.
             ApiOperation::Account(_) => None,
         }
@@ -80,7 +103,7 @@ impl ApiOperation {
         match self {
             ApiOperation::Endpoint(endpoint) => endpoint.is_free(),
             ApiOperation::Models(_) | ApiOperation::Model(_) => true,
-            ApiOperation::Video(_) | ApiOperation::Account(_) => false,
+            ApiOperation::CreateVideo | ApiOperation::Videos(_) | ApiOperation::Account(_) => false,
         }
     }
 }
@@ -95,12 +118,23 @@ pub(crate) fn error_format(path: &str) -> ErrorFormat {
     if messages { ErrorFormat::Messages } else { ErrorFormat::Chat }
 }
 
-/// Returns the operation for a method and a path. Paths are compared byte by byte; nothing is
+/// Returns what a method and a path ask for. Paths are compared byte by byte; nothing is
 /// normalised.
 ///
 /// # Errors
 /// The path does not exist, does not allow the method, or has an invalid query.
-pub(crate) fn match_operation(head: &RequestHeader) -> Result<ApiOperation, ApiError> {
+pub(crate) fn match_request(head: &RequestHeader) -> Result<RoutedRequest, ApiError> {
+    let operation = match VideoAction::from_request(head)? {
+        None => match_operation(head)?,
+        Some(VideoAction::Create) => ApiOperation::CreateVideo,
+        Some(VideoAction::Jobs(wanted)) => ApiOperation::Videos(wanted),
+        Some(VideoAction::Download(link)) => return Ok(RoutedRequest::Download(link)),
+    };
+    Ok(RoutedRequest::Operation(operation))
+}
+
+/// Returns the operation for a method and a path that is not one of videos.
+fn match_operation(head: &RequestHeader) -> Result<ApiOperation, ApiError> {
     let path = head.uri.path();
     if path == MODELS_PATH {
         require_method(head, &Method::GET, "GET")?;
@@ -113,9 +147,6 @@ pub(crate) fn match_operation(head: &RequestHeader) -> Result<ApiOperation, ApiE
     if let Some(endpoint) = SYNCHRONOUS_ENDPOINTS.into_iter().find(|e| e.path() == path) {
         return require_method(head, &Method::POST, "POST")
             .map(|()| ApiOperation::Endpoint(endpoint));
-    }
-    if let Some(wanted) = VideoAction::from_request(head)? {
-        return Ok(ApiOperation::Video(wanted));
     }
     if let Some(query) = AccountQuery::from_request(head)? {
         return Ok(ApiOperation::Account(query));

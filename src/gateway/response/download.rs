@@ -4,6 +4,7 @@ use futures_util::StreamExt as _;
 use http::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE,
 };
+use http::{HeaderValue, StatusCode};
 use pingora::proxy::Session;
 
 use crate::files::range::{self, ByteRange};
@@ -13,6 +14,9 @@ use crate::gateway::context::RequestContext;
 use crate::gateway::local_response::LocalResponse;
 use crate::gateway::response::{head, writer};
 use crate::gateway::response_head::ResponseHead;
+
+const VIDEO: HeaderValue = HeaderValue::from_static("video/mp4");
+const NO_STORE: HeaderValue = HeaderValue::from_static("private, no-store");
 
 /// Sends a file, or the part of it that the `range` header asks for.
 ///
@@ -28,7 +32,7 @@ pub(crate) async fn send_file(
         FileReadError::Missing => ApiError::Video(VideoError::NotFound),
         why @ FileReadError::Unavailable(_) => {
             log::error!(event = "file_read_failed", name, error:% = why; "video file open failed");
-            ApiError::Server(ServerError::Internal)
+            ServerError::FilesUnavailable.into()
         }
     };
     let length = files.length(name).await.map_err(unreadable)?.ok_or(VideoError::NotFound)?;
@@ -47,23 +51,23 @@ pub(crate) async fn send_file(
             return Ok(());
         }
     };
-    let status = if part.is_some() { 206 } else { 200 };
+    let status = if part.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
     let range = part.clone().unwrap_or(0..length);
     let mut pieces = files.read_range(name, range.clone()).await.map_err(unreadable)?;
     let sending = async {
         let mut head = ResponseHead::new(status, 12);
-        head.insert(CONTENT_TYPE, "video/mp4")?;
-        head.insert(CONTENT_LENGTH, range.end - range.start)?;
-        head.insert(ACCEPT_RANGES, "bytes")?;
-        head.insert(CACHE_CONTROL, "private, no-store")?;
+        head.insert(CONTENT_TYPE, VIDEO);
+        head.insert(CONTENT_LENGTH, range.end - range.start);
+        head.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        head.insert(CACHE_CONTROL, NO_STORE);
         if part.is_some() {
             let (first, last) = (range.start, range.end.saturating_sub(1));
-            head.insert(CONTENT_RANGE, format!("bytes {first}-{last}/{length}"))?;
+            head.insert_text(CONTENT_RANGE, format!("bytes {first}-{last}/{length}"));
         }
-        head::add_request_id(&mut head, ctx)?;
-        ctx.cors.add_headers(&mut head)?;
+        head::add_request_id(&mut head, ctx);
+        ctx.cors.add_headers(&mut head);
         let down = &mut session.downstream_session;
-        down.write_response_header(Box::new(head.build()?)).await?;
+        down.write_response_header(Box::new(head.build())).await?;
         let mut left = range.end - range.start;
         while let Some(piece) = pieces.next().await {
             let piece = match piece {
@@ -82,7 +86,7 @@ pub(crate) async fn send_file(
         Ok(left == 0)
     };
     let sent: pingora::Result<bool> = sending.await;
-    ctx.record_status(status);
+    ctx.record_status(status.as_u16());
     if !matches!(sent, Ok(true)) {
         writer::abort_response(session, ctx).await;
         ctx.access_log.client_disconnected = sent.is_err();

@@ -1,7 +1,7 @@
 //! Builds the response head for the client, and selects how the body is relayed.
 
 use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, TRANSFER_ENCODING};
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, StatusCode};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 
@@ -76,49 +76,49 @@ pub(crate) fn build_head(
     ctx: &RequestContext,
     priced: &PricedCall,
     vendor_head: &ResponseHeader,
-) -> pingora::Result<ResponseHeader> {
+) -> ResponseHeader {
     let stream = priced.call.stream;
-    let mut head = ResponseHead::new(200, 12 + ctx.rate_headers.len_max());
+    let mut head = ResponseHead::new(StatusCode::OK, 12 + ctx.rate_headers.len_max());
     match &priced.call.kind {
         RequestKind::Speech { characters } => {
             let kind = vendor_head.headers.get(CONTENT_TYPE).cloned();
-            head.insert(CONTENT_TYPE, kind.unwrap_or(DEFAULT_AUDIO_TYPE))?;
+            head.insert(CONTENT_TYPE, kind.unwrap_or(DEFAULT_AUDIO_TYPE));
             if let Funding::Held { hold, .. } = &priced.funding {
                 // The hold of a speech call is exactly its price.
-                head.insert(SPEECH_CHARGED, hold.held().nano())?;
-                head.insert(CHARGED, hold.held().nano())?;
+                head.insert(SPEECH_CHARGED, hold.held().nano());
+                head.insert(CHARGED, hold.held().nano());
             }
-            head.insert(CHARACTERS, *characters)?;
+            head.insert(CHARACTERS, *characters);
         }
-        _ if stream => head.insert(CONTENT_TYPE, EVENT_STREAM)?,
-        _ => head.insert(CONTENT_TYPE, JSON)?,
+        _ if stream => head.insert(CONTENT_TYPE, EVENT_STREAM),
+        _ => head.insert(CONTENT_TYPE, JSON),
     }
     if stream {
-        head.insert(CACHE_CONTROL, NO_CACHE)?;
+        head.insert(CACHE_CONTROL, NO_CACHE);
     }
     if session.req_header().version == http::Version::HTTP_10 {
         // An HTTP/1.0 client cannot read chunked encoding, so the end of the connection ends the
         // response.
         session.set_keepalive(None);
     } else {
-        head.insert(TRANSFER_ENCODING, CHUNKED)?;
+        head.insert(TRANSFER_ENCODING, CHUNKED);
     }
-    add_request_id(&mut head, ctx)?;
+    add_request_id(&mut head, ctx);
     ctx.rate_headers.write_into(&mut head);
-    head.insert(FALLBACK_DEPTH, ctx.access_log.fallback_depth)?;
+    head.insert(FALLBACK_DEPTH, ctx.access_log.fallback_depth);
     add_model_id(&mut head, ctx);
     if let Some(limit) = priced.output_limit {
-        head.insert(OUTPUT_LIMIT, limit)?;
+        head.insert(OUTPUT_LIMIT, limit);
     }
     if let BodyTransform::Translate { body, reasoning: thinking } = &priced.body_transform {
         if !body.dropped_fields.is_empty() {
-            head.insert(DROPPED_PARAMS, body.dropped_fields.join(","))?;
+            head.insert_text(DROPPED_PARAMS, body.dropped_fields.join(","));
         }
         if let Some(thinking) = thinking {
-            head.insert(THINKING, thinking.header_value())?;
+            head.insert_text(THINKING, thinking.header_value());
         }
     }
-    ctx.cors.add_headers(&mut head)?;
+    ctx.cors.add_headers(&mut head);
     head.build()
 }
 
@@ -143,12 +143,11 @@ pub(crate) fn add_charge(head: &mut ResponseHeader, charge: Money) -> pingora::R
 
 /// Adds the header with the request id, and also the one that the messages format has for it if the
 /// client uses that format.
-pub(crate) fn add_request_id(head: &mut ResponseHead, ctx: &RequestContext) -> pingora::Result<()> {
-    head.insert(REQUEST_ID, ctx.id.as_str())?;
+pub(crate) fn add_request_id(head: &mut ResponseHead, ctx: &RequestContext) {
+    head.insert_text(REQUEST_ID, ctx.id.as_str());
     if ctx.error_format == ErrorFormat::Messages {
-        head.insert(MESSAGES_REQUEST_ID, ctx.id.as_str())?;
+        head.insert_text(MESSAGES_REQUEST_ID, ctx.id.as_str());
     }
-    Ok(())
 }
 
 /// Adds the header with the model's id if the client asked for the model by another name.

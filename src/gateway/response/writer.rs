@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use pingora::Result;
 use pingora::proxy::Session;
+use pingora::{ErrorType, OrErr, Result};
 
 use crate::gateway::api_error::{ApiError, CapacityError, RequestError};
 use crate::gateway::context::RequestContext;
@@ -98,25 +99,27 @@ pub(crate) async fn write_response(
     reply: LocalResponse,
 ) -> Result<()> {
     let body = reply.body;
-    let mut head = ResponseHead::new(reply.status, 12 + ctx.rate_headers.len_max());
+    let status = StatusCode::from_u16(reply.status);
+    let status = status.or_err(ErrorType::InvalidHTTPHeader, "no such status")?;
+    let mut head = ResponseHead::new(status, 12 + ctx.rate_headers.len_max());
     if !body.is_empty() {
-        head.insert(CONTENT_TYPE, head::JSON)?;
+        head.insert(CONTENT_TYPE, head::JSON);
     }
     // A 204 (no content) has no length either.
     if reply.status != 204 {
-        head.insert(CONTENT_LENGTH, body.len())?;
+        head.insert(CONTENT_LENGTH, body.len());
     }
-    head::add_request_id(&mut head, ctx)?;
+    head::add_request_id(&mut head, ctx);
     ctx.rate_headers.write_into(&mut head);
     for (name, value) in reply.headers {
-        head.insert(name, value)?;
+        head.insert_text(name, value);
     }
     if ctx.access_log.route.is_some() {
-        head.insert(head::FALLBACK_DEPTH, ctx.access_log.fallback_depth)?;
+        head.insert(head::FALLBACK_DEPTH, ctx.access_log.fallback_depth);
     }
     head::add_model_id(&mut head, ctx);
-    ctx.cors.add_headers(&mut head)?;
+    ctx.cors.add_headers(&mut head);
     let down = &mut session.downstream_session;
-    down.write_response_header(Box::new(head.build()?)).await?;
+    down.write_response_header(Box::new(head.build())).await?;
     down.write_response_body(body, true).await
 }

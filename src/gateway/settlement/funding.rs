@@ -8,6 +8,7 @@ use crate::money::Money;
 
 /// How a call is paid for. No vendor is called without it.
 #[derive(Debug)]
+#[must_use = "the hold of a call must be settled or voided"]
 pub(crate) enum Funding {
     /// Money is held for the call.
     Held {

@@ -22,6 +22,7 @@ use crate::ledger::{
 };
 use crate::money::Money;
 use crate::money::price::Quote;
+use crate::settlement::report_dropped_hold;
 
 /// The smallest charge of a call that is not free.
 const CHARGE_MIN: Money = match Money::from_nano(1) {
@@ -76,8 +77,10 @@ pub(crate) struct FundedCall {
 pub(crate) async fn fund_call(
     gateway: &Gateway,
     new: NewHold<'_>,
-    (caller, plans): (&AuthenticatedCaller, &CallerPlans),
-    (model, call): (&Model, &ModelCall),
+    caller: &AuthenticatedCaller,
+    plans: &CallerPlans,
+    model: &Model,
+    call: &ModelCall,
     context: QuoteContext<'_>,
 ) -> Result<FundedCall, ApiError> {
     if is_free(model, call) {
@@ -109,7 +112,7 @@ pub(crate) async fn fund_call(
     };
     // Boxed: otherwise the future of every call would include its state.
     let short = ShortBalance { quote, available, asks };
-    Box::pin(fund_from_short_balance(gateway, new, caller, (model, call), context, short)).await
+    Box::pin(fund_from_short_balance(gateway, new, caller, model, call, context, short)).await
 }
 
 /// Returns the available balance if the account is too short of money for the call at its largest;
@@ -188,7 +191,8 @@ async fn fund_from_short_balance(
     gateway: &Gateway,
     new: NewHold<'_>,
     caller: &AuthenticatedCaller,
-    (model, call): (&Model, &ModelCall),
+    model: &Model,
+    call: &ModelCall,
     mut context: QuoteContext<'_>,
     short: ShortBalance,
 ) -> Result<FundedCall, ApiError> {
@@ -349,11 +353,18 @@ impl Gateway {
             ledger::place_hold(&*self.ledger, account, id, origin, rates, lease_ms).await
         };
         let made = self.with_ledger_timeout("hold", holding).await;
-        if let Err(HoldRefused::Unavailable(why)) = &made {
-            log::warn!(event = "hold_failed", request_id = id, error:% = why; "hold failed");
-            if hold_requested {
-                self.void_unknown_hold(account.clone(), id.to_owned());
+        match &made {
+            Err(HoldRefused::Unavailable(why)) => {
+                log::warn!(event = "hold_failed", request_id = id, error:% = why; "hold failed");
+                if hold_requested {
+                    self.void_unknown_hold(account.clone(), id.to_owned());
+                }
             }
+            Err(HoldRefused::Conflict) => log::error!(
+                event = "hold_conflict", request_id = id;
+                "the ledger knows another hold of this id"
+            ),
+            _ => {}
         }
         Ok(self.keep_alive(made?, key))
     }
@@ -368,6 +379,7 @@ impl Gateway {
                 is_in_memory: hold.is_in_memory(),
             },
         });
+        let hold = hold.report_drop_to(report_dropped_hold);
         Funding::Held { hold, key: key.clone(), lease }
     }
 

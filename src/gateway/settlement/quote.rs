@@ -5,7 +5,7 @@ use crate::dialect::CallError;
 use crate::dialect::Endpoint;
 use crate::dialect::call::{InputSize, ModelCall, RequestKind, TextRequest};
 use crate::dialect::videos::VideoRequest;
-use crate::gateway::api_error::{AdmissionError, ApiError, ServerError};
+use crate::gateway::api_error::{AdmissionError, ApiError};
 use crate::gateway::settlement::repeated_reads::total_input_max;
 use crate::money::price::{Price, TokenPrice};
 use crate::money::{BilledUnits, Money, VideoResolution};
@@ -148,21 +148,33 @@ fn quote_before_factor(
         (Price::Speech(rate), RequestKind::Speech { characters }) => {
             rate.checked_mul(*characters).map(fixed).map_err(|_| field_too_large("input"))
         }
-        (price @ Price::Video(rates), RequestKind::Video { request, .. }) => {
-            let VideoRequest { seconds, resolution, .. } = *request;
-            let units = BilledUnits::Video { seconds, resolution, ticks: None };
-            let sold: Vec<VideoResolution> =
-                rates.iter().map(|(resolution, _)| *resolution).collect();
-            let unsold = |_| {
-                ApiError::Admission(AdmissionError::InvalidCall(
-                    request.unsupported_resolution(&model.id, &sold),
-                ))
-            };
-            price.cost(units, context.priced_at).map(fixed).map_err(unsold)
+        (price, RequestKind::Video { request, .. }) => {
+            price_video(model, price, request, context.priced_at).map(fixed)
         }
         // A model is sold only on the endpoints that its kind of price is for.
-        _ => Err(ServerError::Internal.into()),
+        _ => Err(AdmissionError::wrong_endpoint(model).into()),
     }
+}
+
+/// Returns the cost of a video at a price, of the time `priced_at` (unix seconds).
+///
+/// # Errors
+/// The price has no rate for the resolution.
+pub(crate) fn price_video(
+    model: &Model,
+    price: &Price,
+    request: &VideoRequest,
+    priced_at: i64,
+) -> Result<Money, ApiError> {
+    let Price::Video(rates) = price else {
+        return Err(AdmissionError::wrong_endpoint(model).into());
+    };
+    let VideoRequest { seconds, resolution, .. } = *request;
+    let units = BilledUnits::Video { seconds, resolution, ticks: None };
+    price.cost(units, priced_at).map_err(|_| {
+        let sold: Vec<VideoResolution> = rates.iter().map(|(resolution, _)| *resolution).collect();
+        CallError::into(request.unsupported_resolution(&model.id, &sold))
+    })
 }
 
 /// Returns how many output tokens of one choice the vendor may bill beside the limit.

@@ -13,7 +13,7 @@ use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType};
 
-use super::answer::UpstreamResponse;
+use super::answer::{UpstreamResponse, VendorHead};
 use crate::dialect::call::{ModelCall, RequestKind};
 use crate::dialect::payload::RequestPayload;
 use crate::dialect::relay::RelayError;
@@ -122,7 +122,14 @@ async fn find_answer(
                 outcome::record_lost_attempt(&attempt.route);
                 return Err(ScopeError::Suspended.into());
             }
-            Err(AttemptError::Internal) => return Err(ServerError::Internal.into()),
+            Err(AttemptError::InvalidHead(why)) => {
+                let (request_id, route) = (ctx.id.as_str(), attempt.route.name.as_str());
+                log::error!(
+                    event = "upstream_head_invalid", request_id, route, error:% = why;
+                    "request head for a vendor cannot be built"
+                );
+                return Err(ServerError::RouteMisconfigured.into());
+            }
         };
         // Boxed: otherwise the future of every streamed response would include its state.
         let waiting = Instant::now();
@@ -146,10 +153,9 @@ async fn accept_answer(
     ctx: &RequestContext,
     admitted: &mut AdmittedCall,
     attempt: RouteAttempt,
-    mut vendor: Box<UpstreamResponse>,
+    vendor: VendorAnswer,
 ) -> Result<Option<RouteAnswer>, ApiError> {
-    let head = vendor.connection.response_header().and_then(upstream::relevant_headers);
-    let mut head = head.ok_or(ServerError::Internal)?;
+    let VendorAnswer { response: mut vendor, mut head } = vendor;
     let status = head.status.as_u16();
     // A 206 (partial content) does not answer a request for the whole response.
     if !head.status.is_success() || status == 206 {
@@ -172,9 +178,14 @@ async fn accept_answer(
         return Err(UpstreamError::RelayFailed(RelayError::Malformed).into());
     }
     let vendor_request_id = vendor_request_id(&head);
-    let for_client = build_head(session, ctx, &admitted.priced, &head);
-    *head = for_client.map_err(|_| ServerError::Internal)?;
+    *head = build_head(session, ctx, &admitted.priced, &head);
     Ok(Some(RouteAnswer { attempt, vendor, head, vendor_request_id }))
+}
+
+/// A vendor's response, with the headers of its head that the gateway reads.
+struct VendorAnswer {
+    response: Box<UpstreamResponse>,
+    head: Box<ResponseHeader>,
 }
 
 /// Why an attempt got no response.
@@ -186,8 +197,8 @@ enum AttemptError {
     ResponseTimeout,
     /// The account of a stream was suspended before the vendor answered.
     Suspended,
-    /// The gateway could not build the request head.
-    Internal,
+    /// The rules, the routes or the vendor's key have something that no request head can have.
+    InvalidHead(Box<Error>),
 }
 
 impl AttemptError {
@@ -208,7 +219,7 @@ async fn attempt_unless_suspended(
     admitted: &mut AdmittedCall,
     attempt: &mut RouteAttempt,
     began: Instant,
-) -> Result<Box<UpstreamResponse>, AttemptError> {
+) -> Result<VendorAnswer, AttemptError> {
     let watched = if admitted.priced.call.stream { ctx.access_log.account.clone() } else { None };
     let seen = ctx.suspensions_seen;
     let suspension = async move {
@@ -234,13 +245,13 @@ async fn attempt_route(
     admitted: &mut AdmittedCall,
     attempt: &mut RouteAttempt,
     began: Instant,
-) -> Result<Box<UpstreamResponse>, AttemptError> {
+) -> Result<VendorAnswer, AttemptError> {
     // The vendor may just have closed a connection of the pool. Then the route is tried once more.
     let mut may_retry = true;
     loop {
         let priced = &admitted.priced;
         let head = upstream::build_request_head(gateway, session, &ctx.id, priced, attempt);
-        let head = head.map_err(|_| AttemptError::Internal)?;
+        let head = head.map_err(AttemptError::InvalidHead)?;
         let is_large = admitted.permits.upload.is_some();
         let (mut up, reused) = match gateway.upstream_pool.connect(&attempt.peer).await {
             Ok(connected) => connected,
@@ -250,7 +261,10 @@ async fn attempt_route(
         let most = if is_large { LARGE_BODY_WRITE_TIMEOUT } else { Duration::MAX };
         up.set_write_timeout(Some(gateway.timeouts.stall.min(most)));
         match send_and_read_head(gateway, &mut up, head, admitted, attempt).await {
-            Ok(sent_whole) => return Ok(Box::new(UpstreamResponse::new(up, sent_whole))),
+            Ok((head, sent_whole)) => {
+                let response = Box::new(UpstreamResponse::new(up, head.framing, sent_whole));
+                return Ok(VendorAnswer { response, head: head.fields });
+            }
             Err(why) if *why.etype() == ErrorType::ReadTimedout => {
                 up.shutdown().await;
                 return Err(AttemptError::ResponseTimeout);
@@ -293,16 +307,16 @@ fn record_connect_failure(ctx: &RequestContext, route: &VendorRoute, why: &Error
     AttemptError::retryable(reason, false)
 }
 
-/// Sends a request, and reads the head of the response. Returns whether the whole request was sent:
-/// otherwise the connection cannot be reused, because the vendor would not know where the next
-/// request begins.
+/// Sends a request, and reads the head of the response. Also returns whether the whole request was
+/// sent: otherwise the connection cannot be reused, because the vendor would not know where the
+/// next request begins.
 async fn send_and_read_head(
     gateway: &Gateway,
     up: &mut Upstream,
     head: RequestHeader,
     admitted: &mut AdmittedCall,
     attempt: &mut RouteAttempt,
-) -> pingora::Result<bool> {
+) -> pingora::Result<(VendorHead, bool)> {
     if let Err(why) = write_request(up, head, &attempt.body).await {
         // Nothing answers a head that HTTP/2 did not send, and pingora panics if it is asked for
         // that answer.
@@ -311,24 +325,24 @@ async fn send_and_read_head(
         }
         // Some vendors answer before they have read the whole request, and then close the
         // connection.
-        return match tokio::time::timeout(EARLY_RESPONSE_TIMEOUT, read_response_head(up)).await {
-            Ok(Ok(())) => Ok(false),
+        return match tokio::time::timeout(EARLY_RESPONSE_TIMEOUT, VendorHead::read(up)).await {
+            Ok(Ok(head)) => Ok((head, false)),
             _ => Err(why),
         };
     }
     // The timeout is for the whole head: a vendor that sends its head byte by byte has not answered
     // either.
     let reading = async {
-        let read = tokio::time::timeout(gateway.timeouts.answer, read_response_head(up)).await;
+        let read = tokio::time::timeout(gateway.timeouts.answer, VendorHead::read(up)).await;
         read.unwrap_or_else(|_| Error::e_explain(ErrorType::ReadTimedout, "no head in time"))
     };
     if admitted.permits.upload.is_none() {
-        return reading.await.map(|()| true);
+        return reading.await.map(|head| (head, true));
     }
     let mut reading = std::pin::pin!(reading);
     loop {
         match tokio::time::timeout(LARGE_BODY_RETENTION, &mut reading).await {
-            Ok(read) => return read.map(|()| true),
+            Ok(read) => return read.map(|head| (head, true)),
             // The vendor works on the request. Another route would need the body again, but other
             // uploads wait for its memory.
             Err(_) if gateway.upload_budget.has_waiters() => admitted.drop_body(attempt),
@@ -347,15 +361,6 @@ async fn write_request(
         up.write_request_body(piece, false).await?;
     }
     up.finish_request_body().await
-}
-
-async fn read_response_head(up: &mut Upstream) -> pingora::Result<()> {
-    loop {
-        up.read_response_header().await?;
-        if !up.response_header().is_some_and(|head| head.status.is_informational()) {
-            return Ok(());
-        }
-    }
 }
 
 /// Reads an error body within the limits of size and time, and returns the connection to the pool
@@ -467,12 +472,11 @@ async fn detect_no_work(
     // The body of a stream begins with its first event, which may come late, so it is not awaited
     // here.
     if call.stream {
-        return upstream::has_no_body(vendor.connection.response_header()?)
-            .then_some(failure::EMPTY);
+        return vendor.framing.is_empty.then_some(failure::EMPTY);
     }
-    let is_framed = upstream::is_framed(vendor.connection.response_header()?);
+    let has_end = vendor.framing.has_end;
     match vendor.peek_body().await {
-        None => is_framed.then_some(failure::EMPTY),
+        None => has_end.then_some(failure::EMPTY),
         Some(start) => {
             let is_page = !is_audio && start.trim_ascii_start().starts_with(b"<");
             is_page.then_some(failure::HTML)

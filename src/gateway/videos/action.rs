@@ -12,6 +12,15 @@ use crate::gateway::request::target::{percent_decode, query_value, require_metho
 pub(crate) enum VideoAction {
     /// Creates a job.
     Create,
+    /// Asks something of jobs that there are.
+    Jobs(JobAction),
+    /// Downloads the file itself.
+    Download(FileLink),
+}
+
+/// What a request asks of the video jobs that its account has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum JobAction {
     /// Lists a page of the account's jobs; the value is the query string.
     List(String),
     /// Returns the job with this id.
@@ -25,13 +34,15 @@ pub(crate) enum VideoAction {
         /// The kind of file that the query asks for, if it names one.
         variant: Option<String>,
     },
-    /// Sends the file itself to the bearer of a signed URL.
-    File {
-        /// The id of the job.
-        id: String,
-        /// The token that authorises the download.
-        token: String,
-    },
+}
+
+/// What a signed URL of a file names. It needs no API key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileLink {
+    /// The id of the job.
+    pub(crate) id: String,
+    /// The token that authorises the download.
+    pub(crate) token: String,
 }
 
 impl VideoAction {
@@ -47,10 +58,11 @@ impl VideoAction {
         };
         let query = head.uri.query().unwrap_or_default();
         let get = |wanted| require_method(head, &Method::GET, "GET").map(|()| Some(wanted));
+        let jobs = |wanted| Ok(Some(VideoAction::Jobs(wanted)));
         if rest.is_empty() {
             return match head.method {
                 Method::POST => Ok(Some(VideoAction::Create)),
-                Method::GET => Ok(Some(VideoAction::List(query.to_owned()))),
+                Method::GET => jobs(JobAction::List(query.to_owned())),
                 _ => Err(RequestError::MethodNotAllowed("GET, POST").into()),
             };
         }
@@ -58,15 +70,16 @@ impl VideoAction {
         let mut parts = rest.splitn(2, '/');
         let Some(id) = parts.next().and_then(percent_decode) else { return Ok(None) };
         match (parts.next(), &head.method) {
-            (None, &Method::DELETE) => Ok(Some(VideoAction::Delete(id))),
-            (None, &Method::GET) => Ok(Some(VideoAction::Get(id))),
+            (None, &Method::DELETE) => jobs(JobAction::Delete(id)),
+            (None, &Method::GET) => jobs(JobAction::Get(id)),
             (None, _) => Err(RequestError::MethodNotAllowed("GET, DELETE").into()),
             (Some("content"), _) => {
-                get(VideoAction::Content { id, variant: query_value(query, "variant") })
+                let variant = query_value(query, "variant");
+                get(VideoAction::Jobs(JobAction::Content { id, variant }))
             }
             (Some("file"), _) => {
                 let token = query_value(query, "token").unwrap_or_default();
-                get(VideoAction::File { id, token })
+                get(VideoAction::Download(FileLink { id, token }))
             }
             _ => Ok(None),
         }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::gateway::api_error::{ApiError, CapacityError, ServerError};
+use crate::gateway::api_error::{ApiError, CapacityError};
 use crate::gateway::state::Gateway;
 use crate::idempotency::INLINE_BYTES_MAX;
 use crate::jobs::{Job, VendorBody};
@@ -25,9 +25,9 @@ pub(super) async fn store_body(
     let created_ms = job.created_ms.unsigned_abs();
     let expires_s =
         created_ms.saturating_add(gateway.videos.schedule.hold_lease_ms()).div_ceil(1_000);
-    job.external_body = Some(VendorBody { bytes, expires_s });
-    let Some((name, _)) = job.external_body() else { return Err(ServerError::Internal.into()) };
-    if let Err(why) = gateway.body_files.write(&name, body).await {
+    let stored = VendorBody { bytes, expires_s };
+    job.external_body = Some(stored);
+    if let Err(why) = gateway.body_files.write(&job.body_name(stored), body).await {
         log::warn!(
             event = "video_body_store_failed", job = job.id, error:% = why;
             "video request body not stored"

@@ -25,7 +25,7 @@ use crate::gateway::request::admission::{self, AcceptedCall};
 use crate::gateway::request::body::RequestBody;
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::settlement::holds;
-use crate::gateway::settlement::quote::{QuoteContext, quote_call};
+use crate::gateway::settlement::quote::{QuoteContext, price_video, quote_call};
 use crate::gateway::settlement::token_estimate::estimate_call_tokens;
 use crate::gateway::state::Gateway;
 use crate::jobs::booked_price::BookedPrice;
@@ -55,6 +55,9 @@ pub(in crate::gateway) async fn create_job(
     let AcceptedCall { call, model, requested_model, price_version, priced_at, .. } = accepted;
     let AcceptedCall { book, plans, .. } = accepted;
     let RequestKind::Video { request, file } = &call.kind else {
+        // A body of the endpoint of videos was parsed, which makes a request of this kind.
+        let request_id = ctx.id.as_str();
+        log::error!(event = "video_request_of_other_kind", request_id; "no request for a video");
         return Err(ServerError::Internal.into());
     };
     let quote_context = QuoteContext {
@@ -78,7 +81,7 @@ pub(in crate::gateway) async fn create_job(
         price_version: price_version.to_string(),
         booked: book
             .as_deref()
-            .map(|book| booked_price(&model, book, units, priced_at))
+            .map(|book| booked_price(&model, book, request, priced_at))
             .transpose()?,
         cost: model.cost.as_ref().and_then(|cost| cost.cost(units, priced_at).ok()),
         ..new_job(ctx, &caller, &model, request, quote.wanted)
@@ -102,23 +105,47 @@ pub(in crate::gateway) async fn create_job(
     if !matches!(placed, PlaceResult::New(_)) {
         body::delete_body(gateway, &job).await;
     }
-    let view = match placed {
+    let reply = answer_placed(gateway, ctx, job, placed, asks).await?;
+    gateway.videos.worker_wakeup.notify_one();
+    Ok(reply)
+}
+
+/// Answers with the job that was placed, or that was placed before under the same idempotency key.
+///
+/// # Errors
+/// The job was refused, or the earlier one is gone. `asks` is what the job takes of rate limits.
+async fn answer_placed(
+    gateway: &Gateway,
+    ctx: &mut RequestContext,
+    job: Job,
+    placed: PlaceResult,
+    asks: Vec<RateAsk>,
+) -> Result<LocalResponse, ApiError> {
+    let schedule = &gateway.videos.schedule;
+    let least = job.held;
+    let why = match placed {
         PlaceResult::New(readings) => {
             ctx.rates = CallRates { asks, readings };
-            job.to_api_json(schedule)
+            return Ok(LocalResponse::ok(job.to_api_json(schedule)));
         }
-        PlaceResult::AlreadyPlaced(first) if first.is_expired(schedule, unix_ms()) => {
+        PlaceResult::AlreadyPlaced(first) if !first.is_expired(schedule, unix_ms()) => {
+            return Ok(LocalResponse::ok(first.to_api_json(schedule)));
+        }
+        PlaceResult::AlreadyPlaced(_) | PlaceResult::Deleted => {
             return Err(VideoError::Deleted.into());
         }
-        PlaceResult::AlreadyPlaced(first) => first.to_api_json(schedule),
-        PlaceResult::Deleted => return Err(VideoError::Deleted.into()),
-        refused => {
-            let (account, least) = (&job.account, quote.least);
-            return Err(describe_refusal(gateway, account, least, refused, asks).await);
+        PlaceResult::TooManyOpen => return Err(VideoError::TooManyOpen(schedule.open_max).into()),
+        PlaceResult::Insufficient(available) => HoldRefused::Insufficient { least, available },
+        PlaceResult::BudgetExceeded { window, left } => {
+            HoldRefused::BudgetExceeded { window, least, left }
         }
+        PlaceResult::BudgetInUse(left) => HoldRefused::BudgetInUse { least, left },
+        PlaceResult::RateLimited { id, retry_after_ms, rates } => {
+            HoldRefused::RateLimited { id, retry_after_ms, rates }
+        }
+        PlaceResult::NoAccount => HoldRefused::NoAccount,
     };
-    gateway.videos.worker_wakeup.notify_one();
-    Ok(LocalResponse::ok(view))
+    Err(holds::describe_refusal(gateway, &job.account, why, asks).await)
 }
 
 /// Makes the job of a request whose video costs `held`.
@@ -154,50 +181,25 @@ fn new_job(
 /// Returns the price of a job in a book, beside that on the price list.
 ///
 /// # Errors
-/// The price list has no price for the units, which a quote would have refused before.
+/// The price list has no price for the resolution.
 fn booked_price(
     model: &Model,
     book: &PriceBook,
-    units: BilledUnits,
+    request: &VideoRequest,
     priced_at: i64,
 ) -> Result<BookedPrice, ApiError> {
-    let list = model.price.cost(units, priced_at).map_err(|_| ServerError::Internal)?;
+    let list = price_video(model, &model.price, request, priced_at)?;
     let factor = AccountPrice::new(model, Some(book)).factor();
     Ok(BookedPrice { book: book.name.clone(), list, factor })
 }
 
-/// Returns why a job was refused that needs `least`.
-async fn describe_refusal(
-    gateway: &Gateway,
-    account: &AccountName,
-    least: Money,
-    refused: PlaceResult,
-    asks: Vec<RateAsk>,
-) -> ApiError {
-    let why = match refused {
-        PlaceResult::Insufficient(available) => HoldRefused::Insufficient { least, available },
-        PlaceResult::BudgetExceeded { window, left } => {
-            HoldRefused::BudgetExceeded { window, least, left }
-        }
-        PlaceResult::BudgetInUse(left) => HoldRefused::BudgetInUse { least, left },
-        PlaceResult::RateLimited { id, retry_after_ms, rates } => {
-            HoldRefused::RateLimited { id, retry_after_ms, rates }
-        }
-        PlaceResult::NoAccount => HoldRefused::NoAccount,
-        PlaceResult::TooManyOpen => {
-            return VideoError::TooManyOpen(gateway.videos.schedule.open_max).into();
-        }
-        // These are no refusals.
-        PlaceResult::New(_) | PlaceResult::AlreadyPlaced(_) | PlaceResult::Deleted => {
-            return ServerError::Internal.into();
-        }
-    };
-    holds::describe_refusal(gateway, account, why, asks).await
-}
-
 /// Applies the rules' rewrites for the model to the body for the vendor.
 pub(in crate::gateway) fn rewrite_body(model: &Model, body: Bytes) -> Result<Bytes, ApiError> {
-    let document = JsonDocument::parse(body).map_err(|_| ServerError::Internal)?;
+    let document = JsonDocument::parse(body).map_err(|why| {
+        // The body was written from members of one that was parsed before.
+        log::error!(event = "video_body_invalid", error:% = why; "request for a video is no JSON");
+        ServerError::Internal
+    })?;
     let mut patch = JsonPatch::new(&document);
     model.rewrite(Endpoint::Videos, &mut patch);
     Ok(patch.finish().concat().into())

@@ -165,9 +165,9 @@ async fn tell_missing(
         for (key, ends) in read_blocking(place, move || files.read_wanted(&wanted)).await? {
             let mut known = known.get(&key).copied().unwrap_or(0);
             let times = LentTimes::of(ends.lent_at, &ends.ends);
-            for run in consecutive(ends.ends) {
-                told += run.1.len();
-                is_accepted &= tell_run(store, &key, times, run, &mut known).await?;
+            for (first_seq, run) in consecutive(ends.ends) {
+                told += run.len();
+                is_accepted &= tell_run(store, &key, times, first_seq, run, &mut known).await?;
                 failpoint!("ends_replayed");
             }
         }
@@ -216,11 +216,13 @@ fn consecutive(ends: BTreeMap<u64, CallEnd>) -> Vec<(u64, Vec<CallEnd>)> {
 /// Tells the store one of these runs. `known` is the number of the last end that the store has.
 async fn tell_run(
     store: &impl AllotmentStore,
-    (account, id): &AllotmentKey,
+    key: &AllotmentKey,
     times: LentTimes,
-    (first_seq, ends): (u64, Vec<CallEnd>),
+    first_seq: u64,
+    ends: Vec<CallEnd>,
     known: &mut u64,
 ) -> Result<bool, Unavailable> {
+    let (account, id) = key;
     let last = first_seq.saturating_add(ends.len() as u64).saturating_sub(1);
     let mut update = AllotmentUpdate::replay(id.clone(), times.first, first_seq, ends);
     let mut answer = store.update_allotment(account, update.clone()).await?;

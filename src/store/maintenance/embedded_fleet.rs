@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 
 use crate::clock::monotonic_ms;
-use crate::idempotency::{ATTEMPT_TTL_MS, store_all_attempts};
+use crate::idempotency::{ATTEMPT_TTL_MS, AttemptStore, store_all_attempts};
 use crate::idempotency::{AttemptId, FirstAttempts, Fleet, FleetAnswer, ReplyStore};
 use crate::ledger::{AccountName, Leases, Unavailable};
 use crate::store::outbox::{AttemptMarker, OtherMarkers, SettlementLog};
@@ -110,8 +110,9 @@ impl EmbeddedFleet {
     async fn share(&self, own: &mut OwnAttempts) -> Result<(), Unavailable> {
         if own.marker.is_some() {
             self.attempts.set_in_use(false);
-            let stores = (&*self.reply_store, &self.leases);
-            store_all_attempts(&self.attempts, stores, self.lease_ms, monotonic_ms()).await?;
+            let EmbeddedFleet { reply_store, leases, lease_ms, .. } = self;
+            let store = AttemptStore { reply_store: &**reply_store, leases, lease_ms: *lease_ms };
+            store_all_attempts(&self.attempts, store, monotonic_ms()).await?;
             own.marker = None;
         }
         Ok(())

@@ -69,7 +69,8 @@ struct SettingsCheck {
 
 impl SharedMaintenance {
     pub(super) fn new(
-        (outbox, allotments): (Outbox<RedisStore>, AllotmentUpkeep<SharedLender>),
+        outbox: Outbox<RedisStore>,
+        allotments: AllotmentUpkeep<SharedLender>,
         gate: Arc<RunGate>,
         leases: Leases,
         reply_store: Arc<dyn ReplyStore>,

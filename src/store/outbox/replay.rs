@@ -144,8 +144,8 @@ impl SegmentReplay {
     ) -> Result<(), Unavailable> {
         self.is_own_pending = true;
         let (files, last, unwritten) = self.log.replay_snapshot().map_err(outbox_error)?;
-        let which = (EntryOrigin::Own, part);
-        let outcome = self.replay_files(run, files, unwritten, which).await?;
+        let origin = EntryOrigin::Own;
+        let outcome = self.replay_files(run, files, unwritten, origin, part).await?;
         if outcome.is_complete() {
             self.is_own_pending = false;
             self.log.record_all_acked(run.name(), last);
@@ -218,8 +218,8 @@ impl SegmentReplay {
         let files = or_log_error(&dir.path, dir.list_segments(SegmentKind::HoldEnds).map(Some));
         let Some(files) = files else { return Ok(()) };
         files.iter().for_each(|file| trim_segment(file));
-        let which = (EntryOrigin::Adopted, part);
-        let outcome = self.replay_files(run, files, Vec::new(), which).await?;
+        let origin = EntryOrigin::Adopted;
+        let outcome = self.replay_files(run, files, Vec::new(), origin, part).await?;
         log_replay(&outcome, "adopted");
         self.restore_jobs(run, &self.adopted[index].dir).await?;
         self.is_adopted_pending |= outcome.deferred > 0;
@@ -329,7 +329,8 @@ impl SegmentReplay {
         run: &impl ServerRun,
         files: Vec<PathBuf>,
         unwritten: Vec<u8>,
-        (origin, part): (EntryOrigin, ReplayPart),
+        origin: EntryOrigin,
+        part: ReplayPart,
     ) -> Result<ReplayOutcome, Unavailable> {
         let (mut acks, mut outcome) = (Acknowledgements::default(), ReplayOutcome::default());
         let (records, _) = record::parse_segment(&unwritten);

@@ -21,8 +21,8 @@ use super::shared_store::RedisStore;
 use crate::clock::{monotonic_ms, unix_ms};
 use crate::hex::{from_hex, to_hex};
 use crate::idempotency::{
-    ATTEMPT_TTL_MS, AttemptId, AttemptLookup, FirstAttempts, Fleet, FleetAnswer, ReplyStore,
-    store_all_attempts, store_attempt,
+    ATTEMPT_TTL_MS, AttemptId, AttemptLookup, AttemptStore, FirstAttempts, Fleet, FleetAnswer,
+    ReplyStore, store_all_attempts, store_attempt,
 };
 use crate::ledger::{AccountName, Leases, Unavailable};
 
@@ -205,8 +205,7 @@ impl RedisFleet {
     pub(in crate::store) async fn leave(&self) -> Result<(), Unavailable> {
         self.lock().has_left = true;
         self.attempts.set_in_use(false);
-        let stores = (&*self.reply_store, &self.leases);
-        store_all_attempts(&self.attempts, stores, self.lease_ms, monotonic_ms()).await?;
+        store_all_attempts(&self.attempts, self.attempt_store(), monotonic_ms()).await?;
         let cut = self.attempts.accounts_cut(monotonic_ms());
         for few in cut.chunks(ANSWERS_BATCH) {
             let written = join_all(few.iter().map(|account| self.set_forgotten(account))).await;
@@ -226,8 +225,12 @@ impl RedisFleet {
         account: &AccountName,
         id: &AttemptId,
     ) -> Result<(), Unavailable> {
-        let stores = (&*self.reply_store, &self.leases);
-        store_attempt(&self.attempts, (account, id), stores, self.lease_ms, monotonic_ms()).await
+        store_attempt(&self.attempts, account, id, self.attempt_store(), monotonic_ms()).await
+    }
+
+    fn attempt_store(&self) -> AttemptStore<'_> {
+        let RedisFleet { reply_store, leases, lease_ms, .. } = self;
+        AttemptStore { reply_store: &**reply_store, leases, lease_ms: *lease_ms }
     }
 
     async fn fetch(&self, answered: Option<u64>) -> Result<Polled, Unavailable> {
