@@ -1,7 +1,5 @@
 //! Plans as they are changed while calls come in, and plans that only tell.
 
-use std::time::{Duration, Instant};
-
 use rstest::rstest;
 use serde_json::json;
 
