@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, OpenLot, Operation, Outcome, WindowKind,
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, OpenHold, OpenLot, Operation, Outcome,
+    WindowKind,
 };
 use tollgate::money::Money;
 
@@ -86,6 +87,10 @@ impl Subject for Older {
 
     async fn lots(&mut self, account: &AccountName) -> Vec<OpenLot> {
         self.store.lots(account).await
+    }
+
+    async fn holds(&mut self, account: &AccountName) -> Vec<OpenHold> {
+        self.store.holds(account).await
     }
 }
 

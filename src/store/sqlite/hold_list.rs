@@ -28,7 +28,8 @@ pub(super) fn list(
         "SELECT o.wanted, o.least, o.held, o.lease_until, 0, o.posted, o.line, r.asks, l.lots,
                 b.key_id, coalesce(b.windows, ''), a.name, o.id, t.needed, t.open_calls, t.lent_at
          FROM (SELECT {HOLD} FROM open_hold WHERE {of_account}
-               UNION ALL SELECT {HOLD} FROM hold WHERE state = 0 AND {of_account}) AS o
+               UNION ALL SELECT {HOLD} FROM hold INDEXED BY hold_open
+               WHERE state = 0 AND {of_account}) AS o
          JOIN account AS a ON a.id = o.account
          LEFT JOIN hold_rate AS r ON r.account = o.account AND r.id = o.id
          LEFT JOIN hold_lots AS l ON l.account = o.account AND l.id = o.id
