@@ -11,6 +11,7 @@ use crate::world::{ACCOUNT, Answer, Store, World, chat_of, closed_port};
 
 mod books;
 mod grants;
+mod usage;
 
 /// The roles, the one with the fewest rights first.
 const ROLES: [&str; 3] = ["support", "operator", "owner"];

@@ -46,7 +46,7 @@ const fn once(rule: RouteRule) -> RouteRule {
 }
 
 /// All routes.
-pub(super) const ROUTES: [RouteRule; 27] = [
+pub(super) const ROUTES: [RouteRule; 28] = [
     open("/admin/v1/openapi.json"),
     read("/admin/v1/accounts"),
     write("POST", "/admin/v1/accounts"),
@@ -65,6 +65,7 @@ pub(super) const ROUTES: [RouteRule; 27] = [
     once(write("POST", "/admin/v1/keys/{prefix}/rotate")),
     read("/admin/v1/charges"),
     read("/admin/v1/charges/{request_id}"),
+    read("/admin/v1/usage"),
     read("/admin/v1/models"),
     read("/admin/v1/plans"),
     read("/admin/v1/routes"),

@@ -34,6 +34,7 @@ const TOKEN: &str = "operatorToken";
         (name = "payments", description = "Payments, grants, refunds and corrections of charges."),
         (name = "keys", description = "Keys of accounts, with budgets and scopes."),
         (name = "charges", description = "The journal: each charge with its arithmetic."),
+        (name = "usage", description = "Sums of usage by day, hour, model, key and endpoint."),
         (name = "rules", description = "Models, plans and routes in force."),
         (name = "audit", description = "Who changed what."),
         (name = "operators", description = "Who may use this API.")
@@ -95,6 +96,7 @@ fn complete_operation(operation: &mut Operation, rule: &RouteRule) {
         ("413", has_body, "The body is too large."),
         ("415", has_body, "The body is not `application/json`."),
         ("500", true, "Something failed here."),
+        ("501", rule.path.ends_with("usage"), "The store keeps no sums of usage."),
         ("503", true, "The store cannot be reached; ask again after `retry-after` seconds."),
     ];
     for (status, _, description) in errors.into_iter().filter(|(_, may_happen, _)| *may_happen) {
@@ -105,7 +107,7 @@ fn complete_operation(operation: &mut Operation, rule: &RouteRule) {
 
 /// Whether a path is a list of one account, which may not exist.
 fn is_listed_of_account(path: &str) -> bool {
-    ["payments", "keys", "charges"].iter().any(|list| path.ends_with(list))
+    ["payments", "keys", "charges", "usage"].iter().any(|list| path.ends_with(list))
 }
 
 fn error_response(description: &str, status: &str) -> Response {

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::admit::admit;
 use super::document::{AdminDocument, complete};
 use super::state::AdminApi;
-use super::{accounts, audit, catalogue, charges, keys, operators, payments};
+use super::{accounts, audit, catalogue, charges, keys, operators, payments, usage};
 
 const DOCUMENT_PATH: &str = "/admin/v1/openapi.json";
 
@@ -47,6 +47,7 @@ fn describe() -> (Router<AdminApi>, Document) {
         .routes(routes!(keys::rotate_key))
         .routes(routes!(charges::list_charges))
         .routes(routes!(charges::show_charge))
+        .routes(routes!(usage::list_usage))
         .routes(routes!(catalogue::list_models))
         .routes(routes!(catalogue::list_plans))
         .routes(routes!(catalogue::list_routes))
