@@ -76,7 +76,10 @@ async fn calls_are_in_the_sums_within_seconds_and_a_correction_beside_them() {
     let told = api.world.command(&words).await.json();
     let of_model: Vec<_> = told.iter().filter(|row| row["model"] == "lmb-5.5").collect();
     assert_eq!(of_model.len(), 1, "{told:?}");
-    assert_eq!((&of_model[0]["day"], &of_model[0]["charged_nano"]), (&json!(day), &json!(3 * COST)));
+    assert_eq!(
+        (&of_model[0]["day"], &of_model[0]["charged_nano"]),
+        (&json!(day), &json!(3 * COST))
+    );
     let shown = api.world.command(&["usage", "acme", "--group-by", "model"]).await.done();
     assert!(shown.contains("lmb-5.5  3 calls  3000+300 tokens  0.024 USD"), "{shown}");
 }
@@ -122,7 +125,8 @@ async fn the_proof_of_the_books_tells_the_first_difference() {
     let proved = api.world.command(&["--json", "check", "--books"]).await.json().remove(0);
     assert_eq!((&proved["lines"], &proved["lines_not_folded"]), (&json!(CALLS), &json!(0)));
     let conf = std::fs::read_to_string(api.world.path("tollgate.toml")).expect("a configuration");
-    let file = conf.lines().find_map(|line| line.strip_prefix("url = \"sqlite:")?.strip_suffix('"'));
+    let file =
+        conf.lines().find_map(|line| line.strip_prefix("url = \"sqlite:")?.strip_suffix('"'));
     let beside = Connection::open(file.expect("a file")).expect("the store");
     beside.busy_timeout(Duration::from_secs(10)).expect("a setting");
     let wrong = "UPDATE usage_rollup SET charged = charged + 1 WHERE kind = 'day'";

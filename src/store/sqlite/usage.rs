@@ -9,6 +9,7 @@ use super::usage_rows::{self, DueLines};
 use super::write_txn::WriteTxn;
 use super::writer::Priority;
 use crate::clock::unix_ms;
+use crate::failpoints::failpoint;
 use crate::ledger::{AccountName, Unavailable};
 use crate::usage::{
     FoldReport, PostedEntry, RollupKey, RollupSums, Rollups, UsageBooks, UsageQuery, UsageStore,
@@ -50,6 +51,7 @@ impl FoldedStep {
         if added.is_err() && !txn.conn.is_autocommit() {
             txn.conn.prepare_cached("ROLLBACK TO fold")?.execute([])?;
         }
+        failpoint!("usage_added");
         txn.conn.prepare_cached("RELEASE fold")?.execute([])?;
         let Some(is_all) = added? else { return Ok(0) };
         if is_all {
@@ -80,6 +82,7 @@ impl UsageStore for SqliteStore {
         if has_old_hours || !step.accounts.is_empty() || !step.unmarked.is_empty() {
             let writing = move |txn: &mut WriteTxn<'_>| step.write(txn);
             let (added, written) = self.scheduler.run(Priority::Now, writing).await?;
+            failpoint!("usage_committed", if added > 0);
             (lines, failed) = (added, failed.and(written));
         }
         failed.map(|()| FoldReport { lines, has_more: work.has_more || has_old_hours })
@@ -269,7 +272,9 @@ mod tests {
         let mut lines = Vec::new();
         for step in steps {
             let written = store.scheduler.run(Priority::Now, move |txn| step.write(txn));
-            lines.push(written.await.expect("a transaction").expect("a step"));
+            let (added, failed) = written.await.expect("a transaction");
+            assert_eq!(failed, Ok(()));
+            lines.push(added);
         }
         assert_eq!(lines, [15, 0]);
         assert_eq!(fold_all(&store, 100).await, 5);

@@ -75,7 +75,7 @@ const NO_KEY: i64 = -1;
 /// A step looks at this many accounts for lines that nobody has marked.
 const SCANNED_MAX: i64 = 1_000;
 /// A step folds lines of at most this many accounts.
-const ACCOUNTS_MAX: usize = 64;
+const ACCOUNTS_MAX: i64 = 64;
 /// A step deletes at most this many sums of hours.
 const PURGE_MAX: u32 = 200;
 
@@ -143,7 +143,7 @@ pub(super) fn read_due(
         (due, is_from_start) = (list_due(c, 0)?, true);
     }
     // The accounts before those of this step may have lines, too.
-    let is_part = !due.is_empty() && !is_from_start || due.len() == ACCOUNTS_MAX;
+    let is_part = !due.is_empty() && !is_from_start || i64::try_from(due.len()) == Ok(ACCOUNTS_MAX);
     let mut has_more = is_scanning || !unmarked.is_empty() || is_part;
     let (mut accounts, mut left) = (Vec::new(), lines_max);
     for (account, name, folded) in due {
