@@ -22,3 +22,4 @@ mod payments;
 pub(crate) mod router;
 pub(crate) mod server;
 pub(crate) mod state;
+mod usage;

@@ -15,6 +15,7 @@ mod budgets;
 mod charge;
 mod charges;
 mod check;
+mod check_books;
 mod credit;
 mod hardening;
 mod holds;
@@ -36,6 +37,7 @@ mod rules;
 mod runtime;
 mod serve;
 mod settings;
+mod usage;
 
 use output::OutputFormat;
 use runtime::with_store;
@@ -71,7 +73,12 @@ enum CliCommand {
         upgrade: bool,
     },
     /// Read the configuration and the rules, run the rules' examples, and tell what is wrong.
-    Check,
+    Check {
+        /// Prove instead that the books add up: the sums of usage are those of the journal, and the
+        /// journal has what the balances say. Reads all journals, also while a gateway runs.
+        #[arg(long)]
+        books: bool,
+    },
     /// Accounts and their balances.
     #[command(subcommand)]
     Account(account::AccountCommand),
@@ -115,6 +122,8 @@ enum CliCommand {
         #[arg(long)]
         state: Option<String>,
     },
+    /// Tell what an account used, from sums that a gateway makes of its charges.
+    Usage(usage::UsageArgs),
     /// Corrections of charges.
     #[command(subcommand)]
     Charge(charge::ChargeCommand),
@@ -156,7 +165,10 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
     }
     match &cli.command {
         CliCommand::Serve { upgrade } => serve::run(&conf, &cli.conf, *upgrade),
-        CliCommand::Check => check::run(&conf, out),
+        CliCommand::Check { books: false } => check::run(&conf, out),
+        CliCommand::Check { books: true } => {
+            with_store(&conf, async |s| check_books::run(&s, out).await)
+        }
         CliCommand::Init => init::run(&conf, out),
         CliCommand::Account(command) => {
             plan::check_plan(&conf, command.plan())?;
@@ -192,6 +204,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         CliCommand::Payments { name } => {
             with_store(&conf, async |s| payments::run(&*s.ledger, name, out).await)
         }
+        CliCommand::Usage(args) => with_store(&conf, async |s| usage::run(&s, args, out).await),
         CliCommand::Charge(command) => {
             with_store(&conf, async |s| charge::run(context(&s, &conf), command, out).await)
         }

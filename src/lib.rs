@@ -24,3 +24,4 @@ pub(crate) mod permissions;
 mod settlement;
 pub mod store;
 pub(crate) mod toml_reader;
+pub mod usage;

@@ -14,6 +14,7 @@ mod grants;
 mod holds;
 mod jobs;
 mod parallel_changes;
+mod usage;
 
 /// The roles, the one with the fewest rights first.
 const ROLES: [&str; 3] = ["support", "operator", "owner"];

@@ -11,7 +11,7 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 24] = [
+const ARROWS: [(&str, &str); 25] = [
     ("backoff", ""),
     ("clock", ""),
     ("failpoints", ""),
@@ -27,12 +27,13 @@ const ARROWS: [(&str, &str); 24] = [
     ("settlement", "backoff ledger metrics money"),
     ("kv_cache", "ledger"),
     ("operators", "hex ledger"),
+    ("usage", "ledger money"),
     ("idempotency", "fast_map hex ledger"),
     ("catalogue", "fast_map hex money dialect ledger toml_reader"),
     (
         "store",
         "backoff clock failpoints fast_map hex jobs ledger money metrics kv_cache permissions \
-         idempotency operators",
+         idempotency operators usage",
     ),
     ("jobs", "backoff clock ledger settlement catalogue dialect money metrics files toml_reader"),
     (
@@ -43,14 +44,18 @@ const ARROWS: [(&str, &str); 24] = [
     ("conf", "gateway jobs store files catalogue toml_reader"),
     (
         "management",
-        "catalogue clock conf gateway jobs ledger money operators permissions store toml_reader",
+        "catalogue clock conf gateway jobs ledger money operators permissions store toml_reader \
+         usage",
     ),
-    ("admin_api", "catalogue clock conf gateway jobs ledger management money operators store"),
+    (
+        "admin_api",
+        "catalogue clock conf gateway jobs ledger management money operators store usage",
+    ),
     (
         "cli",
         "clock money toml_reader metrics permissions files dialect ledger kv_cache idempotency \
          catalogue store jobs gateway conf operators \
-         management admin_api",
+         management admin_api usage",
     ),
 ];
 
@@ -67,7 +72,7 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),
 ];
 
-const PURE_ROOMS: [&str; 8] = [
+const PURE_ROOMS: [&str; 9] = [
     "money",
     "toml_reader",
     "catalogue",
@@ -76,6 +81,7 @@ const PURE_ROOMS: [&str; 8] = [
     "kv_cache",
     "idempotency",
     "operators",
+    "usage",
 ];
 const PURE: &str =
     "#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]";

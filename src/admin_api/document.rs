@@ -36,6 +36,7 @@ const TOKEN: &str = "operatorToken";
         (name = "charges", description = "The journal: each charge with its arithmetic."),
         (name = "holds", description = "What is held at the moment."),
         (name = "jobs", description = "Video jobs."),
+        (name = "usage", description = "Sums of usage by day, hour, model, key and endpoint."),
         (name = "rules", description = "Models, plans, price books and routes in force."),
         (name = "audit", description = "Who changed what."),
         (name = "operators", description = "Who may use this API.")
@@ -97,6 +98,7 @@ fn complete_operation(operation: &mut Operation, rule: &RouteRule) {
         ("413", has_body, "The body is too large."),
         ("415", has_body, "The body is not `application/json`."),
         ("500", true, "Something failed here."),
+        ("501", rule.path.ends_with("usage"), "The store keeps no sums of usage."),
         ("503", true, "The store cannot be reached; ask again after `retry-after` seconds."),
     ];
     for (status, _, description) in errors.into_iter().filter(|(_, may_happen, _)| *may_happen) {
@@ -107,7 +109,8 @@ fn complete_operation(operation: &mut Operation, rule: &RouteRule) {
 
 /// Whether a path is a list of one account, which may not exist.
 fn is_listed_of_account(path: &str) -> bool {
-    ["payments", "keys", "charges", "holds", "jobs"].iter().any(|list| path.ends_with(list))
+    let lists = ["payments", "keys", "charges", "holds", "jobs", "usage"];
+    lists.iter().any(|list| path.ends_with(list))
 }
 
 fn error_response(description: &str, status: &str) -> Response {

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::admit::admit;
 use super::document::{AdminDocument, complete};
 use super::state::AdminApi;
-use super::{accounts, audit, catalogue, charges, holds, jobs, keys, operators, payments};
+use super::{accounts, audit, catalogue, charges, holds, jobs, keys, operators, payments, usage};
 
 const DOCUMENT_PATH: &str = "/admin/v1/openapi.json";
 
@@ -49,6 +49,7 @@ fn describe() -> (Router<AdminApi>, Document) {
         .routes(routes!(charges::show_charge))
         .routes(routes!(holds::list_holds))
         .routes(routes!(jobs::list_jobs))
+        .routes(routes!(usage::list_usage))
         .routes(routes!(catalogue::list_models))
         .routes(routes!(catalogue::list_plans))
         .routes(routes!(catalogue::list_books))

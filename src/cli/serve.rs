@@ -46,6 +46,7 @@ mod reload;
 mod rlimit;
 mod signals;
 mod upgrade;
+mod usage_follower;
 
 use certificate::ServerCertificate;
 use credentials::ReloadableCredentials;
@@ -96,6 +97,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let acceptor = credentials.certificate.as_ref().map(ServerCertificate::acceptor);
     let background = background::BackgroundTasks {
         ledger: stores.background.ledger.clone(),
+        usage: stores.background.usage.clone(),
         bodies,
         maintenance: maintenance.clone(),
         sweep_interval: background::SWEEP_INTERVAL.min(conf.timeouts.lease / 4),

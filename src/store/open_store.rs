@@ -1,5 +1,5 @@
-//! The interfaces of an open store: ledger, account cache, job queue, replies and operators, for
-//! every kind of store.
+//! The interfaces of an open store: ledger, account cache, job queue, replies, operators and usage,
+//! for every kind of store.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use crate::jobs::JobQueue;
 use crate::kv_cache::AccountCache;
 use crate::ledger::{Ledger, Unavailable};
 use crate::operators::OperatorStore;
+use crate::usage::UsageStore;
 
 /// An open store.
 #[derive(Clone)]
@@ -29,6 +30,8 @@ pub struct OpenStore {
     /// The operators, the record of their changes, and the requests that they have named. On a
     /// server they share the connection of the queue.
     pub operators: Arc<dyn OperatorStore>,
+    /// The sums of usage; `None` on a server, which does not keep any.
+    pub usage: Option<Arc<dyn UsageStore>>,
     /// Waits until an acknowledged write is durable.
     pub durability: DurabilityScope,
     /// The connections to a server; empty for an embedded store.
@@ -60,14 +63,15 @@ impl DurabilityScope {
 impl OpenStore {
     pub(super) fn from_embedded<S>(store: Arc<S>) -> OpenStore
     where
-        S: Ledger + AccountCache + JobQueue + ReplyStore + OperatorStore + 'static,
+        S: Ledger + AccountCache + JobQueue + ReplyStore + OperatorStore + UsageStore + 'static,
     {
         OpenStore {
             ledger: store.clone(),
             account_cache: store.clone(),
             queue: store.clone(),
             reply_store: store.clone(),
-            operators: store,
+            operators: store.clone(),
+            usage: Some(store),
             durability: DurabilityScope(None),
             connections: Vec::new(),
         }
@@ -87,6 +91,7 @@ impl OpenStore {
             durability: DurabilityScope(Some(money.clone())),
             connections: vec![money, queue.clone(), account_cache.clone(), reply_store.clone()],
             operators: queue.clone(),
+            usage: None,
             queue,
             account_cache,
             reply_store,

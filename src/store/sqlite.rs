@@ -53,6 +53,8 @@ mod reader;
 mod schema;
 mod snapshot;
 mod transfers;
+mod usage;
+mod usage_rows;
 mod write_txn;
 mod writer;
 

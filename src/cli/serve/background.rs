@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use super::credentials::ReloadableCredentials;
 use super::key_upkeep::KeyUpkeep;
 use super::reload::RulesReload;
+use super::usage_follower::follow_journals;
 use crate::catalogue::Catalogue;
 use crate::clock::unix_ms;
 use crate::files::bodies::BodyFiles;
@@ -30,6 +31,7 @@ use crate::jobs::worker::JobWorker;
 use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
 use crate::store::maintenance::Maintenance;
+use crate::usage::UsageStore;
 
 /// The interval between two lookups of the vendors' host names, and the shorter one while some name
 /// was never resolved.
@@ -61,6 +63,8 @@ const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The background tasks and what they need.
 pub(super) struct BackgroundTasks {
     pub(super) ledger: Arc<dyn Ledger>,
+    /// The sums of usage; `None` if the store keeps none.
+    pub(super) usage: Option<Arc<dyn UsageStore>>,
     pub(super) bodies: Arc<BodyFiles>,
     pub(super) maintenance: Arc<Maintenance>,
     pub(super) sweep_interval: Duration,
@@ -98,6 +102,7 @@ impl BackgroundService for BackgroundTasks {
             () = self.resolve_periodically() => {}
             () = self.sweep_holds() => {}
             () = self.sweep_bodies() => {}
+            () = follow_journals(self.usage.as_ref()) => {}
             () = self.reload_periodically() => {}
             () = self.probe_routes() => {}
             () = self.keys.watch(&*self.ledger, self.timeouts.ledger) => {}

@@ -98,10 +98,12 @@ pub(super) fn append_line(
     Ok(())
 }
 
-/// The columns of a journal entry.
-const ENTRY_COLUMNS: &str = "seq, amount, written_off, line, EXISTS (
+/// The columns of a journal entry, of the journal as `j`.
+pub(super) const ENTRY_COLUMNS: &str = "seq, amount, written_off, line, EXISTS (
     SELECT 1 FROM correction_line AS c WHERE c.account = j.account AND c.seq = j.seq), EXISTS (
     SELECT 1 FROM expiry_line AS e WHERE e.account = j.account AND e.seq = j.seq)";
+/// The number of these columns.
+pub(super) const ENTRY_COLUMNS_COUNT: usize = 6;
 
 pub(super) fn read_journal(
     c: &Connection,
@@ -129,7 +131,7 @@ pub(super) fn read_entry(
     c.prepare_cached(&sql)?.query_row(params![account, seq], read_entry_row).optional()
 }
 
-fn read_entry_row(row: &Row<'_>) -> rusqlite::Result<JournalEntry> {
+pub(super) fn read_entry_row(row: &Row<'_>) -> rusqlite::Result<JournalEntry> {
     let kind = match (row.get(4)?, row.get(5)?) {
         (true, _) => EntryKind::Correction,
         (_, true) => EntryKind::Expiry,

@@ -11,6 +11,7 @@ use super::disk::DiskSync;
 use super::file_identity::{FileId, OpenFiles, side_file};
 use super::reader::ReadThread;
 use super::schema::{self, BUSY_TIMEOUT};
+use super::usage_rows::FoldCursor;
 use super::writer::WriteScheduler;
 use crate::ledger::Unavailable;
 use crate::permissions;
@@ -27,6 +28,8 @@ pub struct SqliteStore {
     pub(super) kept_bytes_max: u64,
     /// How long an operation is repeated whose money is lent.
     pub(super) lent_wait: Duration,
+    /// Where folding goes on.
+    pub(super) fold_cursor: Arc<FoldCursor>,
 }
 
 impl SqliteStore {
@@ -97,8 +100,16 @@ impl SqliteStore {
             .and_then(|_| spawn("ledger-sync", Box::new(move || disk.run_sync_loop(&to_sync))))
             .map_err(|e| to_unavailable(e.to_string()))?;
         let StoreSection { kept_bytes_max, .. } = StoreSection::default();
-        let lent_wait = Duration::ZERO;
-        Ok(SqliteStore { scheduler, reader, file_identity, store_id, kept_bytes_max, lent_wait })
+        let (lent_wait, fold_cursor) = (Duration::ZERO, Arc::<FoldCursor>::default());
+        Ok(SqliteStore {
+            scheduler,
+            reader,
+            file_identity,
+            store_id,
+            kept_bytes_max,
+            lent_wait,
+            fold_cursor,
+        })
     }
 
     /// Sets the most bytes of replies, cache entries and bodies for vendors that the store keeps.

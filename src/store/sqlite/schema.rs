@@ -14,6 +14,7 @@ use super::super::data_version::{
 };
 use super::{
     account_settings, kept_bytes, lot_rows, older_tables, operator_rows, rate_rows, transfers,
+    usage_rows,
 };
 
 /// How long a connection waits for another process that writes.
@@ -392,6 +393,7 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     connection.execute_batch(rate_rows::SCHEMA)?;
     connection.execute_batch(transfers::SCHEMA)?;
     connection.execute_batch(lot_rows::SCHEMA)?;
+    connection.execute_batch(usage_rows::SCHEMA)?;
     older_tables::add_columns(connection)?;
     account_settings::prepare_schema(connection)?;
     operator_rows::prepare_schema(connection)?;

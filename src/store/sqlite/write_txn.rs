@@ -15,9 +15,11 @@ use super::cache_entries;
 use super::lending::Lending;
 use super::lot_rows::{self, LotRows};
 use super::rate_rows::{BucketsKey, RateRows};
+use super::usage_rows;
 use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
 use crate::ledger::prepaid::records::{AccountHead, DirectHold, DirectHoldState, JournalRecord};
+use crate::usage::PeriodKind;
 
 /// At most this many rows are cached from one transaction to the next.
 const CACHED_ROWS_MAX: usize = 10_000;
@@ -48,6 +50,8 @@ struct CachedRow {
     is_dirty: bool,
     /// The last number in the account's journal; `None` if it was not read yet.
     last_seq: Option<i64>,
+    /// What the roll-ups know of the journal; `None` if it was not read yet.
+    posting: Option<Posting>,
     /// What is lent of the account; `None` if it was not read yet.
     lending: Option<Lending>,
     /// The budgets of the account; `None` if they were not read yet.
@@ -58,6 +62,14 @@ struct CachedRow {
     rates: RateRows,
     /// Open holds by id, as far as they were placed or changed recently.
     open_holds: HashMap<String, DirectHold>,
+}
+
+/// What the roll-ups know of an account's journal, so that a line seldom has to tell it.
+struct Posting {
+    /// The hour of the last lines, by its beginning in unix ms.
+    hour: i64,
+    /// Whether the account is marked as having lines that are not folded.
+    is_due: bool,
 }
 
 impl RowCache {
@@ -104,11 +116,20 @@ impl WriteTxn<'_> {
     ) -> rusqlite::Result<Option<&AccountRow>> {
         if !self.row_cache.by_name.contains_key(name) {
             let Some(row) = accounts::find(self.conn, name)? else { return Ok(None) };
-            let (is_dirty, last_seq) = (false, None);
+            let (is_dirty, last_seq, posting) = (false, None, None);
             let (lending, budgets, lots) = (None, None, None);
             let (rates, open_holds) = (RateRows::default(), HashMap::new());
-            let cached =
-                CachedRow { row, is_dirty, last_seq, lending, budgets, lots, rates, open_holds };
+            let cached = CachedRow {
+                row,
+                is_dirty,
+                last_seq,
+                posting,
+                lending,
+                budgets,
+                lots,
+                rates,
+                open_holds,
+            };
             self.row_cache.by_name.insert(name.clone(), cached);
         }
         Ok(self.row_cache.by_name.get(name).map(|r| &r.row))
@@ -183,7 +204,7 @@ impl WriteTxn<'_> {
         self.set_head(name, head);
         if let Some(cached) = self.row_cache.by_name.get_mut(name) {
             // Credit may have expired.
-            cached.last_seq = None;
+            (cached.last_seq, cached.posting) = (None, None);
         }
     }
 
@@ -309,6 +330,31 @@ impl WriteTxn<'_> {
         let account = cached.row.id;
         accounts::append_line(self.conn, account, last + 1, line)?;
         cached.last_seq = Some(last + 1);
+        let posting = match &mut cached.posting {
+            Some(known) => known,
+            unknown => {
+                let hour = usage_rows::last_hour(self.conn, account)?.unwrap_or(i64::MIN);
+                unknown.insert(Posting { hour, is_due: false })
+            }
+        };
+        // A clock that was set back leaves the line in the hour of the line before it.
+        let hour = PeriodKind::Hour.start_of(line.posted_at);
+        if hour > posting.hour {
+            usage_rows::mark_hour(self.conn, account, last + 1, hour)?;
+            posting.hour = hour;
+        }
+        if !posting.is_due {
+            usage_rows::mark_due(self.conn, account)?;
+            posting.is_due = true;
+        }
         Ok(())
+    }
+
+    /// Notes that all lines of an account are folded, so that the next one marks it again.
+    pub(super) fn note_folded(&mut self, name: &AccountName) {
+        let cached = self.row_cache.by_name.get_mut(name);
+        if let Some(posting) = cached.and_then(|cached| cached.posting.as_mut()) {
+            posting.is_due = false;
+        }
     }
 }

@@ -1,0 +1,376 @@
+//! The rows of usage roll-ups, and what tells which lines of which journals are to be folded.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params, params_from_iter};
+
+use super::accounts::{self, ENTRY_COLUMNS, ENTRY_COLUMNS_COUNT, read_entry_row, read_money};
+use crate::ledger::{AccountName, KeyId};
+use crate::usage::{
+    HOURS_KEPT_MS, PeriodKind, PostedEntry, RollupKey, RollupPeriod, RollupSums, Rollups,
+    UsageBooks, UsageOverflow, UsageQuery,
+};
+
+/// An older version ignores these tables, and marks no account. What it posts is found when the
+/// next process starts to fold, and counts in the hour of the last mark.
+pub(super) const SCHEMA: &str = "
+-- The accounts that may have lines that are not folded.
+CREATE TABLE IF NOT EXISTS usage_due (
+    account INTEGER PRIMARY KEY REFERENCES account
+) STRICT;
+
+-- The number of the last line of an account that is folded.
+CREATE TABLE IF NOT EXISTS usage_fold (
+    account INTEGER PRIMARY KEY REFERENCES account,
+    seq     INTEGER NOT NULL CHECK (seq > 0)
+) STRICT;
+
+-- In which hour lines were posted, in unix ms: the number of the first line of each hour. So a line
+-- has the time of its posting for the price of one row an hour.
+CREATE TABLE IF NOT EXISTS journal_hour (
+    account INTEGER NOT NULL REFERENCES account,
+    seq     INTEGER NOT NULL CHECK (seq > 0),
+    hour    INTEGER NOT NULL,
+    PRIMARY KEY (account, seq)
+) STRICT, WITHOUT ROWID;
+
+-- The sums. kind: how long the period is that began at start, in unix ms. key_id: -1 if the lines
+-- name none. Amounts are in nano-USD.
+CREATE TABLE IF NOT EXISTS usage_rollup (
+    account               INTEGER NOT NULL REFERENCES account,
+    kind                  TEXT    NOT NULL CHECK (kind IN ('hour', 'day')),
+    start                 INTEGER NOT NULL,
+    key_id                INTEGER NOT NULL,
+    model                 TEXT    NOT NULL,
+    endpoint              TEXT    NOT NULL,
+    calls                 INTEGER NOT NULL CHECK (calls >= 0),
+    calls_without_cost    INTEGER NOT NULL CHECK (calls_without_cost BETWEEN 0 AND calls),
+    prompt_tokens         INTEGER NOT NULL CHECK (prompt_tokens >= 0),
+    completion_tokens     INTEGER NOT NULL CHECK (completion_tokens >= 0),
+    cached_tokens         INTEGER NOT NULL CHECK (cached_tokens >= 0),
+    characters            INTEGER NOT NULL CHECK (characters >= 0),
+    images                INTEGER NOT NULL CHECK (images >= 0),
+    seconds               INTEGER NOT NULL CHECK (seconds >= 0),
+    charged               INTEGER NOT NULL CHECK (charged >= 0),
+    written_off           INTEGER NOT NULL CHECK (written_off BETWEEN 0 AND charged),
+    corrected             INTEGER NOT NULL CHECK (corrected >= 0),
+    corrected_written_off INTEGER NOT NULL CHECK (corrected_written_off BETWEEN 0 AND corrected),
+    expired               INTEGER NOT NULL CHECK (expired >= 0),
+    fees                  INTEGER NOT NULL CHECK (fees >= 0),
+    cost                  INTEGER NOT NULL CHECK (cost >= 0),
+    PRIMARY KEY (account, kind, start, key_id, model, endpoint)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS usage_hour ON usage_rollup (start) WHERE kind = 'hour';
+";
+
+/// The columns of a row of sums.
+const ROLLUP_COLUMNS: &str = "kind, start, key_id, model, endpoint, calls, calls_without_cost, \
+    prompt_tokens, completion_tokens, cached_tokens, characters, images, seconds, charged, \
+    written_off, corrected, corrected_written_off, expired, fees, cost";
+/// The number of columns before the sums.
+const KEY_COLUMNS: usize = 5;
+/// What stands for no key. The ids of keys are not below zero.
+const NO_KEY: i64 = -1;
+/// A step looks at this many accounts for lines that nobody has marked.
+const SCANNED_MAX: i64 = 1_000;
+/// A step folds lines of at most this many accounts.
+const ACCOUNTS_MAX: i64 = 64;
+/// A step deletes at most this many sums of hours.
+const PURGE_MAX: u32 = 200;
+
+/// Where folding goes on, by the row ids of accounts.
+#[derive(Default)]
+pub(super) struct FoldCursor {
+    /// All accounts up to this one were looked at for lines that nobody has marked;
+    /// [`i64::MAX`] if all were.
+    scanned: AtomicI64,
+    /// The last account of which lines were folded: the others have their turn first.
+    folded: AtomicI64,
+}
+
+/// Lines of an account that are to be folded.
+pub(super) struct DueLines {
+    account: i64,
+    pub(super) name: AccountName,
+    /// The number of the last line that is folded.
+    folded: i64,
+    pub(super) entries: Vec<PostedEntry>,
+}
+
+/// What a step has to fold.
+pub(super) struct DueWork {
+    pub(super) accounts: Vec<DueLines>,
+    /// Accounts that are to be marked.
+    pub(super) unmarked: Vec<i64>,
+    /// Whether there may be more.
+    pub(super) has_more: bool,
+}
+
+/// Marks an account as having lines that are not folded.
+pub(super) fn mark_due(c: &Connection, account: i64) -> rusqlite::Result<()> {
+    let mut insert = c.prepare_cached("INSERT OR IGNORE INTO usage_due (account) VALUES (?)")?;
+    insert.execute([account]).map(drop)
+}
+
+/// Marks the hour of the lines of an account from `seq` on.
+pub(super) fn mark_hour(c: &Connection, account: i64, seq: i64, hour: i64) -> rusqlite::Result<()> {
+    let mut insert =
+        c.prepare_cached("INSERT INTO journal_hour (account, seq, hour) VALUES (?, ?, ?)")?;
+    insert.execute([account, seq, hour]).map(drop)
+}
+
+/// Returns the last hour that was marked; `None` if none was.
+pub(super) fn last_hour(c: &Connection, account: i64) -> rusqlite::Result<Option<i64>> {
+    let mut select = c.prepare_cached(
+        "SELECT hour FROM journal_hour WHERE account = ? ORDER BY seq DESC LIMIT 1",
+    )?;
+    select.query_row([account], |row| row.get(0)).optional()
+}
+
+/// Reads what the next step folds, at most `lines_max` lines.
+pub(super) fn read_due(
+    c: &Connection,
+    cursor: &FoldCursor,
+    lines_max: u32,
+) -> rusqlite::Result<DueWork> {
+    let scanned = cursor.scanned.load(Ordering::SeqCst);
+    let unmarked = if scanned == i64::MAX { Vec::new() } else { scan(c, cursor, scanned)? };
+    let is_scanning = cursor.scanned.load(Ordering::SeqCst) != i64::MAX;
+    let after = cursor.folded.load(Ordering::SeqCst);
+    let (mut due, mut is_from_start) = (list_due(c, after)?, after == 0);
+    if due.is_empty() && !is_from_start {
+        (due, is_from_start) = (list_due(c, 0)?, true);
+    }
+    // The accounts before those of this step may have lines, too.
+    let is_part = !due.is_empty() && !is_from_start || i64::try_from(due.len()) == Ok(ACCOUNTS_MAX);
+    let mut has_more = is_scanning || !unmarked.is_empty() || is_part;
+    let (mut accounts, mut left) = (Vec::new(), lines_max);
+    for (account, name, folded) in due {
+        if left == 0 {
+            has_more = true;
+            break;
+        }
+        let entries = read_posted(c, account, folded, left)?;
+        cursor.folded.store(account, Ordering::SeqCst);
+        left = left.saturating_sub(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+        accounts.push(DueLines { account, name, folded, entries });
+    }
+    has_more |= left == 0;
+    Ok(DueWork { accounts, unmarked, has_more })
+}
+
+/// Looks at some accounts for lines that are not folded. A process does so once: an older version
+/// of the program marks no account.
+fn scan(c: &Connection, cursor: &FoldCursor, after: i64) -> rusqlite::Result<Vec<i64>> {
+    let mut select = c.prepare_cached(
+        "SELECT id, coalesce((SELECT max(seq) FROM journal WHERE account = id), 0)
+                > coalesce((SELECT seq FROM usage_fold WHERE account = id), 0)
+         FROM account WHERE id > ? ORDER BY id LIMIT ?",
+    )?;
+    let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?));
+    let accounts = select.query_map([after, SCANNED_MAX], read)?;
+    let (mut unmarked, mut last) = (Vec::new(), i64::MAX);
+    for account in accounts {
+        let (id, is_behind) = account?;
+        last = id;
+        if is_behind {
+            unmarked.push(id);
+        }
+    }
+    cursor.scanned.store(last, Ordering::SeqCst);
+    Ok(unmarked)
+}
+
+/// Returns accounts that are marked, each with its name and the last line that is folded.
+fn list_due(c: &Connection, after: i64) -> rusqlite::Result<Vec<(i64, AccountName, i64)>> {
+    let mut select = c.prepare_cached(
+        "SELECT account, (SELECT name FROM account WHERE id = account),
+                coalesce((SELECT seq FROM usage_fold AS f WHERE f.account = d.account), 0)
+         FROM usage_due AS d WHERE account > ? ORDER BY account LIMIT ?",
+    )?;
+    let read = |row: &Row<'_>| {
+        let name: String = row.get(1)?;
+        Ok(AccountName::parse(&name).map(|name| (row.get(0), name, row.get(2))))
+    };
+    let rows = select.query_map(params![after, ACCOUNTS_MAX], read)?;
+    let due = rows.filter_map(Result::transpose).map(|row| {
+        let (account, name, folded) = row?;
+        Ok((account?, name, folded?))
+    });
+    due.collect()
+}
+
+/// Returns the lines of an account after a number, with their hours.
+pub(super) fn read_posted(
+    c: &Connection,
+    account: i64,
+    after: i64,
+    limit: u32,
+) -> rusqlite::Result<Vec<PostedEntry>> {
+    let mut select = c.prepare_cached(&format!(
+        "SELECT {ENTRY_COLUMNS},
+                (SELECT hour FROM journal_hour AS h WHERE h.account = j.account AND h.seq <= j.seq
+                 ORDER BY h.seq DESC LIMIT 1)
+         FROM journal AS j WHERE account = ? AND seq > ? ORDER BY seq LIMIT ?"
+    ))?;
+    let read = |row: &Row<'_>| {
+        Ok(PostedEntry { entry: read_entry_row(row)?, posted_at: row.get(ENTRY_COLUMNS_COUNT)? })
+    };
+    select.query_map(params![account, after, limit], read)?.collect()
+}
+
+/// Adds the sums of lines to an account, unless others have folded them meanwhile, and moves the
+/// number of its last folded line. Returns whether all lines are folded now; `None` if nothing was
+/// changed.
+pub(super) fn apply(
+    c: &Connection,
+    due: &DueLines,
+    rows: &Rollups,
+    now: i64,
+) -> rusqlite::Result<Option<bool>> {
+    let account = due.account;
+    let mut select = c.prepare_cached(
+        "SELECT coalesce((SELECT seq FROM usage_fold WHERE account = ?1), 0),
+                coalesce((SELECT max(seq) FROM journal WHERE account = ?1), 0)",
+    )?;
+    let (folded, last): (i64, i64) =
+        select.query_row([account], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if folded != due.folded {
+        return Ok(None);
+    }
+    let to = due.entries.last().map_or(folded, |posted| posted.entry.seq.cast_signed());
+    let kept_from = now.saturating_sub(HOURS_KEPT_MS);
+    let is_kept =
+        |key: &RollupKey| key.period.kind == PeriodKind::Day || key.period.start >= kept_from;
+    for (key, sums) in rows.iter().filter(|(key, _)| is_kept(key)) {
+        add_sums(c, account, key, sums)?;
+    }
+    if to > folded {
+        let mut update = c.prepare_cached(
+            "INSERT INTO usage_fold (account, seq) VALUES (?, ?)
+             ON CONFLICT (account) DO UPDATE SET seq = excluded.seq",
+        )?;
+        update.execute([account, to])?;
+    }
+    if to == last {
+        c.prepare_cached("DELETE FROM usage_due WHERE account = ?")?.execute([account])?;
+    }
+    Ok(Some(to == last))
+}
+
+fn add_sums(
+    c: &Connection,
+    account: i64,
+    key: &RollupKey,
+    sums: &RollupSums,
+) -> rusqlite::Result<()> {
+    let RollupKey { period, key_id, model, endpoint } = key;
+    let key_id = key_id.map_or(NO_KEY, |KeyId(id)| id.cast_signed());
+    let kind = period.kind.name();
+    let mut select = c.prepare_cached(&format!(
+        "SELECT {ROLLUP_COLUMNS} FROM usage_rollup
+         WHERE account = ? AND kind = ? AND start = ? AND key_id = ? AND model = ? AND endpoint = ?"
+    ))?;
+    let known = params![account, kind, period.start, key_id, model, endpoint];
+    let known = select.query_row(known, read_rollup).optional()?;
+    let (_, known) = known.unwrap_or_else(|| (key.clone(), RollupSums::default()));
+    let values = known.checked_add(sums).and_then(|sum| sum.to_values()).map_err(overflow)?;
+    let mut write = c.prepare_cached(&format!(
+        "INSERT OR REPLACE INTO usage_rollup (account, {ROLLUP_COLUMNS})
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    ))?;
+    let names: [&dyn ToSql; 1 + KEY_COLUMNS] =
+        [&account, &kind, &period.start, &key_id, model, endpoint];
+    let sums = values.iter().map(|value| value as &dyn ToSql);
+    write.execute(params_from_iter(names.into_iter().chain(sums))).map(drop)
+}
+
+fn overflow(why: UsageOverflow) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(Box::new(why))
+}
+
+fn read_rollup(row: &Row<'_>) -> rusqlite::Result<(RollupKey, RollupSums)> {
+    let kind: String = row.get(0)?;
+    let kind = if kind == PeriodKind::Day.name() { PeriodKind::Day } else { PeriodKind::Hour };
+    let period = RollupPeriod { kind, start: row.get(1)? };
+    let key_id: i64 = row.get(2)?;
+    let key_id = u64::try_from(key_id).ok().map(KeyId);
+    let mut values = [0; crate::usage::ROLLUP_FIELDS.len()];
+    for (at, value) in values.iter_mut().enumerate() {
+        *value = row.get(KEY_COLUMNS + at)?;
+    }
+    let key = RollupKey { period, key_id, model: row.get(3)?, endpoint: row.get(4)? };
+    Ok((key, RollupSums::of_values(values).map_err(overflow)?))
+}
+
+/// Deletes some of the sums of hours that are too old. Returns their number.
+pub(super) fn purge_hours(c: &Connection, now: i64) -> rusqlite::Result<usize> {
+    let mut delete = c.prepare_cached(
+        "DELETE FROM usage_rollup WHERE (account, kind, start, key_id, model, endpoint) IN (
+             SELECT account, kind, start, key_id, model, endpoint FROM usage_rollup
+             WHERE kind = 'hour' AND start < ? ORDER BY start LIMIT ?)",
+    )?;
+    delete.execute(params![now.saturating_sub(HOURS_KEPT_MS), PURGE_MAX])
+}
+
+/// Whether sums of hours are too old.
+pub(super) fn has_old_hours(c: &Connection, now: i64) -> rusqlite::Result<bool> {
+    let mut select =
+        c.prepare_cached("SELECT 1 FROM usage_rollup WHERE kind = 'hour' AND start < ? LIMIT 1")?;
+    select.exists([now.saturating_sub(HOURS_KEPT_MS)])
+}
+
+pub(super) fn list(
+    c: &Connection,
+    query: &UsageQuery,
+) -> rusqlite::Result<Vec<(RollupKey, RollupSums)>> {
+    let UsageQuery { account, kind, from, to, rows_max } = query;
+    let mut select = c.prepare_cached(&format!(
+        "SELECT {ROLLUP_COLUMNS} FROM usage_rollup
+         WHERE account = (SELECT id FROM account WHERE name = ?)
+           AND kind = ? AND start >= ? AND start < ?
+         ORDER BY start, key_id, model, endpoint LIMIT ?"
+    ))?;
+    let asked = params![account.as_str(), kind.name(), from, to, rows_max];
+    select.query_map(asked, read_rollup)?.collect()
+}
+
+/// Reads the books of an account at one moment.
+pub(super) fn read_books(
+    c: &Connection,
+    name: &AccountName,
+) -> rusqlite::Result<Option<UsageBooks>> {
+    // One transaction sees one state.
+    let txn = c.unchecked_transaction()?;
+    let mut select = txn.prepare_cached(
+        "SELECT id, posted, written_off,
+                coalesce((SELECT seq FROM usage_fold WHERE account = id), 0),
+                coalesce((SELECT max(seq) FROM journal WHERE account = id), 0)
+         FROM account WHERE name = ?",
+    )?;
+    let found = select.query_row([name.as_str()], |row| {
+        let (posted, written_off) = (read_money(row, 1)?, read_money(row, 2)?);
+        let (folded, lines) = (row.get::<_, i64>(3)?, row.get::<_, i64>(4)?);
+        let (folded, lines) = (folded.unsigned_abs(), lines.unsigned_abs());
+        let days = Rollups::new();
+        Ok((row.get::<_, i64>(0)?, UsageBooks { folded, lines, posted, written_off, days }))
+    });
+    let Some((account, mut books)) = found.optional()? else { return Ok(None) };
+    let mut select = txn.prepare_cached(&format!(
+        "SELECT {ROLLUP_COLUMNS} FROM usage_rollup WHERE account = ? AND kind = 'day'"
+    ))?;
+    books.days = select.query_map([account], read_rollup)?.collect::<rusqlite::Result<_>>()?;
+    Ok(Some(books))
+}
+
+/// Returns the lines of the account with a name after a number, with their hours.
+pub(super) fn read_posted_of(
+    c: &Connection,
+    name: &AccountName,
+    after: u64,
+    limit: u32,
+) -> rusqlite::Result<Vec<PostedEntry>> {
+    let Some(row) = accounts::find(c, name)? else { return Ok(Vec::new()) };
+    read_posted(c, row.id, i64::try_from(after).unwrap_or(i64::MAX), limit)
+}
