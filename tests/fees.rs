@@ -45,7 +45,8 @@ async fn set_costs(world: &World, search: Option<&str>) {
 }
 
 /// What the tokens of a charge cost at these prices.
-fn cost_of(charge: &Charge, (input, output): (i64, i64)) -> i64 {
+fn cost_of(charge: &Charge, prices: (i64, i64)) -> i64 {
+    let (input, output) = prices;
     let (read, written) = charge.tokens();
     let [read, written] = [read, written].map(|tokens| i64::try_from(tokens).expect("few"));
     read * input + written * output

@@ -123,8 +123,8 @@ impl FeeRule {
         self.report_path == other.report_path
     }
 
-    /// Returns the fee as the listing shows it for a model that is sold on these endpoints. `factor`
-    /// is that of the account's book.
+    /// Returns the fee as the listing shows it for a model that is sold on these endpoints.
+    /// `factor` is that of the account's book.
     pub(super) fn listing(&self, endpoints: &[Endpoint], factor: Option<PriceFactor>) -> Json {
         let own = self.endpoints.iter().filter(|endpoint| endpoints.contains(endpoint));
         let endpoints: Vec<&str> = own.map(|endpoint| endpoint.path()).collect();

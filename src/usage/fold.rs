@@ -2,9 +2,12 @@
 //!
 //! | line | row | what is added |
 //! |---|---|---|
-//! | a charge | its key, model and endpoint | a call, its units, the charge and what was written off, its fees, and its cost or a call without cost |
-//! | a correction | its key, no model, no endpoint: the line names none | what was given back, and the part that had not been paid |
+//! | a charge | its key, model and endpoint | all sums but those of the next two |
+//! | a correction | its key, no model, no endpoint | what was given back, and what of it was unpaid |
 //! | an expiry | no key, no model, no endpoint | what has expired |
+//!
+//! A charge without a known cost adds to the calls without cost. The line of a correction names
+//! neither model nor endpoint.
 //!
 //! Each line is added to its day and to its hour. The amounts are those beside the line, so a line
 //! that cannot be read loses its units and its names, and no money: over all days, what was charged
