@@ -57,6 +57,26 @@ impl AdminWorld {
         Answer::read(self.request("support", "GET", &format!("/admin/v1/{path}"))).await
     }
 
+    /// All rows of a list, page by page.
+    async fn rows(&self, list: &str, limit: usize) -> Vec<Value> {
+        let (mut rows, mut after) = (Vec::new(), String::new());
+        for _ in 0..100 {
+            let join = if list.contains('?') { '&' } else { '?' };
+            let answer = self.get(&format!("{list}{join}limit={limit}{after}")).await;
+            assert_eq!(answer.status, 200, "{}", raw(&answer));
+            let page = answer.json();
+            let data = page["data"].as_array().expect("rows");
+            assert!(data.len() <= limit, "{page}");
+            rows.extend(data.iter().cloned());
+            assert_eq!(page["has_more"], page["next"].is_string(), "{page}");
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => return rows,
+            }
+        }
+        panic!("{list} has no end");
+    }
+
     async fn send(&self, method: &str, path: &str, body: Value) -> Answer {
         let request = self.request("owner", method, &format!("/admin/v1/{path}"));
         Answer::read(request.json(&body)).await
@@ -330,6 +350,31 @@ async fn no_key_and_no_token_is_shown_twice(#[values(Store::Sqlite, Store::Redis
     for (secret, _) in &secrets {
         let half = &secret[..secret.len() / 2];
         assert!(texts.iter().all(|text| !text.contains(half)), "a secret was shown twice");
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn keys_are_listed_oldest_first_page_by_page(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = AdminWorld::start(store).await;
+    world.post("accounts", json!({ "name": "acme" })).await;
+    let mut issued = Vec::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        let body = json!({ "account": "acme", "name": name, "budgets": { "day": "1" } });
+        issued.push(world.post("keys", body).await.json()["prefix"].clone());
+    }
+    // Keys of one second are ordered by their beginnings.
+    let prefixes = |rows: &[Value]| rows.iter().map(|row| row["prefix"].clone()).collect();
+    let all: Vec<Value> = prefixes(&world.rows("keys?account=acme", 100).await);
+    assert_eq!(all.len(), issued.len());
+    assert!(issued.iter().all(|prefix| all.contains(prefix)), "{all:?}");
+    for limit in [1, 2, 5] {
+        let rows = world.rows("keys?account=acme", limit).await;
+        let listed: Vec<Value> = prefixes(&rows);
+        assert_eq!(listed, all, "{limit}");
+        assert!(rows.iter().all(|row| row["budgets"][0]["limit_usd"] == "1.00"), "{rows:?}");
     }
 }
 

@@ -29,26 +29,6 @@ pub(super) async fn video_of_other(api: &AdminWorld) -> (String, String) {
     (asked.json()["id"].as_str().expect("an id").to_owned(), key)
 }
 
-/// All rows of a list, page by page.
-pub(super) async fn rows(api: &AdminWorld, list: &str, limit: usize) -> Vec<Value> {
-    let (mut rows, mut after) = (Vec::new(), String::new());
-    for _ in 0..100 {
-        let join = if list.contains('?') { '&' } else { '?' };
-        let answer = api.get(&format!("{list}{join}limit={limit}{after}")).await;
-        assert_eq!(answer.status, 200, "{}", raw(&answer));
-        let page = answer.json();
-        let data = page["data"].as_array().expect("rows");
-        assert!(data.len() <= limit, "{page}");
-        rows.extend(data.iter().cloned());
-        assert_eq!(page["has_more"], page["next"].is_string(), "{page}");
-        match page["next"].as_str() {
-            Some(next) => after = format!("&after={next}"),
-            None => return rows,
-        }
-    }
-    panic!("{list} has no end");
-}
-
 fn ids(rows: &[Value]) -> BTreeSet<String> {
     rows.iter().map(|row| row["id"].as_str().expect("an id").to_owned()).collect()
 }
@@ -59,7 +39,7 @@ async fn open_holds_are_all_that_an_account_has_held(
     #[values(Store::Sqlite, Store::Redis)] store: Store,
 ) {
     let api = world(store).await;
-    assert!(rows(&api, "holds", 100).await.is_empty());
+    assert!(api.rows("holds", 100).await.is_empty());
     let mut jobs = BTreeSet::new();
     for number in 0..3 {
         jobs.insert(api.world.place(json!({ "prompt": format!("number {number}") })).await);
@@ -69,7 +49,7 @@ async fn open_holds_are_all_that_an_account_has_held(
     let (other, key) = video_of_other(&api).await;
 
     let own = format!("holds?account={ACCOUNT}");
-    let listed = rows(&api, &own, 100).await;
+    let listed = api.rows(&own, 100).await;
     let kinds: Vec<&str> = listed.iter().filter_map(|row| row["kind"].as_str()).collect();
     assert_eq!(kinds.iter().filter(|kind| **kind == "job").count(), 3, "{listed:?}");
     assert_eq!(kinds.len(), 4, "{listed:?}");
@@ -87,8 +67,8 @@ async fn open_holds_are_all_that_an_account_has_held(
         assert_eq!(row["job_id"].as_str().is_some_and(|id| jobs.contains(id)), is_job, "{row}");
     }
     // A hold whose lease is renewed between two pages may be on both.
-    assert_eq!(ids(&rows(&api, &own, 1).await), ids(&listed));
-    let all = rows(&api, "holds", 2).await;
+    assert_eq!(ids(&api.rows(&own, 1).await), ids(&listed));
+    let all = api.rows("holds", 2).await;
     assert_eq!(ids(&all).len(), 5, "{all:?}");
     assert_eq!(
         all.last().map(|row| (&row["account"], &row["id"])),
