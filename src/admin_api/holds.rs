@@ -11,6 +11,7 @@ use super::page::{AdminPage, AnyAccountPageParameters};
 use super::state::AdminApi;
 use crate::ledger::KeyId;
 use crate::management::holds::{HoldView, list_holds as read_holds};
+use crate::money::Money;
 
 /// An open hold.
 #[derive(Debug, Serialize, ToSchema)]
@@ -60,7 +61,7 @@ impl HoldReply {
             kind,
             held_nano: hold.held.nano(),
             held_usd: hold.held.to_string(),
-            checkpoint_nano: checkpoint.map(|cost| cost.nano()),
+            checkpoint_nano: checkpoint.map(Money::nano),
             // Many readers of JSON lose digits of a number as long as this one.
             key_id: hold.key.map(|KeyId(id)| id.to_string()),
             key_prefix: hold.key_prefix,

@@ -12,6 +12,7 @@ use super::state::AdminApi;
 use crate::jobs::JobFilter;
 use crate::ledger::KeyId;
 use crate::management::jobs::{JobView, list_jobs as read_jobs, parse_job_state};
+use crate::money::Money;
 
 /// The parameters of the list of video jobs.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -122,7 +123,7 @@ impl JobReply {
             progress: job.progress,
             held_nano: held.nano(),
             held_usd: held.to_string(),
-            charged_nano: charged.map(|amount| amount.nano()),
+            charged_nano: charged.map(Money::nano),
             charged_usd: charged.map(|amount| amount.to_string()),
             created_at: job.created_ms,
             ended_at: view.ended_at,

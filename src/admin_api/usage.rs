@@ -10,7 +10,6 @@ use super::extract::{JsonReply, QueryParameters};
 use super::page::AdminPage;
 use super::state::AdminApi;
 use crate::clock::unix_ms;
-use crate::ledger::KeyId;
 use crate::management::usage::{UsageAsk, UsageRange, date_text, moment_text, read_usage};
 use crate::usage::{RollupSums, UsageGroup};
 
@@ -101,7 +100,7 @@ impl UsageReply {
             account: account.to_owned(),
             day: start.and_then(date_text),
             start: start.and_then(moment_text),
-            key_id: key_id.map(|key| key.map_or_else(String::new, |KeyId(id)| id.to_string())),
+            key_id,
             model,
             endpoint,
             calls: sums.calls,

@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 use super::account_name::parse_account;
 use super::output::{OutputFormat, print_line};
 use crate::clock::unix_ms;
-use crate::ledger::KeyId;
 use crate::management::usage::{UsageAsk, UsageRange, date_text, moment_text, read_usage};
 use crate::store::OpenStore;
 use crate::usage::{PeriodKind, ROLLUP_FIELDS, RollupSums, UsageGroup};
@@ -63,7 +62,7 @@ fn print_row(group: &UsageGroup, sums: &RollupSums, out: OutputFormat) -> anyhow
     }
     let UsageGroup { start, key_id, model, endpoint } = group;
     let named = |text: &String| if text.is_empty() { "-".to_owned() } else { text.clone() };
-    let key = key_id.map(|key| key.map_or_else(|| "-".to_owned(), |KeyId(id)| id.to_string()));
+    let key = key_id.as_ref().map(named);
     let of = [
         start.and_then(moment_text),
         key.map(|key| format!("key {key}")),
@@ -101,11 +100,8 @@ fn row_json(group: &UsageGroup, sums: &RollupSums) -> anyhow::Result<Map<String,
         shown.insert("day".to_owned(), json!(date_text(PeriodKind::Day.start_of(start))));
         shown.insert("start".to_owned(), json!(moment_text(start)));
     }
-    if let Some(key) = group.key_id {
-        let id = key.map_or_else(String::new, |KeyId(id)| id.to_string());
-        shown.insert("key_id".to_owned(), id.into());
-    }
-    for (name, value) in [("model", &group.model), ("endpoint", &group.endpoint)] {
+    let named = [("key_id", &group.key_id), ("model", &group.model), ("endpoint", &group.endpoint)];
+    for (name, value) in named {
         if let Some(value) = value {
             shown.insert(name.to_owned(), value.as_str().into());
         }

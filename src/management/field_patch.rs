@@ -46,11 +46,11 @@ impl<T> FieldPatch<T> {
 
 impl<T: Clone> FieldPatch<T> {
     /// Returns the change that leads from one value to another one.
-    pub(crate) fn between(from: &Option<T>, to: &Option<T>) -> FieldPatch<T>
+    pub(crate) fn between(from: Option<&T>, to: Option<&T>) -> FieldPatch<T>
     where
         T: PartialEq,
     {
-        if from == to { FieldPatch::Keep } else { FieldPatch::Set(to.clone()) }
+        if from == to { FieldPatch::Keep } else { FieldPatch::Set(to.cloned()) }
     }
 
     /// Changes a field.

@@ -37,14 +37,14 @@ impl ScopePatch {
         let set = to.tags.iter().filter(|(name, value)| from.tags.get(*name) != Some(value));
         let set = set.map(|(name, value)| (name.clone(), Some(value.clone())));
         ScopePatch {
-            name: FieldPatch::between(&from.name, &to.name),
+            name: FieldPatch::between(from.name.as_ref(), to.name.as_ref()),
             tags: removed.chain(set).collect(),
             models: (from.models != to.models).then(|| to.models.clone()),
             endpoints: (from.endpoints != to.endpoints).then(|| to.endpoints.clone()),
             from: (from.from != to.from).then(|| to.from.clone()),
             expires_at: FieldPatch::Keep,
             disabled: (from.disabled != to.disabled).then_some(to.disabled),
-            plan: FieldPatch::between(&from.plan, &to.plan),
+            plan: FieldPatch::between(from.plan.as_ref(), to.plan.as_ref()),
         }
     }
 

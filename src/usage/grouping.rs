@@ -47,8 +47,8 @@ impl UsageDimension {
 pub(crate) struct UsageGroup {
     /// When the day or the hour began, in unix ms.
     pub(crate) start: Option<i64>,
-    /// The key; `Some(None)` if the lines name none.
-    pub(crate) key_id: Option<Option<KeyId>>,
+    /// The id of the key; empty if the lines name none.
+    pub(crate) key_id: Option<String>,
     /// The model; empty if the lines name none.
     pub(crate) model: Option<String>,
     /// The endpoint; empty if the lines name none.
@@ -64,9 +64,10 @@ impl UsageGroup {
         } else {
             is_by(UsageDimension::Day).then(|| PeriodKind::Day.start_of(start))
         };
+        let key_text = || key.key_id.map_or_else(String::new, |KeyId(id)| id.to_string());
         UsageGroup {
             start,
-            key_id: is_by(UsageDimension::Key).then_some(key.key_id),
+            key_id: is_by(UsageDimension::Key).then(key_text),
             model: is_by(UsageDimension::Model).then(|| key.model.clone()),
             endpoint: is_by(UsageDimension::Endpoint).then(|| key.endpoint.clone()),
         }
@@ -115,8 +116,7 @@ mod tests {
         let groups = group_rollups(&rows, &by).expect("sums");
         let told = |group: UsageGroup| {
             let start = group.start.map(|start| start.to_string());
-            let key = group.key_id.map(|key| key.map_or(0, |KeyId(id)| id).to_string());
-            let parts = [start, key, group.model, group.endpoint];
+            let parts = [start, group.key_id, group.model, group.endpoint];
             parts.into_iter().flatten().collect::<Vec<_>>().join("/")
         };
         groups.into_iter().map(|(group, sums)| (told(group), sums.calls)).collect()
@@ -129,7 +129,7 @@ mod tests {
             ("model", &[("a", 13), ("b", 18)]),
             ("day", &[("0", 7), ("86400000", 24)]),
             ("hour", &[("0", 3), ("3600000", 4), ("86400000", 24)]),
-            ("key,endpoint", &[("0/chat", 8), ("1/chat", 21), ("2/chat", 2)]),
+            ("key,endpoint", &[("/chat", 8), ("1/chat", 21), ("2/chat", 2)]),
             ("day,model", &[("0/a", 5), ("0/b", 2), ("86400000/a", 8), ("86400000/b", 16)]),
         ];
         for (by, expected) in cases {

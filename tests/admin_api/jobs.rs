@@ -29,7 +29,7 @@ async fn jobs_are_listed_by_account_and_state_also_those_that_their_clients_dele
     for limit in [1, 2, 3, 100] {
         assert_eq!(ids(&api.rows(&of_account, limit).await), own, "{limit}");
         let all = api.rows("jobs", limit).await;
-        assert_eq!(ids(&all), [own.as_slice(), &[other.clone()]].concat(), "{limit}");
+        assert_eq!(ids(&all), [own.as_slice(), std::slice::from_ref(&other)].concat(), "{limit}");
         let running = api.rows(&format!("{of_account}&state=in_progress"), limit).await;
         assert_eq!(ids(&running), own, "{limit}");
         for state in ["queued", "completed", "failed"] {

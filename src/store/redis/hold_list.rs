@@ -171,7 +171,7 @@ impl HoldsOf<'_> {
         let posted = stored.text("posted").map(parse_money).transpose()?;
         let line = stored.text("line").map(str::to_owned);
         let windows = stored.text("windows").unwrap_or_default();
-        let hold = DirectHold {
+        let direct = DirectHold {
             key: None,
             wanted: held,
             least: held,
@@ -183,7 +183,7 @@ impl HoldsOf<'_> {
             lease_until: place.lease_until,
             state: DirectHoldState::Open { checkpoint: posted.zip(line) },
         };
-        Ok(OpenHold::of_call(self.name, &place.id, &hold))
+        Ok(OpenHold::of_call(self.name, &place.id, &direct))
     }
 }
 

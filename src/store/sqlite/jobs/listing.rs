@@ -27,24 +27,21 @@ pub(super) fn list(
 ) -> rusqlite::Result<JobListing> {
     let begin = after.map_or(("", ""), |after| (after.account.as_str(), after.id.as_str()));
     let asked = limit.saturating_add(1);
-    let rows = match &filter.account {
-        Some(account) => {
-            let account = account.as_str();
-            match begin.0.cmp(account) {
-                Ordering::Less => read_rows(c, OF_ACCOUNT, filter, (account, ""), asked)?,
-                Ordering::Equal => read_rows(c, OF_ACCOUNT, filter, begin, asked)?,
-                Ordering::Greater => Vec::new(),
-            }
+    let rows = if let Some(account) = &filter.account {
+        let account = account.as_str();
+        match begin.0.cmp(account) {
+            Ordering::Less => read_rows(c, OF_ACCOUNT, filter, (account, ""), asked)?,
+            Ordering::Equal => read_rows(c, OF_ACCOUNT, filter, begin, asked)?,
+            Ordering::Greater => Vec::new(),
         }
-        None => {
-            let mut rows = read_rows(c, OF_ACCOUNT, filter, begin, asked)?;
-            let left = asked.saturating_sub(rows.len());
-            rows.extend(read_rows(c, OF_LATER_ACCOUNTS, filter, (begin.0, ""), left)?);
-            rows
-        }
+    } else {
+        let mut rows = read_rows(c, OF_ACCOUNT, filter, begin, asked)?;
+        let left = asked.saturating_sub(rows.len());
+        rows.extend(read_rows(c, OF_LATER_ACCOUNTS, filter, (begin.0, ""), left)?);
+        rows
     };
     let is_more = rows.len() > limit;
-    let last = rows.iter().take(limit).last().filter(|_| is_more);
+    let last = rows.iter().take(limit).next_back().filter(|_| is_more);
     let next = last.and_then(|(name, id, ..)| {
         Some(JobCursor { account: AccountName::parse(name)?, id: id.clone() })
     });
