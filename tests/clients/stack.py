@@ -95,7 +95,7 @@ class Aimock:
     file_hosts = ("127.0.0.1",)
 
     def __init__(self, host):
-        self.host = host
+        self.host, self.process = host, host.process
         self.url = host.ask("POST")
 
     def stop(self):
