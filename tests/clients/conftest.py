@@ -14,7 +14,7 @@ STORES = ("sqlite", "redis")
 
 def pytest_generate_tests(metafunc):
     if "vendor_kind" in metafunc.fixturenames:
-        for name, marker, usual in ("store", "stores", STORES), ("vendor_kind", "vendors", tuple(stack.VENDORS)):
+        for name, marker, usual in ("store", "stores", STORES), ("vendor_kind", "vendors", stack.VENDORS):
             only = metafunc.definition.get_closest_marker(marker)
             metafunc.parametrize(name, only.args if only else usual, scope="session")
 

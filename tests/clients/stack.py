@@ -75,16 +75,33 @@ def sdk(base_url, key, kind=openai.OpenAI, max_retries=0, **options):
     return kind(base_url=base_url, api_key=key, max_retries=max_retries, timeout=20, http_client=http, **options)
 
 
+class AimockHost:
+    """The process in which all aimocks of a worker run, each for itself."""
+
+    def __init__(self, folder):
+        self.process = Process("aimock", ["node", AIMOCK], folder, AIMOCK_API_KEYS=VENDOR_KEY)
+        self.url = self.process.said(r"listening on (http://\S+)")
+        self.stop = self.process.stop
+
+    def ask(self, method, body=""):
+        self.process.check_alive()
+        request = urllib.request.Request(self.url, data=body.encode(), method=method)
+        with urllib.request.urlopen(request, timeout=15) as reply:
+            return reply.read().decode()
+
+
 class Aimock:
     """@copilotkit/aimock: others' idea of the vendors. Refuses any key but the vendor's."""
 
     # Its videos are on another port of this host, which is another's unless we are told.
     file_hosts = ("127.0.0.1",)
 
-    def __init__(self, folder, _tls):
-        self.process = Process("aimock", ["node", AIMOCK], folder, AIMOCK_API_KEYS=VENDOR_KEY)
-        self.url = self.process.said(r"listening on (http://\S+)")
-        self.stop = self.process.stop
+    def __init__(self, host):
+        self.host, self.process = host, host.process
+        self.url = host.ask("POST")
+
+    def stop(self):
+        self.host.ask("DELETE", self.url)
 
     def address(self, vendor, fault=""):
         # It knows most endpoints behind any prefix; those of messages, of moderations and of videos behind none.
@@ -104,7 +121,7 @@ class Aimock:
         return [SimpleNamespace(**entry) for entry in entries if path in entry["path"]]
 
 
-VENDORS = {"sim": Sim, "aimock": Aimock}
+VENDORS = ("sim", "aimock")
 
 
 class Gateway:
@@ -340,8 +357,7 @@ class Stacks:
         if not wishes and (shared := self.healthy.get((store, vendor_kind, tapped))):
             return shared
         folder = self.new_folder()
-        tls = vendor_kind == "sim" and wishes.pop("tls", True)
-        vendor = self.start(VENDORS[vendor_kind](folder, tls))
+        vendor = self.start(self.vendor(vendor_kind, folder, wishes))
         routes = {name: self.addresses(vendor, name, wishes.get(name, "")) for name in VERSION_SEGMENT}
         more = {name: wish for name, wish in wishes.items() if name not in routes}
         wire = self.start(Wiretap(routes["vendor_a"][0])) if tapped else None
@@ -354,6 +370,13 @@ class Stacks:
         else:
             self.healthy[store, vendor_kind, tapped] = gateway
         return gateway
+
+    def vendor(self, kind, folder, wishes):
+        if kind == "sim":
+            return Sim(folder, wishes.pop("tls", True))
+        if "aimocks" not in self.__dict__:
+            self.aimocks = self.start(AimockHost(folder))
+        return Aimock(self.aimocks)
 
     def twin(self, gateway, **more):
         """Another node of the fleet that this gateway belongs to, with other settings where they are given."""

@@ -6,8 +6,10 @@ isn't there fails a test, and so does one that is there and no longer exists.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -62,7 +64,22 @@ def listed(kind, case):
 
 
 @pytest.fixture(scope="module")
-def opinion():
+def opinion(tmp_path_factory):
+    """What LiteLLM makes of all cases. It takes longer to start than all of its tests, so the workers of a run start
+    it once: the first of them asks, and leaves its answer to the others."""
+    folder = tmp_path_factory.getbasetemp()
+    if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
+        folder = folder.parent / f"opinion-{run}"
+        folder.mkdir(exist_ok=True)
+    told = folder / "opinion.json"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.exists():
+            told.write_text(asked())
+    return json.loads(told.read_text())
+
+
+def asked():
     answers = {name: (CONTENT_TYPES[file.suffix], file.read_bytes().decode()) for name, file in ANSWERS.items()}
     requests = {name: json.dumps(request) for name, request in REQUESTS.items()}
     done = subprocess.run(
@@ -74,7 +91,7 @@ def opinion():
         cwd=FOLDER,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,8 @@ ON_DEMAND = ("older",)
 MOVES_MONEY = ("money", "crowd", "hangups", "faults", "cluster")
 # Short forms mostly wait.
 AT_ONCE = 3
+# The machines that run, of many.
+RUNNING = set()
 
 
 def main():
@@ -54,6 +56,7 @@ def main():
     names = options.machines
     if len(names) == 1:
         return alone(names[0], options)
+    signal.signal(signal.SIGTERM, lambda *_: stop_all())
     with ThreadPoolExecutor(1 if options.long else AT_ONCE) as pool:
         results = list(pool.map(lambda name: child(name, options), names))
     failed = [name for name, result in zip(names, results, strict=True) if result]
@@ -69,10 +72,22 @@ def child(name, options):
     if options.report:
         command += ["--report", Path(options.report).with_name(f"{name}-{Path(options.report).name}")]
     if options.long:
-        return subprocess.run([*command, "--long"]).returncode
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    print(done.stdout, end="", flush=True)
-    return done.returncode
+        command.append("--long")
+    # The long forms run alone, and are told as they go.
+    output = {} if options.long else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, **output) as machine:
+        RUNNING.add(machine)
+        told, _ = machine.communicate()
+        RUNNING.discard(machine)
+    print(told or "", end="", flush=True)
+    return machine.returncode
+
+
+def stop_all():
+    """Has each machine stop what it started. Those that have not begun do not."""
+    for machine in set(RUNNING):
+        machine.terminate()
+    sys.exit(143)
 
 
 def alone(name, options):
