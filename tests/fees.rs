@@ -205,12 +205,12 @@ async fn a_stream_that_is_cut_behind_a_checkpoint_has_the_fees_and_the_cost_of_w
 #[tokio::test]
 async fn a_fee_is_listed_by_the_book_and_is_not_sold_below_its_cost() {
     let world = given(Store::Sqlite).run().await;
-    let change = || {
+    let new_book = || {
         world.add_fee_cost("vendor_a", "0.008");
         std::fs::write(world.path("rules/books.toml"), "[book.low]\nfactor = \"0.85\"\n")
             .expect("a book");
     };
-    world.reload(change).await;
+    world.reload(new_book).await;
     let listed = async || {
         let model = world.get(&format!("/v1/models/{}", CHEAP.model)).await.json();
         let all = world.get("/v1/models").await.json();

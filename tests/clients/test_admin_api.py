@@ -20,8 +20,7 @@ from stack import ask
 MODEL = "lmb-5.5"
 USAGE = "prompt=1000;completion=100"
 LIST_NANO = 1000 * 5_000 + 100 * 30_000
-BOOKS = '[book.partner]
-factor = "0.85"'
+BOOKS = '[book.partner]\nfactor = "0.85"'
 CHARGE_NANO = LIST_NANO * 85 // 100
 
 
