@@ -1,10 +1,10 @@
 //! Folds lines of a journal into rows.
 //!
-//! | line | row | what is added |
-//! |---|---|---|
-//! | a charge | its key, model and endpoint | a call, its units, the charge and what was written off, its fees, and its cost or a call without cost |
-//! | a correction | its key, no model, no endpoint: the line names none | what was given back, and the part that had not been paid |
-//! | an expiry | no key, no model, no endpoint | what has expired |
+//! | line | key | model, endpoint | what is added |
+//! |---|---|---|---|
+//! | charge | its own | its own | a call, units, charge, written off, fees, cost or none |
+//! | correction | its own | none | what was given back, and what of it was not paid |
+//! | expiry | none | none | what has expired |
 //!
 //! Each line is added to its day and to its hour. The amounts are those beside the line, so a line
 //! that cannot be read loses its units and its names, and no money: over all days, what was charged
