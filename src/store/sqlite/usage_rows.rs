@@ -11,8 +11,8 @@ use crate::usage::{
     UsageBooks, UsageOverflow, UsageQuery,
 };
 
-/// An older version ignores these tables, and marks no account. What it posts is found all the same,
-/// minutes later, and counts in the hour of the last mark.
+/// An older version ignores these tables, and marks no account. What it posts is found minutes
+/// later all the same, and counts in the hour of the last mark.
 pub(super) const SCHEMA: &str = "
 -- The accounts that may have lines that are not folded.
 CREATE TABLE IF NOT EXISTS usage_due (
