@@ -1,5 +1,7 @@
 //! Rotating a key: a new key in the place of another one, with the same id.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::audit::AuditedChange;
 use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_key, scope_fault};
@@ -70,9 +72,15 @@ pub(crate) async fn rotate_key(
         scope: end.limit_scope(&old.scope),
         ..AuditedChange::default()
     };
+    // It may run again, and then finds the old key ended by itself.
+    let has_begun = AtomicBool::new(false);
     let rotating = async || {
         // The new key comes first: a change that ends halfway takes no key from its owner.
         ledger.add_key(key.hash(), record.clone()).await?;
+        if !has_begun.load(Ordering::Relaxed) {
+            check_still_same(ledger, old, &record, now).await?;
+            has_begun.store(true, Ordering::Relaxed);
+        }
         finish_rotation(ledger, &found, &record, end).await.map_err(|cause| {
             let (new, id) = (&record.prefix, record.id.0);
             let message =
@@ -82,6 +90,9 @@ pub(crate) async fn rotate_key(
     };
     context.change(&change, rotating).await?;
     let (old_prefix, old_key_ends_at) = (old.prefix.clone(), end.at(&old.scope));
+    // Others may have changed it since it was planned.
+    let stored = ledger.find_key_by_prefix(&record.prefix).await.ok().flatten();
+    let record = stored.unwrap_or(record);
     Ok(RotatedKey { issued: IssuedKey { key, record }, old_prefix, old_key_ends_at })
 }
 
@@ -102,9 +113,31 @@ async fn plan_new_key(
     Ok((after.map_or(now, |at| at.max(now)), scope))
 }
 
+/// Checks that nobody has revoked the old key, or set its expiry, while the new one was made.
+/// Whoever does so from now on finds the new key beside it. If somebody has, the new key, which
+/// nobody has seen, is revoked.
+async fn check_still_same(
+    ledger: &dyn Ledger,
+    old: &KeyRecord,
+    new: &KeyRecord,
+    now: i64,
+) -> Result<(), ManagementError> {
+    let stored = ledger.find_key_by_prefix(&old.prefix).await?;
+    let stored = stored.ok_or_else(|| no_such_key(&old.prefix))?;
+    let (code, what) = if stored.revoked_at.is_some() {
+        ("key_ended", "revoked")
+    } else if stored.scope.expires_at == old.scope.expires_at {
+        return Ok(());
+    } else {
+        ("key_changed", "given another expiry")
+    };
+    ledger.revoke_key(&new.prefix, now).await?;
+    let message = format!("the key {} was {what} while it was rotated", old.prefix);
+    Err(ManagementError::Conflict { code, message })
+}
+
 /// Ends the keys that were replaced, and gives the new key the changes that others have made to the
-/// scope of the newest of them since it was read, but for its expiry, which this rotation sets. The
-/// same again changes nothing.
+/// scope of the newest of them since it was read. The same again changes nothing.
 async fn finish_rotation(
     ledger: &dyn Ledger,
     found: &FoundKeys,

@@ -88,9 +88,8 @@ fn set<T: Clone>(member: &mut T, value: Option<&T>) {
     }
 }
 
-/// Changes the scope that a key has at this moment, which is also what it was before this change if
-/// this returns it. Others may change it at the same time: then this change is made on top of
-/// theirs.
+/// Changes the scope that a key has at this moment, and returns what it was before. Others may
+/// change it at the same time: then this change is made on top of theirs.
 pub(super) async fn change_scope(
     ledger: &dyn Ledger,
     prefix: &str,
@@ -99,10 +98,8 @@ pub(super) async fn change_scope(
     for _ in 0..CHANGE_ATTEMPTS_MAX {
         let found = ledger.find_key_by_prefix(prefix).await?;
         let KeyRecord { scope: before, .. } = found.ok_or_else(|| no_such_key(prefix))?;
+        // Also if nothing changes: an earlier attempt may have ended before gateways were told.
         let after = apply(&before)?;
-        if after == before {
-            return Ok(before);
-        }
         let change = Replacement { before: before.clone(), after };
         match ledger.set_key_scope(prefix, change).await? {
             Replaced::Done => return Ok(before),

@@ -6,7 +6,7 @@ use super::budgets::{self, LimitChanges};
 use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_key};
 use super::key_scope::{ScopePatch, change_scope};
-use super::key_search::{FoundKeys, find_keys, now_s, parse_key_id};
+use super::key_search::{FoundKeys, find_keys, has_ended, now_s, parse_key_id};
 use crate::ledger::key::ApiKey;
 use crate::ledger::{AccountName, BudgetOwner, KeyRecord, KeyScope, Ledger};
 
@@ -77,10 +77,15 @@ pub(crate) async fn set_key(
             for KeyRecord { prefix, .. } in older {
                 change_scope(ledger, prefix, |scope| changes.apply_to_older(scope)).await?;
             }
-            change_scope(ledger, &record.prefix, |scope| changes.apply(scope)).await?;
+            let change_newest = |scope: &KeyScope| {
+                // A rotation may have limited the key since: it has a new one in its place.
+                let is_limited = found.is_by_id && scope.expires_at != record.scope.expires_at;
+                if is_limited { changes.apply_to_older(scope) } else { changes.apply(scope) }
+            };
+            change_scope(ledger, &record.prefix, change_newest).await?;
             // A rotation that read the old scope before this write has its new key by now.
             if found.is_by_id {
-                change_newer_keys(ledger, record, changes).await?;
+                change_new_keys(ledger, &found, changes).await?;
             }
         }
         budgets::set_limits(ledger, account, owner, &removed).await
@@ -89,14 +94,18 @@ pub(crate) async fn set_key(
     Ok(find_keys(ledger, &record.prefix).await?.newest)
 }
 
-/// Changes the scopes of the keys that have taken the place of a key meanwhile.
-async fn change_newer_keys(
+/// Changes the scopes of the keys that have the same id as some and were made since those were
+/// found. Keys that have ended stay as they are.
+async fn change_new_keys(
     ledger: &dyn Ledger,
-    known: &KeyRecord,
+    found: &FoundKeys,
     changes: &ScopePatch,
 ) -> Result<(), ManagementError> {
+    let (known, now) = (&found.newest, now_s());
+    let is_known =
+        |key: &KeyRecord| found.older.iter().chain([known]).any(|found| found.prefix == key.prefix);
     let mut keys = ledger.list_keys(&known.account).await?;
-    keys.retain(|key| key.id == known.id && key.created_at > known.created_at);
+    keys.retain(|key| key.id == known.id && !has_ended(key, now) && !is_known(key));
     for KeyRecord { prefix, .. } in &keys {
         change_scope(ledger, prefix, |scope| changes.apply(scope)).await?;
     }
@@ -110,7 +119,8 @@ pub(crate) async fn revoke_key(
     prefix: &str,
 ) -> Result<Vec<String>, ManagementError> {
     let (ledger, at) = (context.ledger(), now_s());
-    let (prefix, others) = if parse_key_id(prefix).is_some() {
+    let id = parse_key_id(prefix);
+    let (prefix, others) = if id.is_some() {
         let found = find_keys(ledger, prefix).await?;
         (found.newest.prefix.clone(), found.older_prefixes())
     } else {
@@ -119,7 +129,7 @@ pub(crate) async fn revoke_key(
     let known = ledger.find_key_by_prefix(&prefix).await.ok().flatten();
     let change = AuditedChange {
         action: "key.revoke",
-        account: known.map(|record| record.account),
+        account: known.as_ref().map(|record| record.account.clone()),
         key: Some(prefix.clone()),
         other_keys: others.clone(),
         revokes: true,
@@ -130,6 +140,14 @@ pub(crate) async fn revoke_key(
         for prefix in &prefixes {
             if !ledger.revoke_key(prefix, at).await? {
                 return Err(no_such_key(prefix));
+            }
+        }
+        // A rotation that runs beside this may have made another one since they were found.
+        if let (Some(id), Some(KeyRecord { account, .. })) = (id, &known) {
+            for key in ledger.list_keys(account).await? {
+                if key.id == id && key.revoked_at.is_none() {
+                    ledger.revoke_key(&key.prefix, at).await?;
+                }
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::usage::{
 };
 
 /// At most so many rows of roll-ups are read for a page.
-pub(crate) const ROWS_READ_MAX: u32 = 5_000;
+pub(crate) const ROWS_READ_MAX: u32 = 20_000;
 /// The days of a page that does not say from when on.
 const DAYS_DEFAULT: i64 = 30;
 const HOUR_MS: i64 = 3_600_000;

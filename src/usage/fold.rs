@@ -1,10 +1,10 @@
 //! Folds lines of a journal into rows.
 //!
-//! | line | row | what is added |
-//! |---|---|---|
-//! | a charge | its key, model and endpoint | all sums but those of the next two |
-//! | a correction | its key, no model, no endpoint | what was given back, and what of it was unpaid |
-//! | an expiry | no key, no model, no endpoint | what has expired |
+//! | line | key | model, endpoint | what is added |
+//! |---|---|---|---|
+//! | charge | its own | its own | a call, units, charge, written off, fees, cost or none |
+//! | correction | its own | none | what was given back, and what of it was not paid |
+//! | expiry | none | none | what has expired |
 //!
 //! A charge without a known cost adds to the calls without cost. The line of a correction names
 //! neither model nor endpoint.

@@ -84,3 +84,47 @@ async fn a_key_that_was_disabled_while_it_was_rotated_lived_on(
         }
     }
 }
+
+/// A change of all keys of an id was written into keys that had ended, too, and gave them what they
+/// had lost.
+#[rstest]
+#[tokio::test]
+async fn a_change_by_id_was_written_into_a_key_that_had_ended(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = AdminWorld::start(store).await;
+    let old = issue_key(&world).await;
+    let (prefix, id) = (text(&old, "prefix"), text(&old, "id"));
+    let rotate = format!("keys/{prefix}/rotate");
+    let new = world.post(&rotate, json!({"overlap_s": 3_600})).await.json();
+    let newer = format!("keys/{}", text(&new, "prefix"));
+    assert_eq!(world.delete(&newer).await.status, 200);
+    let changed = world.send("PATCH", &format!("keys/{id}"), json!({"name": "ci"})).await;
+    assert_eq!(changed.status, 200, "{}", super::raw(&changed));
+    assert_eq!(world.get(&newer).await.json()["name"], Value::Null);
+    assert_eq!(world.get(&format!("keys/{prefix}")).await.json()["name"], "ci");
+}
+
+/// All keys of an id were revoked while one of them was rotated: the new one worked.
+#[rstest]
+#[tokio::test]
+async fn a_key_that_was_revoked_while_it_was_rotated_lived_on(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values(0, 3_600)] overlap_s: i64,
+) {
+    let world = AdminWorld::start(store).await;
+    for _ in 0..CHANGES {
+        let key = issue_key(&world).await;
+        let (prefix, id) = (text(&key, "prefix"), text(&key, "id"));
+        let (rotate, by_id) = (format!("keys/{prefix}/rotate"), format!("keys/{id}"));
+        let body = json!({ "overlap_s": overlap_s });
+        let (rotated, revoked) = tokio::join!(world.post(&rotate, body), world.delete(&by_id));
+        assert_eq!(revoked.status, 200, "{}", super::raw(&revoked));
+        assert!([201, 409].contains(&rotated.status), "{}", super::raw(&rotated));
+        let keys = world.get(&format!("keys?account={ACCOUNT}&limit=1000")).await.json();
+        let keys = keys["data"].as_array().expect("keys").clone();
+        for key in keys.iter().filter(|key| key["id"] == id.as_str()) {
+            assert_eq!(key["state"], "revoked", "{key}");
+        }
+    }
+}

@@ -124,10 +124,7 @@ async fn the_proof_of_the_books_tells_the_first_difference() {
     calls_of(&api, "usage?account=acme", CALLS).await;
     let proved = api.world.command(&["--json", "check", "--books"]).await.json().remove(0);
     assert_eq!((&proved["lines"], &proved["lines_not_folded"]), (&json!(CALLS), &json!(0)));
-    let conf = std::fs::read_to_string(api.world.path("tollgate.toml")).expect("a configuration");
-    let file =
-        conf.lines().find_map(|line| line.strip_prefix("url = \"sqlite:")?.strip_suffix('"'));
-    let beside = Connection::open(file.expect("a file")).expect("the store");
+    let beside = Connection::open(api.world.path("tollgate.db")).expect("the store");
     beside.busy_timeout(Duration::from_secs(10)).expect("a setting");
     let wrong = "UPDATE usage_rollup SET charged = charged + 1 WHERE kind = 'day'";
     beside.execute_batch(wrong).expect("changed");

@@ -177,8 +177,8 @@ impl HoldsOf<'_> {
             least: held,
             held,
             drawn: LotAmounts::default(),
-            windows: parse_windows(windows).map_err(|why| unreadable(place, &why))?,
-            // What cannot be read, a later version has written.
+            // What cannot be read of these, a later version has written.
+            windows: parse_windows(windows).unwrap_or_default(),
             rates: parse_rate_asks(stored.text("rates").unwrap_or_default()).unwrap_or_default(),
             lease_until: place.lease_until,
             state: DirectHoldState::Open { checkpoint: posted.zip(line) },

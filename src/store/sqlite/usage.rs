@@ -66,7 +66,7 @@ impl UsageStore for SqliteStore {
     async fn fold_next(&self, lines_max: u32) -> Result<FoldReport, Unavailable> {
         let (now, cursor) = (unix_ms(), self.fold_cursor.clone());
         let reading = move |c: &rusqlite::Connection| {
-            let work = usage_rows::read_due(c, &cursor, lines_max)?;
+            let work = usage_rows::read_due(c, &cursor, lines_max, now)?;
             Ok((work, usage_rows::has_old_hours(c, now)?))
         };
         let (work, has_old_hours) = self.reader.query(reading).await?;
@@ -259,8 +259,8 @@ mod tests {
         charge(&store, "ada", 0..20).await;
         let beside = Connection::open(&path).expect("the file");
         let read = || {
-            let work = usage_rows::read_due(&beside, &usage_rows::FoldCursor::default(), 15);
-            let work = work.expect("work");
+            let cursor = usage_rows::FoldCursor::default();
+            let work = usage_rows::read_due(&beside, &cursor, 15, unix_ms()).expect("work");
             let with_sums = |due: DueLines| {
                 let rows = fold(&due.entries).expect("sums");
                 (due, rows)

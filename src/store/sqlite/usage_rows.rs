@@ -11,8 +11,8 @@ use crate::usage::{
     UsageBooks, UsageOverflow, UsageQuery,
 };
 
-/// An older version ignores these tables, and marks no account. What it posts is found when the
-/// next process starts to fold, and counts in the hour of the last mark.
+/// An older version ignores these tables, and marks no account. What it posts is found minutes
+/// later all the same, and counts in the hour of the last mark.
 pub(super) const SCHEMA: &str = "
 -- The accounts that may have lines that are not folded.
 CREATE TABLE IF NOT EXISTS usage_due (
@@ -74,6 +74,8 @@ const KEY_COLUMNS: usize = 5;
 const NO_KEY: i64 = -1;
 /// A step looks at this many accounts for lines that nobody has marked.
 const SCANNED_MAX: i64 = 1_000;
+/// The accounts are looked at again after this time, in ms.
+const SCAN_INTERVAL_MS: i64 = 600_000;
 /// A step folds lines of at most this many accounts.
 const ACCOUNTS_MAX: i64 = 64;
 /// A step deletes at most this many sums of hours.
@@ -85,6 +87,8 @@ pub(super) struct FoldCursor {
     /// All accounts up to this one were looked at for lines that nobody has marked;
     /// [`i64::MAX`] if all were.
     scanned: AtomicI64,
+    /// When they are looked at again, in unix ms.
+    next_scan: AtomicI64,
     /// The last account of which lines were folded: the others have their turn first.
     folded: AtomicI64,
 }
@@ -128,14 +132,14 @@ pub(super) fn last_hour(c: &Connection, account: i64) -> rusqlite::Result<Option
     select.query_row([account], |row| row.get(0)).optional()
 }
 
-/// Reads what the next step folds, at most `lines_max` lines.
+/// Reads what the next step folds at `now` (unix ms), at most `lines_max` lines.
 pub(super) fn read_due(
     c: &Connection,
     cursor: &FoldCursor,
     lines_max: u32,
+    now: i64,
 ) -> rusqlite::Result<DueWork> {
-    let scanned = cursor.scanned.load(Ordering::SeqCst);
-    let unmarked = if scanned == i64::MAX { Vec::new() } else { scan(c, cursor, scanned)? };
+    let unmarked = scan(c, cursor, now)?;
     let is_scanning = cursor.scanned.load(Ordering::SeqCst) != i64::MAX;
     let after = cursor.folded.load(Ordering::SeqCst);
     let (mut due, mut is_from_start) = (list_due(c, after)?, after == 0);
@@ -160,9 +164,16 @@ pub(super) fn read_due(
     Ok(DueWork { accounts, unmarked, has_more })
 }
 
-/// Looks at some accounts for lines that are not folded. A process does so once: an older version
-/// of the program marks no account.
-fn scan(c: &Connection, cursor: &FoldCursor, after: i64) -> rusqlite::Result<Vec<i64>> {
+/// Looks at some accounts for lines that are not folded, when a process starts and from time to
+/// time: an older version of the program, which may still be at work, marks no account.
+fn scan(c: &Connection, cursor: &FoldCursor, now: i64) -> rusqlite::Result<Vec<i64>> {
+    let mut after = cursor.scanned.load(Ordering::SeqCst);
+    if after == i64::MAX {
+        if now < cursor.next_scan.load(Ordering::SeqCst) {
+            return Ok(Vec::new());
+        }
+        after = 0;
+    }
     let mut select = c.prepare_cached(
         "SELECT id, coalesce((SELECT max(seq) FROM journal WHERE account = id), 0)
                 > coalesce((SELECT seq FROM usage_fold WHERE account = id), 0)
@@ -179,15 +190,16 @@ fn scan(c: &Connection, cursor: &FoldCursor, after: i64) -> rusqlite::Result<Vec
         }
     }
     cursor.scanned.store(last, Ordering::SeqCst);
+    cursor.next_scan.store(now.saturating_add(SCAN_INTERVAL_MS), Ordering::SeqCst);
     Ok(unmarked)
 }
 
 /// Returns accounts that are marked, each with its name and the last line that is folded.
 fn list_due(c: &Connection, after: i64) -> rusqlite::Result<Vec<(i64, AccountName, i64)>> {
     let mut select = c.prepare_cached(
-        "SELECT account, (SELECT name FROM account WHERE id = account),
+        "SELECT d.account, (SELECT name FROM account WHERE id = d.account),
                 coalesce((SELECT seq FROM usage_fold AS f WHERE f.account = d.account), 0)
-         FROM usage_due AS d WHERE account > ? ORDER BY account LIMIT ?",
+         FROM usage_due AS d WHERE d.account > ? ORDER BY d.account LIMIT ?",
     )?;
     let read = |row: &Row<'_>| {
         let name: String = row.get(1)?;

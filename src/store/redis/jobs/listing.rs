@@ -12,6 +12,9 @@ const JOBS_AT_A_TIME: usize = 256;
 /// At most about this many jobs are looked at for a part of a list.
 const LOOKED_AT_MAX: usize = 10_000;
 
+/// A text that comes after the ids of all jobs.
+const AFTER_ALL_IDS: &str = "~";
+
 /// The jobs of a part of a list while they are collected.
 struct CollectedJobs<'a> {
     filter: &'a JobFilter,
@@ -74,6 +77,10 @@ impl RedisStore {
                 let stopped_at = self.read_jobs_of(name, after, &mut found).await?;
                 if found.is_full() || stopped_at.is_some() {
                     return Ok(found.into_listing(stopped_at));
+                }
+                if found.looked_at >= LOOKED_AT_MAX {
+                    let id = AFTER_ALL_IDS.to_owned();
+                    return Ok(found.into_listing(Some(JobCursor { account: name.clone(), id })));
                 }
             }
         }
