@@ -83,7 +83,7 @@ pub(super) struct UsageReply {
     corrected_written_off_nano: i64,
     /// The granted credit that has expired, in nano-USD.
     expired_nano: i64,
-    /// The fees for tools that are in the charges, in nano-USD.
+    /// The fees for tools that are in the charges, at list prices, in nano-USD.
     fees_nano: i64,
     /// The fees for tools that are in the charges, in USD.
     fees_usd: String,

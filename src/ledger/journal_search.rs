@@ -159,10 +159,10 @@ mod tests {
     async fn a_search_reads_from_the_time_of_the_id_to_the_end_of_its_life() {
         let journal = Journal::new(50_000);
         for (second, life_ms, pages_max, expected) in [
-            // From a minute before, until a whole page is younger than the life.
-            (30_000, 500_000, 100, Some((29_941, 31_940))),
-            (30_000, 500_000, 1, Some((29_941, 30_940))),
-            (49_990, 500_000, 100, Some((49_931, 50_000))),
+            // From a minute and a probe before, until a whole page is younger than the life.
+            (30_000, 500_000, 100, Some((29_926, 31_925))),
+            (30_000, 500_000, 1, Some((29_926, 30_925))),
+            (49_990, 500_000, 100, Some((49_916, 50_000))),
             (10, 500_000, 1, Some((1, 1_000))),
             (90_000, 500_000, 100, None),
         ] {

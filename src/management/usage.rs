@@ -269,13 +269,13 @@ mod tests {
     #[test]
     fn a_page_ends_with_a_whole_day_and_tells_where_the_next_one_begins() {
         let range = |by| UsageRange::parse(ask("2026-11-27", "2027-11-27", by), NOW).expect("one");
-        let mut read = rows(3, 2_000);
+        let mut read = rows(3, 8_000);
         let rows_max = usize::try_from(ROWS_READ_MAX).expect("a number");
         read.truncate(rows_max + 1);
         let page = range("day").page_of(read.clone()).expect("a page");
         assert_eq!(page.next.as_deref(), Some("2026-11-29T00:00:00Z"));
         let calls: Vec<u64> = page.rows.iter().map(|(_, sums)| sums.calls).collect();
-        assert_eq!(calls, [2_000, 2_000]);
+        assert_eq!(calls, [8_000, 8_000]);
         assert!(range("model").page_of(read).is_err(), "no page has all of it");
         assert!(range("day").page_of(rows(1, ROWS_READ_MAX + 1)).is_err());
         let page = range("model").page_of(rows(2, 2_500)).expect("a page");

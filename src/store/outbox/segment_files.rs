@@ -170,7 +170,7 @@ pub(super) fn written_length(file: &File) -> io::Result<u64> {
         let part = &mut block[..usize::try_from(end - begin).unwrap_or(SCAN_BLOCK_BYTES)];
         // The file may become shorter meanwhile, since its owner truncates it to what was written.
         let there = read_at(file, part, begin)?;
-        // Most blocks have nothing but zeros, and comparing them is faster than looking at each byte.
+        // Most blocks have nothing but zeros: comparing is faster than looking at each byte.
         if part[..there] != ZEROS[..there]
             && let Some(last) = part[..there].iter().rposition(|byte| *byte != 0)
         {

@@ -22,6 +22,9 @@ use crate::ledger::{AccountName, Operation, Outcome, RateReading, Unavailable};
 
 mod claims;
 mod listing;
+mod status;
+
+use status::status_number;
 
 #[async_trait]
 impl JobQueue for SqliteStore {
@@ -134,16 +137,6 @@ impl JobQueue for SqliteStore {
         self.scheduler
             .run(Priority::NowDurable, move |txn| get_or_set_secret(txn.conn, candidate))
             .await
-    }
-}
-
-/// Returns the number that the table has for a status.
-fn status_number(status: JobStatus) -> i64 {
-    match status {
-        JobStatus::Queued => 0,
-        JobStatus::InProgress => 1,
-        JobStatus::Completed => 2,
-        JobStatus::Failed => 3,
     }
 }
 

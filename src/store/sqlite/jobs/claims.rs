@@ -4,7 +4,8 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::super::job_records::parse_claimed_job;
-use super::{add_ms, status_number};
+use super::add_ms;
+use super::status::status_number;
 use crate::clock::unix_ms;
 use crate::jobs::{ClaimUpdate, JobClaim, JobStatus};
 use crate::ledger::AccountName;

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use rusqlite::{Connection, params};
 
 use super::super::super::job_records::parse_claimed_job;
-use super::status_number;
+use super::status::status_number;
 use crate::jobs::{JobCursor, JobFilter, JobListing, ListedJob};
 use crate::ledger::AccountName;
 
