@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// So many rows of each of some days.
+    /// Makes `of_day` rows of each of `days` days, from today on.
     fn rows(days: i64, of_day: u32) -> Vec<(RollupKey, RollupSums)> {
         let row = |day: i64, number: u32| {
             let period = RollupPeriod { kind: PeriodKind::Day, start: TODAY + day * DAY_MS };

@@ -11,7 +11,7 @@ const FOLD_INTERVAL: Duration = Duration::from_secs(1);
 const STEP_PAUSE: Duration = Duration::from_millis(10);
 /// The wait after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// A step folds at most so many lines.
+/// The most lines that one step folds.
 const LINES_MAX: u32 = 500;
 
 /// Folds the journals of a store as they grow. It never returns. A store that keeps no sums is left
