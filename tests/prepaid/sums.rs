@@ -48,7 +48,8 @@ enum State {
 
 #[derive(Debug, Clone)]
 struct Call {
-    asked: (i128, i128, Option<KeyId>),
+    /// What was wanted, and the least. A repeated hold is told by its amounts, not by its key.
+    asked: (i128, i128),
     held: i128,
     windows: Vec<WindowId>,
     lease_until: i64,
@@ -121,9 +122,9 @@ impl Sums {
                 sums.correct(tx, request, sum(*amount), now)
             }
             Operation::Hold { id, wanted, least, lease_ms, key, .. } => {
-                let asked = (sum(*wanted), sum(*least), *key);
+                let asked = (sum(*wanted), sum(*least));
                 let lease_ms = i64::try_from(*lease_ms).expect("a short lease");
-                sums.hold(id, asked, now, lease_ms)
+                sums.hold(id, asked, *key, now, lease_ms)
             }
             Operation::Extend { id, wanted } => sums.extend(id, sum(*wanted)),
             Operation::Renew { id, lease_ms } => {
@@ -241,7 +242,8 @@ impl Sums {
     fn hold(
         &mut self,
         id: &str,
-        asked: (i128, i128, Option<KeyId>),
+        asked: (i128, i128),
+        key: Option<KeyId>,
         now: i64,
         lease_ms: i64,
     ) -> Outcome {
@@ -255,7 +257,7 @@ impl Sums {
                 }
             };
         }
-        let (wanted, least, key) = asked;
+        let (wanted, least) = asked;
         let windows = self.windows_at(key, now);
         let room = self.room(&windows);
         if room < least {
@@ -351,7 +353,7 @@ impl Sums {
         if let (false, Some(origin)) = (self.calls.contains_key(id), recent) {
             let HoldRequest { wanted, least, at, key } = origin;
             let call = Call {
-                asked: (sum(wanted), sum(least), key),
+                asked: (sum(wanted), sum(least)),
                 held: 0,
                 windows: self.windows_at(key, at),
                 lease_until: now,
@@ -382,7 +384,7 @@ impl Sums {
         match self.calls.get(id).map(|call| call.state.clone()) {
             None => {
                 let call = Call {
-                    asked: (0, 0, None),
+                    asked: (0, 0),
                     held: 0,
                     windows: Vec::new(),
                     lease_until: 0,
@@ -529,6 +531,26 @@ fn at_time(op: &Operation, now: i64) -> Operation {
         origin.at += now;
     }
     op
+}
+
+/// A random script found that the sums told repeated holds by their key, too.
+#[test]
+fn a_hold_of_another_key_with_the_same_id_and_amounts_is_a_repeat() {
+    let hold = |key| Operation::Hold {
+        id: "x".to_owned(),
+        wanted: money(60),
+        least: money(50),
+        lease_ms: 60_000,
+        key,
+        rates: Vec::new(),
+    };
+    let credit = Operation::Credit { tx: "t".to_owned(), amount: money(100) };
+    let (mut account, mut sums) = (InMemoryAccount::default(), Sums::default());
+    for op in [credit, hold(Some(KeyId(1))), hold(None)] {
+        assert_eq!(account.apply(&op, START_MS), sums.apply(&op, START_MS), "{op:?}");
+    }
+    let repeated = Outcome::HoldExists { held: money(60), open: true };
+    assert_eq!(account.apply(&hold(Some(KeyId(2))), START_MS), repeated);
 }
 
 #[test]

@@ -49,7 +49,8 @@ pub struct DirectHoldOrigin {
 }
 
 /// Places a hold: as much of what is wanted as is available and as each window has left, but not
-/// below the least. The same id again gives the answer of before.
+/// below the least. The same id again gives the answer of before; with other amounts, a conflict.
+/// The key is not compared: an id is of one call, and all stores keep this rule.
 #[must_use]
 pub fn place_hold(account: &PrepaidAccount, request: &DirectHoldRequest, now: i64) -> AccountStep {
     draft::run(account, now, |draft| {
