@@ -185,7 +185,8 @@ impl FeeRule {
             cost: self.cost,
             uses_max,
             input_tokens: self.input_tokens.saturating_mul(uses_max),
-            rereads_max: if self.rereads { uses_max } else { 0 },
+            // One more: the model may try again after the last use, and is told that it cannot.
+            rereads_max: if self.rereads { uses_max.saturating_add(1) } else { 0 },
         }))
     }
 
@@ -413,18 +414,23 @@ impl CallFees {
                 uses,
                 amount: fee.price.checked_mul(uses)?,
                 rejected_uses: count.filter(|count| *count > fee.uses_max),
+                assumed: count.is_none(),
             })
         };
         self.0.iter().zip(counts).map(charge).collect()
     }
 
     /// Returns what the vendor charges for the uses in `charged`, which [`CallFees::charge`] has
-    /// made; `None` if a tool was used whose cost is not known, or if no amount holds the sum. The
-    /// vendor charges for what it reports, also where that is more than the call allows.
+    /// made; `None` if nobody told how often a tool was used, if one was used whose cost is not
+    /// known, or if no amount holds the sum. The vendor charges for what it reports, also where
+    /// that is more than the call allows.
     #[must_use]
     pub(crate) fn cost(&self, charged: &[ChargedFee]) -> Option<Money> {
         self.0.iter().zip(charged).try_fold(Money::ZERO, |sum, (fee, charged)| {
             let uses = charged.rejected_uses.unwrap_or(charged.uses);
+            if charged.assumed && fee.cost != Some(Money::ZERO) {
+                return None;
+            }
             if uses == 0 {
                 return Some(sum);
             }

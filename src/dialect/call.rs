@@ -231,7 +231,7 @@ impl ModelCall {
         size.has_external_input = true;
         let reads = &mut size.vendor_reads;
         reads.repeats = reads.repeats.max(rereads.min(TOOL_REPEATS_MAX));
-        reads.added_tokens = reads.added_tokens.saturating_add(tokens);
+        reads.found_tokens = reads.found_tokens.saturating_add(tokens);
     }
 
     /// Lowers the limit of output tokens of one choice. A call without output has no such limit.

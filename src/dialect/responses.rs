@@ -147,7 +147,7 @@ fn server_tool_reads(document: &JsonDocument, tools: &ToolCount) -> VendorReads 
     let limit = document.get("max_tool_calls").and_then(JsonValue::integer);
     // One more: the model may try to go on calling, and is told that it cannot.
     let repeats = limit.unwrap_or(TOOL_CALLS_MAX).min(TOOL_CALLS_MAX).saturating_add(1);
-    VendorReads { repeats, added_tokens: u64::MAX, added_documents: 0 }
+    VendorReads { repeats, added_tokens: u64::MAX, ..VendorReads::default() }
 }
 
 #[cfg(test)]
@@ -413,7 +413,7 @@ mod tests {
         #[case] added_tokens: u64,
     ) {
         let reads = parse(members).expect("a call").input_size.vendor_reads;
-        assert_eq!(reads, VendorReads { repeats, added_tokens, added_documents: 0 });
+        assert_eq!(reads, VendorReads { repeats, added_tokens, ..VendorReads::default() });
     }
 
     #[rstest]

@@ -337,10 +337,11 @@ mod tests {
         let texts = prop::collection::vec("(?s).{0,20}", 7);
         let optional_texts = prop::collection::vec(proptest::option::of("(?s).{0,20}"), 6);
         let numbers = (any::<i64>(), any::<Option<u64>>(), any::<u32>(), any::<[Option<i64>; 2]>());
-        let fee = ("(?s).{0,9}", any::<u64>(), 0..i64::MAX, any::<Option<u64>>());
-        let fee = fee.prop_map(|(name, uses, nano, rejected_uses)| {
+        let told = (any::<Option<u64>>(), any::<bool>());
+        let fee = ("(?s).{0,9}", any::<u64>(), 0..i64::MAX, told);
+        let fee = fee.prop_map(|(name, uses, nano, (rejected_uses, assumed))| {
             let amount = Money::from_nano(nano).expect("money");
-            ChargedFee { name, uses, amount, rejected_uses }
+            ChargedFee { name, uses, amount, rejected_uses, assumed }
         });
         let fees = prop::collection::vec(fee, 0..3);
         let used = (units(), prop::sample::select(bases), proptest::option::of(units()), fees);

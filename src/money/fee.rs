@@ -5,6 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Money;
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
 /// The charged fee of one tool, as it is in a journal line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ChargedFee {
@@ -19,4 +24,7 @@ pub(crate) struct ChargedFee {
     /// the call allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rejected_uses: Option<u64>,
+    /// Whether nobody told how often the tool was used; `uses` is then what the call allows.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) assumed: bool,
 }

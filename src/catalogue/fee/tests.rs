@@ -52,7 +52,7 @@ fn a_bound_is_held_times_the_fee(#[case] member: &str, #[case] uses: i64) {
     let tool = format!(r#""tools":[{{"type":"web_search_20250305",{member}}}]"#);
     let fees = searches(&tool).expect("a bound");
     assert_eq!(fees.amount_max().map(nano), Ok(uses * 10_000_000));
-    assert_eq!(i64::try_from(fees.rereads_max()), Ok(uses));
+    assert_eq!(i64::try_from(fees.rereads_max()), Ok(uses + 1), "one try more");
 }
 
 #[rstest]
@@ -100,7 +100,7 @@ fn several_tools_add_up_and_each_needs_a_bound() {
     let tool = |rest: &str| format!(r#"{{"type":"web_search_1"{rest}}}"#);
     let both = [r#","max_uses":2"#, r#","max_uses":5"#].map(tool).join(",");
     let fees = searches(&format!(r#""tools":[{both}]"#)).expect("bounds");
-    assert_eq!((fees.rereads_max(), fees.amount_max().map(nano)), (7, Ok(70_000_000)));
+    assert_eq!((fees.rereads_max(), fees.amount_max().map(nano)), (8, Ok(70_000_000)));
     let one = [r#","max_uses":2"#, ""].map(tool).join(",");
     let error = searches(&format!(r#""tools":[{one}]"#)).expect_err("no bound");
     assert_eq!(error.param.as_deref(), Some("tools[1].max_uses"));
@@ -158,7 +158,7 @@ fn a_bound_of_the_body_is_one_for_all_tools() {
     let tools = r#""tools":[{"type":"web_search"},{"type":"web_search"}]"#;
     let fees = found(model, Endpoint::Responses, &format!(r#"{tools},"max_tool_calls":4"#));
     let fees = fees.expect("a bound");
-    assert_eq!((fees.rereads_max(), fees.input_tokens_max()), (4, 8_000));
+    assert_eq!((fees.rereads_max(), fees.input_tokens_max()), (5, 8_000));
     let error = found(model, Endpoint::Responses, tools).expect_err("no bound");
     assert_eq!(error.param.as_deref(), Some("max_tool_calls"));
     assert!(found(model, Endpoint::Chat, tools).is_ok_and(|fees| fees.is_empty()));
@@ -198,14 +198,16 @@ fn never_more_than_the_bound_is_charged(
     let charged = fees.charge([count].into_iter()).expect("it fits");
     let amount = Money::from_nano(amount).expect("money");
     let name = "web_search".to_owned();
-    assert_eq!(charged, [ChargedFee { name, uses, amount, rejected_uses: rejected }]);
+    let assumed = count.is_none();
+    assert_eq!(charged, [ChargedFee { name, uses, amount, rejected_uses: rejected, assumed }]);
 }
 
 #[rstest]
 #[case::as_reported(Some("0.008"), Some(2), Some(16_000_000))]
 #[case::none_was_used(Some("0.008"), Some(0), Some(0))]
 #[case::more_than_allowed(Some("0.008"), Some(9), Some(72_000_000))]
-#[case::nobody_knows(Some("0.008"), None, Some(24_000_000))]
+#[case::nobody_knows(Some("0.008"), None, None)]
+#[case::nobody_knows_and_it_is_free(Some("0"), None, Some(0))]
 #[case::free_at_the_vendor(Some("0"), Some(2), Some(0))]
 #[case::beyond_all_amounts(Some("0.008"), Some(u64::MAX), None)]
 #[case::no_known_cost(None, Some(2), None)]
@@ -244,8 +246,8 @@ fn a_tool_without_a_cost_hides_the_sum_only_if_it_was_used() {
 }
 
 #[rstest]
-#[case::as_rules_are_without_it("", 5)]
-#[case::yes("rereads = true\n", 5)]
+#[case::as_rules_are_without_it("", 6)]
+#[case::yes("rereads = true\n", 6)]
 #[case::no("rereads = false\n", 0)]
 fn each_use_is_another_reading_unless_the_rule_says_otherwise(
     #[case] key: &str,

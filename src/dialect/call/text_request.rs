@@ -52,6 +52,8 @@ pub struct VendorReads {
     pub added_tokens: u64,
     /// The most documents of pages that the vendor may add to the input instead.
     pub added_documents: u64,
+    /// The most tokens that tools with a fee find, beside those.
+    pub found_tokens: u64,
 }
 
 impl InputSize {

@@ -65,7 +65,9 @@ fn fetch_reads(document: &JsonDocument) -> VendorReads {
         let limit = |name| tool.get(name).and_then(JsonValue::integer).unwrap_or(u64::MAX);
         let uses = limit("max_uses");
         if is_of(SEARCH_TOOL_PREFIX) {
-            reads.repeats = reads.repeats.max(uses.min(PASSES_MAX - 1));
+            // One more: the model may try again after the last use, and is told that it cannot.
+            let repeats = uses.saturating_add(1).min(PASSES_MAX - 1);
+            reads.repeats = reads.repeats.max(repeats);
         }
         if !is_of(FETCH_TOOL_PREFIX) {
             continue;
@@ -157,7 +159,8 @@ mod tests {
         #[case] added_tokens: u64,
         #[case] added_documents: u64,
     ) {
-        let expected = VendorReads { repeats, added_tokens, added_documents };
+        let expected =
+            VendorReads { repeats, added_tokens, added_documents, ..VendorReads::default() };
         assert_eq!(measured(members, 10), (expected, SummaryOutput::default()));
     }
 
@@ -215,7 +218,12 @@ mod tests {
         let document = JsonDocument::parse(body.into()).expect("sound");
         let mut input_size = InputSize { vendor_tool_prompt_count: 2, ..InputSize::default() };
         let summary = add_vendor_reads(&document, &mut input_size);
-        let expected = VendorReads { repeats: 19, added_tokens: 10, added_documents: 1 };
+        let expected = VendorReads {
+            repeats: 19,
+            added_tokens: 10,
+            added_documents: 1,
+            ..VendorReads::default()
+        };
         assert_eq!(input_size.vendor_reads, expected);
         assert_eq!(summary, SummaryOutput { tokens_max: 1_280_000, expected_max: 1_280_000 });
     }
