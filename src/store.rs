@@ -34,7 +34,7 @@ pub use tls::{StoreTls, StoreTlsFiles, TlsFault};
 use allotments::{AllotmentBook, AllotmentLedger, AllotmentUpkeep, SharedLender};
 use maintenance::{EmbeddedFleet, Maintenance};
 use outbox::{EndLog, Outbox, OutboxQueue, OutboxReplies, SettlementLog, SupersededCheck};
-use redis::{RedisFleet, RedisStore, RunGate};
+use redis::{RedisFleet, RedisStore, RunGate, UsageMarks};
 use sqlite::SqliteStore;
 
 /// The store of a process that serves requests, opened once for each part of the process.
@@ -118,8 +118,10 @@ fn open_shared(
     let book =
         Arc::new(AllotmentBook::new(EndLog::open_for_shared(section)?, leases.clone(), lease));
     let run_gate = Arc::new(RunGate::new(outbox_writable));
+    let usage_marks = Arc::<UsageMarks>::default();
     let gated_store = || {
         let store = RedisStore::with_run_gate(section.clone(), run_gate.clone());
+        let store = store.with_usage_marks(usage_marks.clone());
         Arc::new(store.with_lent_wait(lent_wait))
     };
     let outbox = || Outbox::new(gated_store(), log.clone());

@@ -1,5 +1,6 @@
-//! Usage roll-ups: the lines of a journal, summed up by key, model, endpoint and day, and for a few
-//! days by hour. A page of usage reads these rows, and never the journal.
+//! Usage roll-ups: the lines of a journal, summed up by model, endpoint and day, and for a few days
+//! by hour, for each key and for the whole account. A page of usage reads these rows, and never the
+//! journal.
 //!
 //! A store folds the lines of an account in their order, and keeps the number of the last line that
 //! is in the sums in the same transaction. So each line is in them once, whatever ends the process.
@@ -16,12 +17,12 @@ mod proof;
 mod rollup;
 
 pub use books::UsageBooks;
-pub use fold::{PostedEntry, fold};
-pub(crate) use grouping::{UsageDimension, UsageGroup, group_rollups};
+pub use fold::{FOLD_VERSION, PostedEntry, fold};
+pub(crate) use grouping::{UsageDimension, UsageGroup, group_rollups, view_of};
 pub(crate) use proof::{BooksDifference, BooksProof};
 pub use rollup::{
-    PeriodKind, ROLLUP_FIELDS, RollupKey, RollupPeriod, RollupSums, Rollups, UsageOverflow,
-    merge_rollups,
+    PeriodKind, ROLLUP_FIELDS, RollupKey, RollupOwner, RollupPeriod, RollupSums, RollupView,
+    Rollups, UsageOverflow, merge_rollups,
 };
 
 /// Sums by hour are kept this long after the hour began, in ms: 8 days.
@@ -43,11 +44,13 @@ pub struct UsageQuery {
     pub account: AccountName,
     /// Whether the sums of days or of hours are read.
     pub kind: PeriodKind,
+    /// Whether the rows of all keys together are read, or those of each key.
+    pub view: RollupView,
     /// The first period, by its beginning in unix ms.
     pub from: i64,
     /// The end, in unix ms: a period that begins then is left out.
     pub to: i64,
-    /// At most so many rows are read.
+    /// At most this many rows are returned.
     pub rows_max: u32,
 }
 
@@ -62,7 +65,7 @@ pub trait UsageStore: Send + Sync {
     /// [`Unavailable`] if the store does not answer, or the sums of an account are out of range;
     /// the next call goes on with the account after it.
     async fn fold_next(&self, lines_max: u32) -> Result<FoldReport, Unavailable>;
-    /// Returns the sums of an account, ordered by period, key, model and endpoint.
+    /// Returns the sums of an account, ordered by period, owner, model and endpoint.
     async fn list_usage(
         &self,
         query: UsageQuery,

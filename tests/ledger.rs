@@ -38,4 +38,5 @@ mod sweeps;
 mod tables;
 mod tls;
 mod transfers;
+mod usage;
 mod users;

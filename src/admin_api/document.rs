@@ -98,7 +98,6 @@ fn complete_operation(operation: &mut Operation, rule: &RouteRule) {
         ("413", has_body, "The body is too large."),
         ("415", has_body, "The body is not `application/json`."),
         ("500", true, "Something failed here."),
-        ("501", rule.path.ends_with("usage"), "The store keeps no sums of usage."),
         ("503", true, "The store cannot be reached; ask again after `retry-after` seconds."),
     ];
     for (status, _, description) in errors.into_iter().filter(|(_, may_happen, _)| *may_happen) {

@@ -111,9 +111,6 @@ impl From<ManagementError> for AdminError {
             ManagementError::Conflict { code, .. } => {
                 AdminError::new(StatusCode::CONFLICT, code, message)
             }
-            ManagementError::Unsupported { code, .. } => {
-                AdminError::new(StatusCode::NOT_IMPLEMENTED, code, message)
-            }
             ManagementError::Audit(_) => AdminError::busy("audit_unavailable", message),
             ManagementError::Unavailable(why) => why.into(),
             ManagementError::Unfinished { .. }

@@ -1,7 +1,6 @@
 //! Proves that the books add up: roll-ups, journal and balances of every account.
 
 use super::error::ManagementError;
-use super::usage::require_usage;
 use crate::ledger::AccountName;
 use crate::store::OpenStore;
 use crate::usage::{BooksDifference, BooksProof};
@@ -27,7 +26,7 @@ pub(crate) async fn prove_books(
     store: &OpenStore,
     account: &AccountName,
 ) -> Result<Option<ProvedBooks>, ManagementError> {
-    let usage = require_usage(store)?;
+    let usage = &store.usage;
     let Some(books) = usage.read_usage_books(account).await? else { return Ok(None) };
     let mut proof = BooksProof::new(books);
     let (lines, folded) = proof.lines();

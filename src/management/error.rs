@@ -39,13 +39,6 @@ pub(crate) enum ManagementError {
         code: &'static str,
         message: String,
     },
-    /// The store does not have what was asked for.
-    #[error("{message}")]
-    Unsupported {
-        /// The code of the error in the API.
-        code: &'static str,
-        message: String,
-    },
     /// A key was made, and the keys that it replaces were not ended.
     #[error("{message}: {cause}")]
     Unfinished { message: String, cause: Box<ManagementError> },

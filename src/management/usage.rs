@@ -9,10 +9,10 @@ use crate::ledger::AccountName;
 use crate::store::OpenStore;
 use crate::usage::{
     HOURS_KEPT_MS, PeriodKind, RollupKey, RollupSums, UsageDimension, UsageGroup, UsageOverflow,
-    UsageQuery, UsageStore, group_rollups,
+    UsageQuery, group_rollups, view_of,
 };
 
-/// At most so many rows of roll-ups are read for a page.
+/// At most this many rows of roll-ups are read for a page.
 pub(crate) const ROWS_READ_MAX: u32 = 20_000;
 /// The days of a page that does not say from when on.
 const DAYS_DEFAULT: i64 = 30;
@@ -128,21 +128,12 @@ pub(crate) async fn read_usage(
     account: &AccountName,
     range: &UsageRange,
 ) -> Result<UsagePage, ManagementError> {
-    let usage = require_usage(store)?;
     require_account(&*store.ledger, account).await?;
     let UsageRange { kind, from, to, .. } = *range;
     let account = account.clone();
-    let query = UsageQuery { account, kind, from, to, rows_max: ROWS_READ_MAX + 1 };
-    range.page_of(usage.list_usage(query).await?)
-}
-
-/// Returns the sums of usage of a store.
-pub(crate) fn require_usage(store: &OpenStore) -> Result<&dyn UsageStore, ManagementError> {
-    let message = "this store keeps no sums of usage: only SQLite does. Read the charges instead";
-    store.usage.as_deref().ok_or_else(|| ManagementError::Unsupported {
-        code: "usage_not_kept",
-        message: message.to_owned(),
-    })
+    let view = view_of(&range.by);
+    let query = UsageQuery { account, kind, view, from, to, rows_max: ROWS_READ_MAX + 1 };
+    range.page_of(store.usage.list_usage(query).await?)
 }
 
 /// Returns a moment as RFC 3339; `None` if the calendar does not reach so far.
@@ -197,7 +188,7 @@ fn parse_hour(field: &'static str, text: &str) -> Result<i64, ManagementError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::usage::RollupPeriod;
+    use crate::usage::{RollupOwner, RollupPeriod};
 
     /// 2026-11-27, 09:23.
     const NOW: i64 = 1_795_771_380_123;
@@ -261,7 +252,7 @@ mod tests {
             let period = RollupPeriod { kind: PeriodKind::Day, start: TODAY + day * DAY_MS };
             let (model, endpoint) = (format!("m{number}"), "chat".to_owned());
             let sums = RollupSums { calls: 1, ..RollupSums::default() };
-            (RollupKey { period, key_id: None, model, endpoint }, sums)
+            (RollupKey { period, owner: RollupOwner::Account, model, endpoint }, sums)
         };
         (0..days).flat_map(|day| (0..of_day).map(move |number| row(day, number))).collect()
     }

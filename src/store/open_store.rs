@@ -30,8 +30,8 @@ pub struct OpenStore {
     /// The operators, the record of their changes, and the requests that they have named. On a
     /// server they share the connection of the queue.
     pub operators: Arc<dyn OperatorStore>,
-    /// The sums of usage; `None` on a server, which does not keep any.
-    pub usage: Option<Arc<dyn UsageStore>>,
+    /// The sums of usage. On a server they share the connection of the queue.
+    pub usage: Arc<dyn UsageStore>,
     /// Waits until an acknowledged write is durable.
     pub durability: DurabilityScope,
     /// The connections to a server; empty for an embedded store.
@@ -71,7 +71,7 @@ impl OpenStore {
             queue: store.clone(),
             reply_store: store.clone(),
             operators: store.clone(),
-            usage: Some(store),
+            usage: store,
             durability: DurabilityScope(None),
             connections: Vec::new(),
         }
@@ -91,7 +91,7 @@ impl OpenStore {
             durability: DurabilityScope(Some(money.clone())),
             connections: vec![money, queue.clone(), account_cache.clone(), reply_store.clone()],
             operators: queue.clone(),
-            usage: None,
+            usage: queue.clone(),
             queue,
             account_cache,
             reply_store,

@@ -55,6 +55,8 @@ mod stored_settings;
 mod sweep;
 mod topology;
 mod transfers;
+mod usage;
+mod usage_marks;
 
 pub(super) use fleet::{PendingEnds, RedisFleet};
 pub(super) use run_fencing::ServerInfo;
@@ -62,9 +64,10 @@ pub(super) use run_gate::RunGate;
 pub(super) use scripts::RunScripts;
 pub use shared_store::RedisStore;
 pub(super) use store_id::{StoredIds, derive_next_id};
+pub(super) use usage_marks::UsageMarks;
 
 use forgotten::ScriptAnswer;
-use keys::{ACCOUNTS_KEY, AccountKeys};
+use keys::{ACCOUNTS_KEY, AccountKeys, DUE_KEY};
 use operations::{operation_call, parse_outcome, reply_strings};
 use run_gate::Requirement;
 
@@ -90,6 +93,9 @@ impl RedisStore {
         let script = self.scripts.money.for_operation(op);
         let call = operation_call(&keys, op).invocation(script);
         let reply = self.connection().await?.invoke_script(&call).await?;
+        // Whoever follows the journals learns of it there: this process may end now.
+        let due = redis::cmd("SADD").arg(DUE_KEY).arg(account.as_str()).to_owned();
+        let _: i64 = self.connection().await?.query(&due).await.unwrap_or_default();
         match self.read_answer(&keys, op, &reply).await? {
             ScriptAnswer::Outcome(outcome) => Ok(outcome),
             ScriptAnswer::SendAgain(call) => {

@@ -9,20 +9,26 @@
 //! A charge without a known cost adds to the calls without cost. The line of a correction names
 //! neither model nor endpoint.
 //!
-//! Each line is added to its day and to its hour. The amounts are those beside the line, so a line
-//! that cannot be read loses its units and its names, and no money: over all days, what was charged
-//! less what was corrected is P, and what was written off less the part of that which was corrected
-//! is W.
+//! Each line is added to its day and to its hour: to the row of its key, and to the one of the
+//! whole account. The amounts are those beside the line, so a line that cannot be read loses its
+//! units and its names, and no money: over all days of the account, what was charged less what was
+//! corrected is P, and what was written off less the part of that which was corrected is W.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::rollup::{PeriodKind, RollupKey, RollupPeriod, RollupSums, Rollups, UsageOverflow};
+use super::rollup::{
+    PeriodKind, RollupKey, RollupOwner, RollupPeriod, RollupSums, Rollups, UsageOverflow,
+};
 use crate::ledger::{EntryKind, JournalEntry, KeyId};
 use crate::money::fee::ChargedFee;
 use crate::money::{BilledUnits, Money};
+
+/// The version of the fold. A change of what is added to which row raises it, and all journals are
+/// folded anew.
+pub const FOLD_VERSION: u32 = 1;
 
 /// An entry of a journal, with when it was posted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,8 +72,12 @@ pub fn fold(entries: &[PostedEntry]) -> Result<Rollups, UsageOverflow> {
         let sums = sums_of(entry, &line)?;
         for kind in PeriodKind::ALL {
             let period = RollupPeriod { kind, start: kind.start_of(at) };
-            let sum = rows.entry(key_of(entry.kind, &line, period)).or_default();
-            *sum = sum.checked_add(&sums)?;
+            let own = key_of(entry.kind, &line, period);
+            let of_account = RollupKey { owner: RollupOwner::Account, ..own.clone() };
+            for key in [own, of_account] {
+                let sum = rows.entry(key).or_default();
+                *sum = sum.checked_add(&sums)?;
+            }
         }
     }
     Ok(rows)
@@ -80,7 +90,8 @@ fn key_of(kind: EntryKind, line: &FoldedLine<'_>, period: RollupPeriod) -> Rollu
         EntryKind::Correction => (line.key_id, String::new(), String::new()),
         EntryKind::Expiry => (None, String::new(), String::new()),
     };
-    RollupKey { period, key_id, model, endpoint }
+    let owner = key_id.map_or(RollupOwner::NoKey, RollupOwner::Key);
+    RollupKey { period, owner, model, endpoint }
 }
 
 fn sums_of(entry: &JournalEntry, line: &FoldedLine<'_>) -> Result<RollupSums, UsageOverflow> {
@@ -132,7 +143,7 @@ fn sums_of_units(units: BilledUnits) -> RollupSums {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::rollup::merge_rollups;
+    use super::super::rollup::{RollupView, merge_rollups};
     use super::*;
 
     /// 2026-11-27, 09:00.
@@ -152,17 +163,19 @@ mod tests {
     fn key(kind: PeriodKind, start: i64, key: Option<u64>, names: [&str; 2]) -> RollupKey {
         let [model, endpoint] = names.map(str::to_owned);
         let period = RollupPeriod { kind, start };
-        RollupKey { period, key_id: key.map(KeyId), model, endpoint }
+        let owner = key.map_or(RollupOwner::NoKey, |id| RollupOwner::Key(KeyId(id)));
+        RollupKey { period, owner, model, endpoint }
     }
 
-    /// The only row of a day that one line makes.
+    /// The row of a key and a day that one line makes. The others have the same sums.
     fn folded(entry: PostedEntry) -> (RollupKey, RollupSums) {
         let rows = fold(&[entry]).expect("sums");
-        let hour = rows.iter().find(|(key, _)| key.period.kind == PeriodKind::Hour);
-        let day = rows.iter().find(|(key, _)| key.period.kind == PeriodKind::Day);
-        let ((hour, hour_sums), (day, sums)) = (hour.expect("an hour"), day.expect("a day"));
-        assert_eq!((rows.len(), hour_sums), (2, sums));
-        assert_eq!((&hour.key_id, &hour.model), (&day.key_id, &day.model));
+        let is_own = |key: &RollupKey| key.owner.view() == RollupView::Keys;
+        let days = rows.iter().filter(|(key, _)| key.period.kind == PeriodKind::Day);
+        let (day, sums) = days.clone().find(|(key, _)| is_own(key)).expect("a day");
+        let of_account = RollupKey { owner: RollupOwner::Account, ..day.clone() };
+        assert!(rows.contains_key(&of_account) && rows.len() == 4, "{rows:?}");
+        assert!(rows.iter().all(|(key, own)| own == sums && key.model == day.model));
         (day.clone(), *sums)
     }
 
@@ -285,14 +298,19 @@ mod tests {
                 merge_rollups(&mut parts, part).expect("sums");
             }
             prop_assert_eq!(&parts, &whole);
-            let days = whole.iter().filter(|(key, _)| key.period.kind == PeriodKind::Day);
-            let total: i64 = days.map(|(_, s)| s.charged.nano() - s.corrected.nano()).sum();
+            let total = |view: RollupView| -> i64 {
+                let days = whole.iter().filter(|(key, _)| {
+                    key.period.kind == PeriodKind::Day && key.owner.view() == view
+                });
+                days.map(|(_, s)| s.charged.nano() - s.corrected.nano()).sum()
+            };
             let signed = |e: &PostedEntry| match e.entry.kind {
                 EntryKind::Charge => e.entry.amount.nano(),
                 EntryKind::Correction => -e.entry.amount.nano(),
                 EntryKind::Expiry => 0,
             };
-            prop_assert_eq!(total, entries.iter().map(signed).sum::<i64>());
+            let expected = entries.iter().map(signed).sum::<i64>();
+            prop_assert_eq!(RollupView::ALL.map(total), [expected; 2]);
         }
     }
 }

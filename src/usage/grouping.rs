@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rollup::{PeriodKind, RollupKey, RollupSums, UsageOverflow};
+use super::rollup::{PeriodKind, RollupKey, RollupOwner, RollupSums, RollupView, UsageOverflow};
 use crate::ledger::KeyId;
 
 /// By what rows may be grouped.
@@ -64,7 +64,10 @@ impl UsageGroup {
         } else {
             is_by(UsageDimension::Day).then(|| PeriodKind::Day.start_of(start))
         };
-        let key_text = || key.key_id.map_or_else(String::new, |KeyId(id)| id.to_string());
+        let key_text = || match key.owner {
+            RollupOwner::Key(KeyId(id)) => id.to_string(),
+            RollupOwner::NoKey | RollupOwner::Account => String::new(),
+        };
         UsageGroup {
             start,
             key_id: is_by(UsageDimension::Key).then(key_text),
@@ -74,7 +77,13 @@ impl UsageGroup {
     }
 }
 
-/// Groups rows. If they are grouped by hour, they must be rows of hours.
+/// Returns the kind of rows that a question reads which groups by these.
+pub(crate) fn view_of(by: &BTreeSet<UsageDimension>) -> RollupView {
+    if by.contains(&UsageDimension::Key) { RollupView::Keys } else { RollupView::Account }
+}
+
+/// Groups rows, which are all of one kind: that of [`view_of`], and hours if they are grouped by
+/// hour.
 pub(crate) fn group_rollups(
     rows: &[(RollupKey, RollupSums)],
     by: &BTreeSet<UsageDimension>,
@@ -96,10 +105,10 @@ mod tests {
 
     fn row(start: i64, key: u64, model: &str, calls: u64) -> (RollupKey, RollupSums) {
         let period = RollupPeriod { kind: PeriodKind::Hour, start };
-        let key_id = (key > 0).then_some(KeyId(key));
+        let owner = if key > 0 { RollupOwner::Key(KeyId(key)) } else { RollupOwner::NoKey };
         let (model, endpoint) = (model.to_owned(), "chat".to_owned());
         let sums = RollupSums { calls, ..RollupSums::default() };
-        (RollupKey { period, key_id, model, endpoint }, sums)
+        (RollupKey { period, owner, model, endpoint }, sums)
     }
 
     /// The calls of each group, which is told as one text.

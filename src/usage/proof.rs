@@ -7,7 +7,8 @@ use std::fmt;
 use super::books::UsageBooks;
 use super::fold::{PostedEntry, fold};
 use super::rollup::{
-    PeriodKind, ROLLUP_FIELDS, RollupKey, RollupSums, Rollups, UsageOverflow, merge_rollups,
+    PeriodKind, ROLLUP_FIELDS, RollupKey, RollupOwner, RollupSums, Rollups, UsageOverflow,
+    merge_rollups,
 };
 use crate::ledger::KeyId;
 
@@ -62,7 +63,7 @@ impl BooksProof {
             self.last = expected;
             let mut rows = fold(std::slice::from_ref(posted))?;
             rows.retain(|key, _| key.period.kind == PeriodKind::Day);
-            for sums in rows.values() {
+            for sums in of_account(&rows) {
                 self.totals = self.totals.checked_add(sums)?;
             }
             if posted.entry.seq <= self.books.folded {
@@ -111,16 +112,25 @@ impl BooksProof {
     }
 }
 
+/// Returns the sums of the rows of the whole account.
+fn of_account(rows: &Rollups) -> impl Iterator<Item = &RollupSums> {
+    rows.iter().filter(|(key, _)| key.owner == RollupOwner::Account).map(|(_, sums)| sums)
+}
+
 impl fmt::Display for BooksDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BooksDifference::Line { seq } => write!(f, "line {seq} of the journal is missing"),
             BooksDifference::Row { key, field, rolled_up, journal } => {
-                let RollupKey { period, key_id, model, endpoint } = &**key;
-                let key = key_id.map_or_else(|| "-".to_owned(), |KeyId(id)| id.to_string());
+                let RollupKey { period, owner, model, endpoint } = &**key;
+                let owner = match owner {
+                    RollupOwner::Account => "all keys".to_owned(),
+                    RollupOwner::NoKey => "no key".to_owned(),
+                    RollupOwner::Key(KeyId(id)) => format!("key {id}"),
+                };
                 write!(
                     f,
-                    "{field} of the {} that began at {} ms, key {key}, model '{model}', endpoint \
+                    "{field} of the {} that began at {} ms, {owner}, model '{model}', endpoint \
                      '{endpoint}': the roll-up says {rolled_up}, the journal {journal}",
                     period.kind.name(),
                     period.start,
@@ -207,7 +217,7 @@ mod tests {
         assert_eq!(told(wrong, &journal()).as_deref(), Some(expected));
         let mut wrong = books(4);
         wrong.days.values_mut().last().expect("a row").charged = nano(58);
-        let expected = "charged of the day that began at 0 ms, key -, model 'm', endpoint 'chat': \
+        let expected = "charged of the day that began at 0 ms, no key, model 'm', endpoint 'chat': \
                         the roll-up says 58, the journal 57";
         assert_eq!(told(wrong, &journal()).as_deref(), Some(expected));
         let mut wrong = books(4);

@@ -54,13 +54,50 @@ pub struct RollupPeriod {
     pub start: i64,
 }
 
+/// Whose lines a row sums up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RollupOwner {
+    /// All lines of the account.
+    Account,
+    /// Those that name no key.
+    NoKey,
+    /// Those of a key.
+    Key(KeyId),
+}
+
+impl RollupOwner {
+    /// Returns the kind of rows to which a row of this owner belongs.
+    #[must_use]
+    pub fn view(self) -> RollupView {
+        match self {
+            RollupOwner::Account => RollupView::Account,
+            RollupOwner::NoKey | RollupOwner::Key(_) => RollupView::Keys,
+        }
+    }
+}
+
+/// The two kinds of rows. Each line is in both, so that a question that does not ask for keys reads
+/// as many rows for an account with thousands of keys as for one with a single key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RollupView {
+    /// Rows of all keys together.
+    Account,
+    /// Rows of each key apart.
+    Keys,
+}
+
+impl RollupView {
+    /// Both kinds.
+    pub const ALL: [RollupView; 2] = [RollupView::Account, RollupView::Keys];
+}
+
 /// What a row of an account is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RollupKey {
     /// When the lines were posted.
     pub period: RollupPeriod,
-    /// The key that called; `None` if the line names none.
-    pub key_id: Option<KeyId>,
+    /// Whose lines it sums up.
+    pub owner: RollupOwner,
     /// The model's id; empty if the line names none.
     pub model: String,
     /// The endpoint's short name; empty if the line names none.

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use rstest::rstest;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use super::{AdminWorld, raw};
-use crate::world::{Answer, Store, chat_of};
+use super::{AdminWorld, USAGE, raw};
+use crate::world::{Answer, Store, World, chat_of};
 
 /// What a call costs: see the vendor's report in `AdminWorld::start`.
 const COST: i64 = 1_000 * 5_000 + 100 * 30_000;
@@ -38,9 +39,12 @@ async fn charged_account(api: &AdminWorld) -> String {
     issued["id"].as_str().expect("an id").to_owned()
 }
 
+#[rstest]
 #[tokio::test]
-async fn calls_are_in_the_sums_within_seconds_and_a_correction_beside_them() {
-    let api = AdminWorld::start(Store::Sqlite).await;
+async fn calls_are_in_the_sums_within_seconds_and_a_correction_beside_them(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let api = AdminWorld::start(store).await;
     let key_id = charged_account(&api).await;
     let rows = calls_of(&api, "usage?account=acme&group_by=model,day", CALLS).await;
     assert_eq!(rows.len(), 1, "{rows:?}");
@@ -84,9 +88,12 @@ async fn calls_are_in_the_sums_within_seconds_and_a_correction_beside_them() {
     assert!(shown.contains("lmb-5.5  3 calls  3000+300 tokens  0.024 USD"), "{shown}");
 }
 
+#[rstest]
 #[tokio::test]
-async fn what_is_wrong_with_a_question_about_usage_is_named() {
-    let api = AdminWorld::start(Store::Sqlite).await;
+async fn what_is_wrong_with_a_question_about_usage_is_named(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let api = AdminWorld::start(store).await;
     api.post("accounts", json!({ "name": "acme" })).await;
     for (path, status, param) in [
         ("usage", 400, "account"),
@@ -106,28 +113,46 @@ async fn what_is_wrong_with_a_question_about_usage_is_named() {
     assert_eq!(empty, json!({ "data": [], "has_more": false, "next": null }));
 }
 
-#[tokio::test]
-async fn a_store_that_keeps_no_sums_says_so() {
-    let api = AdminWorld::start(Store::Redis).await;
-    api.post("accounts", json!({ "name": "acme" })).await;
-    let answer = api.get("usage?account=acme").await;
-    assert_eq!((answer.status, answer.code()), (501, "usage_not_kept".to_owned()));
-    let command = api.world.command(&["check", "--books"]).await;
-    assert_eq!(command.code, 1);
-    assert!(command.err.contains("keeps no sums of usage"), "{}", command.err);
+/// Adds a nano-USD to what was charged in the sums by day.
+fn falsify_sums(api: &mut AdminWorld, store: Store) {
+    if store == Store::Sqlite {
+        let beside = Connection::open(api.world.path("tollgate.db")).expect("the store");
+        beside.busy_timeout(Duration::from_secs(10)).expect("a setting");
+        let wrong = "UPDATE usage_rollup SET charged = charged + 1 WHERE kind = 'day'";
+        beside.execute_batch(wrong).expect("changed");
+        return;
+    }
+    let mut redis = api.world.redis().connection();
+    // A server of its own has one world, in the first database after that of the tests.
+    redis::cmd("SELECT").arg(1).exec(&mut redis).expect("a database");
+    let mut texts = |words: &[&str]| -> Vec<String> {
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut redis).expect("texts")
+    };
+    for kind in ["day", "day-keys"] {
+        let index = format!("tollgate:{{acme}}:usage:1:{kind}");
+        let day = texts(&["ZRANGE", &index, "0", "-1"]).remove(0);
+        let rows = format!("{index}:{day}");
+        let row = texts(&["HGETALL", &rows]);
+        let charged = (CALLS * COST).to_string();
+        let wrong = row[1].replace(&charged, &(CALLS * COST + 1).to_string());
+        assert_ne!(wrong, row[1]);
+        let changed = "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) return {}";
+        texts(&["EVAL", changed, "1", &rows, &row[0], &wrong]);
+    }
 }
 
+#[rstest]
 #[tokio::test]
-async fn the_proof_of_the_books_tells_the_first_difference() {
-    let api = AdminWorld::start(Store::Sqlite).await;
+async fn the_proof_of_the_books_tells_the_first_difference(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let builder = World::start(store).own_redis().vendor("vendor_b", &[USAGE]);
+    let mut api = AdminWorld::of(builder).await;
     charged_account(&api).await;
     calls_of(&api, "usage?account=acme", CALLS).await;
     let proved = api.world.command(&["--json", "check", "--books"]).await.json().remove(0);
     assert_eq!((&proved["lines"], &proved["lines_not_folded"]), (&json!(CALLS), &json!(0)));
-    let beside = Connection::open(api.world.path("tollgate.db")).expect("the store");
-    beside.busy_timeout(Duration::from_secs(10)).expect("a setting");
-    let wrong = "UPDATE usage_rollup SET charged = charged + 1 WHERE kind = 'day'";
-    beside.execute_batch(wrong).expect("changed");
+    falsify_sums(&mut api, store);
     let command = api.world.command(&["check", "--books"]).await;
     assert_eq!(command.code, 1);
     let told = format!("the roll-up says {}, the journal {}", 3 * COST + 1, 3 * COST);

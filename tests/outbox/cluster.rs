@@ -26,6 +26,7 @@ async fn a_planned_failover_of_a_cluster_does_not_stop_the_gateway() {
         world.settled(count).await;
     }
     assert!(!is_master(world.redis()));
+    world.sums_are_proved().await;
 }
 
 /// Settles what was held in each account, and proves the sums.

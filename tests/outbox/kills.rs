@@ -117,6 +117,7 @@ async fn whatever_dies_every_answer_is_one_charge_and_nothing_stays_held() {
         assert!(Instant::now() < end, "{free} calls were answered and not charged");
     };
     assert!(charged.len() <= answered.len() + lost, "{} + {lost}", answered.len());
+    world.sums_are_proved().await;
     let price = made[0].amount_nano;
     assert!(made.iter().all(|charge| charge.amount_nano == price));
     println!(

@@ -137,6 +137,23 @@ def check(books, found, credited=None, vendor_calls=None):
                 found.violation("charge for a call that no vendor had", known)
 
 
+def check_sums(fleet, found, seconds):
+    """The sums of usage are those of the journals, once all lines are in them."""
+    end = time.monotonic() + seconds
+    while True:
+        shown = fleet.try_cli("--json", "check", "--books")
+        if shown.returncode:
+            found.violation("sums of usage are not those of the journals", shown.stdout + shown.stderr)
+            return
+        left = json.loads(shown.stdout)["lines_not_folded"]
+        if left == 0:
+            return
+        if time.monotonic() > end:
+            found.violation("lines are in no sums of usage", left)
+            return
+        time.sleep(0.5)
+
+
 def compare(books, told, found):
     """What clients were told against the journal; what there is to count."""
     amounts = {c["request_id"]: c["amount_nano"] for charges in books.charges.values() for c in charges}

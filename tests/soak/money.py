@@ -20,7 +20,7 @@ import time
 
 import calls
 from allotments import AS_IS, OFF, ON, judge
-from books import Books, Part, check, compare, wait_for_no_holds
+from books import Books, Part, check, check_sums, compare, wait_for_no_holds
 from budgets import ACCOUNT, KEY, check_budgets, prove_budgets
 from children import Redis
 from fleet import Fleet
@@ -328,6 +328,8 @@ class Run:
         """The books, and the answers that clients got, against each other."""
         books = Books(fleet)
         check(books, self.found, self.credited, fleet.sim.count())
+        # A gateway looks at all accounts once a minute for lines of those that died.
+        check_sums(fleet, self.found, 90)
         tally = compare(books, load.told(), self.found)
         self.judge_budgets(books, load, killer)
         self.judge_rates(books, load, killer)

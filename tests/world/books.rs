@@ -145,6 +145,20 @@ impl World {
         .await
     }
 
+    /// Waits until all lines are in the sums of usage, and proves the books of all accounts.
+    pub(crate) async fn sums_are_proved(&self) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let proved = self.command(&["--json", "check", "--books"]).await.json().remove(0);
+            assert!(proved["lines"].as_u64().is_some_and(|lines| lines > 0), "{proved}");
+            if proved["lines_not_folded"] == 0 {
+                return;
+            }
+            assert!(Instant::now() < end, "not all lines are in the sums: {proved}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     /// Waits until the books are as expected. They are read in two steps. Where these do not add
     /// up, something may have happened in between: the books are read again until nothing has.
     async fn books(&self, expected: impl Fn(&Balances, &[Charge]) -> bool) -> Vec<Charge> {

@@ -64,7 +64,7 @@ const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) struct BackgroundTasks {
     pub(super) ledger: Arc<dyn Ledger>,
     /// The sums of usage; `None` if the store keeps none.
-    pub(super) usage: Option<Arc<dyn UsageStore>>,
+    pub(super) usage: Arc<dyn UsageStore>,
     pub(super) bodies: Arc<BodyFiles>,
     pub(super) maintenance: Arc<Maintenance>,
     pub(super) sweep_interval: Duration,
@@ -102,7 +102,7 @@ impl BackgroundService for BackgroundTasks {
             () = self.resolve_periodically() => {}
             () = self.sweep_holds() => {}
             () = self.sweep_bodies() => {}
-            () = follow_journals(self.usage.as_ref()) => {}
+            () = follow_journals(&*self.usage) => {}
             () = self.reload_periodically() => {}
             () = self.probe_routes() => {}
             () = self.keys.watch(&*self.ledger, self.timeouts.ledger) => {}

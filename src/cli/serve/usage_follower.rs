@@ -1,6 +1,5 @@
 //! Follows the journals: folds what calls have posted into the sums of usage.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::usage::UsageStore;
@@ -14,10 +13,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// The most lines that one step folds.
 const LINES_MAX: u32 = 500;
 
-/// Folds the journals of a store as they grow. It never returns. A store that keeps no sums is left
-/// alone.
-pub(super) async fn follow_journals(usage: Option<&Arc<dyn UsageStore>>) {
-    let Some(usage) = usage else { return std::future::pending().await };
+/// Folds the journals of a store as they grow. It never returns.
+pub(super) async fn follow_journals(usage: &dyn UsageStore) {
     loop {
         let wait = match usage.fold_next(LINES_MAX).await {
             Ok(report) if report.has_more => STEP_PAUSE,

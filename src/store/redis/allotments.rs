@@ -51,6 +51,7 @@ impl RedisStore {
             return Ok(Some(LedgerAnswer::TooMany));
         }
         let keys = AccountKeys::of(account);
+        self.usage_marks.add(account);
         let Some(gate) = &self.run_gate else {
             let call = update_call(&keys, update, true);
             let call = call.invocation(&self.scripts.allotments.lend);
@@ -113,6 +114,7 @@ impl RedisStore {
     ) -> Result<bool, Unavailable> {
         let call = allotment_call(&AccountKeys::of(account), id);
         let reply = self.run_script(&call, |s| &s.allotments.expire).await?;
+        self.usage_marks.add(account);
         let Some(("done", notes)) = reply.split_first().map(|(word, notes)| (&**word, notes))
         else {
             return Ok(false);

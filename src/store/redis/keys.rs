@@ -5,9 +5,14 @@ use crate::ledger::{
     AccountName, BudgetOwner, EntryKind, JournalEntry, Unavailable, WindowId, WindowKind,
 };
 use crate::money::Money;
+use crate::usage::FOLD_VERSION;
 
 /// The key of the set of all accounts' names.
 pub(super) const ACCOUNTS_KEY: &str = "tollgate:accounts";
+
+/// The key of the set of the names of accounts whose journals commands have changed. A gateway that
+/// follows the journals takes them out.
+pub(super) const DUE_KEY: &str = "tollgate:usage-due";
 
 /// The names of an account's Redis keys. They share one hash tag, so they are in one slot of a
 /// cluster.
@@ -46,6 +51,29 @@ impl AccountKeys {
     /// Returns the key of the journal, a list of the account's charges.
     pub(super) fn journal(&self) -> String {
         self.key_for("journal")
+    }
+
+    /// Returns the key of the sorted set of the hours in which lines of the journal were posted, by
+    /// the indexes of their first lines.
+    pub(super) fn journal_hours(&self) -> String {
+        self.key_for("journal-hours")
+    }
+
+    /// Returns the key of the hash that tells how far the journal is folded into the sums of usage.
+    /// Each version of the fold has sums of its own.
+    pub(super) fn usage(&self) -> String {
+        self.key_with_id("usage", &FOLD_VERSION.to_string())
+    }
+
+    /// Returns the key of the sorted set of the periods of which there are rows of a kind.
+    pub(super) fn usage_index(&self, kind: &str) -> String {
+        [&self.usage(), ":", kind].concat()
+    }
+
+    /// Returns the key of the hash of the rows of a kind in a period that began at `start` (unix
+    /// ms).
+    pub(super) fn usage_rows(&self, kind: &str, start: i64) -> String {
+        format!("{}:{start}", self.usage_index(kind))
     }
 
     /// Returns the key of the hash with the amount of each payment, by its transaction id.

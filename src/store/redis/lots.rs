@@ -55,6 +55,7 @@ impl RedisStore {
         let keys = AccountKeys::of(account);
         let mut call = ScriptCall::default();
         call.key(keys.account()).key(keys.journal());
+        self.usage_marks.add(account);
         self.run_script(&call, |scripts| &scripts.money.expire_lots).await.map(drop)
     }
 

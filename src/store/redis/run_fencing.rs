@@ -111,6 +111,7 @@ impl RedisStore {
         let keys = AccountKeys::of(account);
         let call = operation_call(&keys, op);
         let (reply, mut run) = self.run_gated(gate, needs, &call, pick).await?;
+        self.usage_marks.add(account);
         let answer = match self.read_answer(&keys, op, &reply).await? {
             ScriptAnswer::Outcome(answer) => answer,
             ScriptAnswer::SendAgain(call) => {
@@ -143,6 +144,7 @@ impl RedisStore {
         let keys = AccountKeys::of(account);
         let call = operation_call(&keys, op).evalsha(pick(&run.scripts));
         let reply: Value = self.connection().await?.query(&call).await?;
+        self.usage_marks.add(account);
         match self.read_answer(&keys, op, &reply).await? {
             ScriptAnswer::Outcome(answer) => Ok(answer),
             ScriptAnswer::SendAgain(call) => {

@@ -26,6 +26,8 @@ pub(in crate::store) struct Scripts {
     pub(super) budgets: BudgetScripts,
     pub(super) access: AccessScripts,
     pub(super) operators: OperatorScripts,
+    /// Writes sums of usage.
+    pub(super) usage_add: Script,
 }
 
 impl Default for Scripts {
@@ -56,6 +58,7 @@ impl Scripts {
             budgets: BudgetScripts::build(make),
             access: AccessScripts::build(make),
             operators: OperatorScripts::build(make),
+            usage_add: make("", &[include_str!("scripts/usage/add.lua")]),
         }
     }
 
@@ -83,7 +86,8 @@ impl Scripts {
         let access = [set_scope, set_settings, index_suspended, note_use];
         let all = money.into_iter().chain(ends).chain(videos).chain(index).chain(idempotency);
         let all = all.chain(storage).chain(fleet).chain(allotments).chain(budgets);
-        all.chain(access).chain(self.operators.all()).collect()
+        let all = all.chain(access).chain(self.operators.all());
+        all.chain([&self.usage_add]).collect()
     }
 }
 
@@ -293,6 +297,9 @@ const CORRECT_LUA: &str = include_str!("scripts/correct.lua");
 const TRANSFERS_LUA: &str = include_str!("scripts/transfers.lua");
 const FORGOTTEN_LUA: &str = include_str!("scripts/forgotten.lua");
 const HOLDING_LUA: &str = include_str!("scripts/holding.lua");
+/// What the scripts have in common that place a hold.
+const HOLD_PARTS: [&str; 6] =
+    [LOTS_LUA, WINDOWS_LUA, RECALL_LUA, RATES_LUA, PLACES_LUA, HOLDING_LUA];
 const RECORD_LUA: &str = include_str!("scripts/videos/record.lua");
 
 fn script_source(flags: &str, parts: &[&str]) -> String {
@@ -307,18 +314,7 @@ impl MoneyScripts {
             grant: make("", &[LOTS_LUA, TRANSFERS_LUA, GRANT_LUA]),
             take: make("", &[LOTS_LUA, RECALL_LUA, TRANSFERS_LUA, TAKE_LUA]),
             correct: make("", &[LOTS_LUA, WINDOWS_LUA, FORGOTTEN_LUA, TRANSFERS_LUA, CORRECT_LUA]),
-            hold: make(
-                "",
-                &[
-                    LOTS_LUA,
-                    WINDOWS_LUA,
-                    RECALL_LUA,
-                    RATES_LUA,
-                    PLACES_LUA,
-                    HOLDING_LUA,
-                    include_str!("scripts/hold.lua"),
-                ],
-            ),
+            hold: make("", &[&HOLD_PARTS.concat(), include_str!("scripts/hold.lua")]),
             extend: make(ALLOW_OOM, &[LOTS_LUA, WINDOWS_LUA, RECALL_LUA, EXTEND_LUA]),
             renew: make(ALLOW_OOM, &[include_str!("scripts/renew.lua")]),
             settle: make(
@@ -355,12 +351,7 @@ impl VideoScripts {
             place: make(
                 "",
                 &[
-                    LOTS_LUA,
-                    WINDOWS_LUA,
-                    RECALL_LUA,
-                    RATES_LUA,
-                    PLACES_LUA,
-                    HOLDING_LUA,
+                    &HOLD_PARTS.concat(),
                     RECORD_LUA,
                     STORAGE_LUA,
                     include_str!("scripts/videos/place.lua"),

@@ -15,6 +15,7 @@ use super::repair_cursor::IndexRepair;
 use super::run_gate::RunGate;
 use super::scripts::Scripts;
 use super::topology::Topology;
+use super::usage_marks::UsageMarks;
 use crate::ledger::Unavailable;
 
 type ConnectFuture<'a> =
@@ -36,6 +37,8 @@ pub struct RedisStore {
     pub(super) run_gate: Option<Arc<RunGate>>,
     /// How long an operation is repeated whose money is lent.
     pub(super) lent_wait: Duration,
+    /// The accounts that may have lines that are not in the sums of usage.
+    pub(super) usage_marks: Arc<UsageMarks>,
 }
 
 impl RedisStore {
@@ -53,6 +56,7 @@ impl RedisStore {
             topology: Arc::default(),
             run_gate: None,
             lent_wait: Duration::ZERO,
+            usage_marks: Arc::default(),
         }
     }
 
@@ -61,6 +65,12 @@ impl RedisStore {
     pub(in crate::store) fn with_lent_wait(mut self, lent_wait: Duration) -> RedisStore {
         self.lent_wait = lent_wait;
         self
+    }
+
+    /// Sets the marks of accounts, which all connections of a process share.
+    #[must_use]
+    pub(in crate::store) fn with_usage_marks(self, usage_marks: Arc<UsageMarks>) -> RedisStore {
+        RedisStore { usage_marks, ..self }
     }
 
     /// Returns another handle on the same connection, for background tasks.
@@ -75,6 +85,7 @@ impl RedisStore {
             topology: self.topology.clone(),
             run_gate: self.run_gate.clone(),
             lent_wait: self.lent_wait,
+            usage_marks: self.usage_marks.clone(),
         }
     }
 
@@ -87,7 +98,11 @@ impl RedisStore {
     /// Makes a store with its own connection to the same servers, for operations that move no
     /// money.
     pub(in crate::store) fn separate_connection(&self) -> RedisStore {
-        RedisStore { topology: self.topology.clone(), ..RedisStore::new(self.section.clone()) }
+        RedisStore {
+            topology: self.topology.clone(),
+            usage_marks: self.usage_marks.clone(),
+            ..RedisStore::new(self.section.clone())
+        }
     }
 
     /// Connects, and refuses a server that may lose or drop acknowledged writes.

@@ -101,6 +101,7 @@ impl RedisStore {
                 .key(keys.journal())
                 .arg(&id);
             let reply = self.run_script(&call, |s| &s.money.expire).await?;
+            self.usage_marks.add(name);
             if parse_outcome(&reply)? == Outcome::Done {
                 swept.expired += 1;
                 let lost = reply.get(1).and_then(|lost| lost.parse().ok()).unwrap_or(0);

@@ -7,8 +7,8 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, params, params_from_it
 use super::accounts::{self, ENTRY_COLUMNS, ENTRY_COLUMNS_COUNT, read_entry_row, read_money};
 use crate::ledger::{AccountName, KeyId};
 use crate::usage::{
-    HOURS_KEPT_MS, PeriodKind, PostedEntry, RollupKey, RollupPeriod, RollupSums, Rollups,
-    UsageBooks, UsageOverflow, UsageQuery,
+    FOLD_VERSION, HOURS_KEPT_MS, PeriodKind, PostedEntry, RollupKey, RollupOwner, RollupPeriod,
+    RollupSums, RollupView, Rollups, UsageBooks, UsageOverflow, UsageQuery,
 };
 
 /// An older version ignores these tables, and marks no account. What it posts is found minutes
@@ -19,10 +19,12 @@ CREATE TABLE IF NOT EXISTS usage_due (
     account INTEGER PRIMARY KEY REFERENCES account
 ) STRICT;
 
--- The number of the last line of an account that is folded.
+-- The number of the last line of an account that is folded, and the version of the fold that the
+-- sums are of.
 CREATE TABLE IF NOT EXISTS usage_fold (
     account INTEGER PRIMARY KEY REFERENCES account,
-    seq     INTEGER NOT NULL CHECK (seq > 0)
+    seq     INTEGER NOT NULL CHECK (seq > 0),
+    version INTEGER NOT NULL CHECK (version > 0)
 ) STRICT;
 
 -- In which hour lines were posted, in unix ms: the number of the first line of each hour. So a line
@@ -34,11 +36,13 @@ CREATE TABLE IF NOT EXISTS journal_hour (
     PRIMARY KEY (account, seq)
 ) STRICT, WITHOUT ROWID;
 
--- The sums. kind: how long the period is that began at start, in unix ms. key_id: -1 if the lines
--- name none. Amounts are in nano-USD.
+-- The sums. kind: how long the period is that began at start, in unix ms. by_key: whether it is a
+-- row of the lines of one key, or of all lines of the account. key_id: -1 if the lines name none,
+-- and in the rows of the account. Amounts are in nano-USD.
 CREATE TABLE IF NOT EXISTS usage_rollup (
     account               INTEGER NOT NULL REFERENCES account,
     kind                  TEXT    NOT NULL CHECK (kind IN ('hour', 'day')),
+    by_key                INTEGER NOT NULL CHECK (by_key IN (0, 1)),
     start                 INTEGER NOT NULL,
     key_id                INTEGER NOT NULL,
     model                 TEXT    NOT NULL,
@@ -58,18 +62,18 @@ CREATE TABLE IF NOT EXISTS usage_rollup (
     expired               INTEGER NOT NULL CHECK (expired >= 0),
     fees                  INTEGER NOT NULL CHECK (fees >= 0),
     cost                  INTEGER NOT NULL CHECK (cost >= 0),
-    PRIMARY KEY (account, kind, start, key_id, model, endpoint)
+    PRIMARY KEY (account, kind, by_key, start, key_id, model, endpoint)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX IF NOT EXISTS usage_hour ON usage_rollup (start) WHERE kind = 'hour';
 ";
 
 /// The columns of a row of sums.
-const ROLLUP_COLUMNS: &str = "kind, start, key_id, model, endpoint, calls, calls_without_cost, \
-    prompt_tokens, completion_tokens, cached_tokens, characters, images, seconds, charged, \
-    written_off, corrected, corrected_written_off, expired, fees, cost";
+const ROLLUP_COLUMNS: &str = "kind, by_key, start, key_id, model, endpoint, calls, \
+    calls_without_cost, prompt_tokens, completion_tokens, cached_tokens, characters, images, \
+    seconds, charged, written_off, corrected, corrected_written_off, expired, fees, cost";
 /// The number of columns before the sums.
-const KEY_COLUMNS: usize = 5;
+const KEY_COLUMNS: usize = 6;
 /// What stands for no key. The ids of keys are not below zero.
 const NO_KEY: i64 = -1;
 /// A step looks at this many accounts for lines that nobody has marked.
@@ -97,7 +101,7 @@ pub(super) struct FoldCursor {
 pub(super) struct DueLines {
     account: i64,
     pub(super) name: AccountName,
-    /// The number of the last line that is folded.
+    /// The number of the last line that is folded; 0 if the sums are of an older version.
     folded: i64,
     pub(super) entries: Vec<PostedEntry>,
 }
@@ -176,11 +180,11 @@ fn scan(c: &Connection, cursor: &FoldCursor, now: i64) -> rusqlite::Result<Vec<i
     }
     let mut select = c.prepare_cached(
         "SELECT id, coalesce((SELECT max(seq) FROM journal WHERE account = id), 0)
-                > coalesce((SELECT seq FROM usage_fold WHERE account = id), 0)
+                > coalesce((SELECT iif(version < ?, 0, seq) FROM usage_fold WHERE account = id), 0)
          FROM account WHERE id > ? ORDER BY id LIMIT ?",
     )?;
     let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, bool>(1)?));
-    let accounts = select.query_map([after, SCANNED_MAX], read)?;
+    let accounts = select.query_map([i64::from(FOLD_VERSION), after, SCANNED_MAX], read)?;
     let (mut unmarked, mut last) = (Vec::new(), i64::MAX);
     for account in accounts {
         let (id, is_behind) = account?;
@@ -194,18 +198,24 @@ fn scan(c: &Connection, cursor: &FoldCursor, now: i64) -> rusqlite::Result<Vec<i
     Ok(unmarked)
 }
 
-/// Returns accounts that are marked, each with its name and the last line that is folded.
+/// Returns accounts that are marked, each with its name and the last line that is folded. Those
+/// that a newer version of the program has folded are left to it.
 fn list_due(c: &Connection, after: i64) -> rusqlite::Result<Vec<(i64, AccountName, i64)>> {
     let mut select = c.prepare_cached(
         "SELECT d.account, (SELECT name FROM account WHERE id = d.account),
-                coalesce((SELECT seq FROM usage_fold AS f WHERE f.account = d.account), 0)
-         FROM usage_due AS d WHERE d.account > ? ORDER BY d.account LIMIT ?",
+                coalesce((SELECT iif(version < ?1, 0, seq) FROM usage_fold AS f
+                          WHERE f.account = d.account), 0)
+         FROM usage_due AS d
+         WHERE d.account > ?2
+           AND NOT EXISTS (SELECT 1 FROM usage_fold AS f
+                           WHERE f.account = d.account AND f.version > ?1)
+         ORDER BY d.account LIMIT ?3",
     )?;
     let read = |row: &Row<'_>| {
         let name: String = row.get(1)?;
         Ok(AccountName::parse(&name).map(|name| (row.get(0), name, row.get(2))))
     };
-    let rows = select.query_map(params![after, ACCOUNTS_MAX], read)?;
+    let rows = select.query_map(params![FOLD_VERSION, after, ACCOUNTS_MAX], read)?;
     let due = rows.filter_map(Result::transpose).map(|row| {
         let (account, name, folded) = row?;
         Ok((account?, name, folded?))
@@ -233,8 +243,8 @@ pub(super) fn read_posted(
 }
 
 /// Adds the sums of lines to an account, unless others have folded them meanwhile, and moves the
-/// number of its last folded line. Returns whether all lines are folded now; `None` if nothing was
-/// changed.
+/// number of its last folded line. Sums of an older version are deleted first. Returns whether all
+/// lines are folded now; `None` if nothing was changed.
 pub(super) fn apply(
     c: &Connection,
     due: &DueLines,
@@ -242,15 +252,19 @@ pub(super) fn apply(
     now: i64,
 ) -> rusqlite::Result<Option<bool>> {
     let account = due.account;
-    let mut select = c.prepare_cached(
-        "SELECT coalesce((SELECT seq FROM usage_fold WHERE account = ?1), 0),
-                coalesce((SELECT max(seq) FROM journal WHERE account = ?1), 0)",
-    )?;
-    let (folded, last): (i64, i64) =
-        select.query_row([account], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if folded != due.folded {
+    let mut select = c.prepare_cached("SELECT seq, version FROM usage_fold WHERE account = ?")?;
+    let known = select.query_row([account], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let (seq, version): (i64, u32) = known.unwrap_or((0, FOLD_VERSION));
+    let folded = if version < FOLD_VERSION { 0 } else { seq };
+    if folded != due.folded || version > FOLD_VERSION {
         return Ok(None);
     }
+    if version < FOLD_VERSION {
+        c.prepare_cached("DELETE FROM usage_rollup WHERE account = ?")?.execute([account])?;
+    }
+    let mut select =
+        c.prepare_cached("SELECT coalesce(max(seq), 0) FROM journal WHERE account = ?")?;
+    let last: i64 = select.query_row([account], |row| row.get(0))?;
     let to = due.entries.last().map_or(folded, |posted| posted.entry.seq.cast_signed());
     let kept_from = now.saturating_sub(HOURS_KEPT_MS);
     let is_kept =
@@ -260,10 +274,9 @@ pub(super) fn apply(
     }
     if to > folded {
         let mut update = c.prepare_cached(
-            "INSERT INTO usage_fold (account, seq) VALUES (?, ?)
-             ON CONFLICT (account) DO UPDATE SET seq = excluded.seq",
+            "INSERT OR REPLACE INTO usage_fold (account, seq, version) VALUES (?, ?, ?)",
         )?;
-        update.execute([account, to])?;
+        update.execute(params![account, to, FOLD_VERSION])?;
     }
     if to == last {
         c.prepare_cached("DELETE FROM usage_due WHERE account = ?")?.execute([account])?;
@@ -277,25 +290,34 @@ fn add_sums(
     key: &RollupKey,
     sums: &RollupSums,
 ) -> rusqlite::Result<()> {
-    let RollupKey { period, key_id, model, endpoint } = key;
-    let key_id = key_id.map_or(NO_KEY, |KeyId(id)| id.cast_signed());
+    let RollupKey { period, owner, model, endpoint } = key;
+    let by_key = is_by_key(owner.view());
+    let key_id = match owner {
+        RollupOwner::Account | RollupOwner::NoKey => NO_KEY,
+        RollupOwner::Key(KeyId(id)) => id.cast_signed(),
+    };
     let kind = period.kind.name();
     let mut select = c.prepare_cached(&format!(
         "SELECT {ROLLUP_COLUMNS} FROM usage_rollup
-         WHERE account = ? AND kind = ? AND start = ? AND key_id = ? AND model = ? AND endpoint = ?"
+         WHERE account = ? AND kind = ? AND by_key = ? AND start = ? AND key_id = ? AND model = ?
+           AND endpoint = ?"
     ))?;
-    let known = params![account, kind, period.start, key_id, model, endpoint];
+    let known = params![account, kind, by_key, period.start, key_id, model, endpoint];
     let known = select.query_row(known, read_rollup).optional()?;
     let (_, known) = known.unwrap_or_else(|| (key.clone(), RollupSums::default()));
     let values = known.checked_add(sums).and_then(|sum| sum.to_values()).map_err(overflow)?;
     let mut write = c.prepare_cached(&format!(
         "INSERT OR REPLACE INTO usage_rollup (account, {ROLLUP_COLUMNS})
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     ))?;
     let names: [&dyn ToSql; 1 + KEY_COLUMNS] =
-        [&account, &kind, &period.start, &key_id, model, endpoint];
+        [&account, &kind, &by_key, &period.start, &key_id, model, endpoint];
     let sums = values.iter().map(|value| value as &dyn ToSql);
     write.execute(params_from_iter(names.into_iter().chain(sums))).map(drop)
+}
+
+fn is_by_key(view: RollupView) -> bool {
+    view == RollupView::Keys
 }
 
 fn overflow(why: UsageOverflow) -> rusqlite::Error {
@@ -305,22 +327,26 @@ fn overflow(why: UsageOverflow) -> rusqlite::Error {
 fn read_rollup(row: &Row<'_>) -> rusqlite::Result<(RollupKey, RollupSums)> {
     let kind: String = row.get(0)?;
     let kind = if kind == PeriodKind::Day.name() { PeriodKind::Day } else { PeriodKind::Hour };
-    let period = RollupPeriod { kind, start: row.get(1)? };
-    let key_id: i64 = row.get(2)?;
-    let key_id = u64::try_from(key_id).ok().map(KeyId);
+    let (is_by_key, key_id): (bool, i64) = (row.get(1)?, row.get(3)?);
+    let owner = match u64::try_from(key_id) {
+        _ if !is_by_key => RollupOwner::Account,
+        Ok(id) => RollupOwner::Key(KeyId(id)),
+        Err(_) => RollupOwner::NoKey,
+    };
+    let period = RollupPeriod { kind, start: row.get(2)? };
     let mut values = [0; crate::usage::ROLLUP_FIELDS.len()];
     for (at, value) in values.iter_mut().enumerate() {
         *value = row.get(KEY_COLUMNS + at)?;
     }
-    let key = RollupKey { period, key_id, model: row.get(3)?, endpoint: row.get(4)? };
+    let key = RollupKey { period, owner, model: row.get(4)?, endpoint: row.get(5)? };
     Ok((key, RollupSums::of_values(values).map_err(overflow)?))
 }
 
 /// Deletes some of the sums of hours that are too old. Returns their number.
 pub(super) fn purge_hours(c: &Connection, now: i64) -> rusqlite::Result<usize> {
     let mut delete = c.prepare_cached(
-        "DELETE FROM usage_rollup WHERE (account, kind, start, key_id, model, endpoint) IN (
-             SELECT account, kind, start, key_id, model, endpoint FROM usage_rollup
+        "DELETE FROM usage_rollup WHERE (account, kind, by_key, start, key_id, model, endpoint) IN (
+             SELECT account, kind, by_key, start, key_id, model, endpoint FROM usage_rollup
              WHERE kind = 'hour' AND start < ? ORDER BY start LIMIT ?)",
     )?;
     delete.execute(params![now.saturating_sub(HOURS_KEPT_MS), PURGE_MAX])
@@ -337,14 +363,15 @@ pub(super) fn list(
     c: &Connection,
     query: &UsageQuery,
 ) -> rusqlite::Result<Vec<(RollupKey, RollupSums)>> {
-    let UsageQuery { account, kind, from, to, rows_max } = query;
+    let UsageQuery { account, kind, view, from, to, rows_max } = query;
     let mut select = c.prepare_cached(&format!(
         "SELECT {ROLLUP_COLUMNS} FROM usage_rollup
          WHERE account = (SELECT id FROM account WHERE name = ?)
-           AND kind = ? AND start >= ? AND start < ?
+           AND kind = ? AND by_key = ? AND start >= ? AND start < ?
          ORDER BY start, key_id, model, endpoint LIMIT ?"
     ))?;
-    let asked = params![account.as_str(), kind.name(), from, to, rows_max];
+    let by_key = is_by_key(*view);
+    let asked = params![account.as_str(), kind.name(), by_key, from, to, rows_max];
     select.query_map(asked, read_rollup)?.collect()
 }
 
@@ -357,11 +384,11 @@ pub(super) fn read_books(
     let txn = c.unchecked_transaction()?;
     let mut select = txn.prepare_cached(
         "SELECT id, posted, written_off,
-                coalesce((SELECT seq FROM usage_fold WHERE account = id), 0),
+                coalesce((SELECT seq FROM usage_fold WHERE account = id AND version = ?2), 0),
                 coalesce((SELECT max(seq) FROM journal WHERE account = id), 0)
-         FROM account WHERE name = ?",
+         FROM account WHERE name = ?1",
     )?;
-    let found = select.query_row([name.as_str()], |row| {
+    let found = select.query_row(params![name.as_str(), FOLD_VERSION], |row| {
         let (posted, written_off) = (read_money(row, 1)?, read_money(row, 2)?);
         let (folded, lines) = (row.get::<_, i64>(3)?, row.get::<_, i64>(4)?);
         let (folded, lines) = (folded.unsigned_abs(), lines.unsigned_abs());
@@ -372,7 +399,10 @@ pub(super) fn read_books(
     let mut select = txn.prepare_cached(&format!(
         "SELECT {ROLLUP_COLUMNS} FROM usage_rollup WHERE account = ? AND kind = 'day'"
     ))?;
-    books.days = select.query_map([account], read_rollup)?.collect::<rusqlite::Result<_>>()?;
+    // Sums of another version are no sums yet.
+    if books.folded > 0 {
+        books.days = select.query_map([account], read_rollup)?.collect::<rusqlite::Result<_>>()?;
+    }
     Ok(Some(books))
 }
 

@@ -97,8 +97,8 @@ local given_now = to_digits(plus(given_before, given)) .. ' ' .. to_digits(plus(
 lots.merge(parts_before, parts)
 if #parts_before > 0 then given_now = given_now .. ' ' .. lots.format(parts_before) end
 redis.call('HSET', corrected, request, given_now)
-redis.call('RPUSH', journal,
-  '-' .. digits .. ' -' .. lost_digits .. ' ' .. format_line(lots, charged.key, texts, parts, now))
+local line = format_line(lots, charged.key, texts, parts, now)
+append_lines(account, {'-' .. digits .. ' -' .. lost_digits .. ' ' .. line})
 -- What belongs to a lot that has expired expires now.
 lots.expire()
 lots.write()

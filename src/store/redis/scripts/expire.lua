@@ -5,7 +5,7 @@
 -- Reply: 'done' and the part written off; 'gone' if the hold is not open, if its lease has not
 --   expired, or if the charge does not fit.
 -- It comes after lots.lua, windows.lua and rates.lua.
-local account, hold, open, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local account, hold, open = KEYS[1], KEYS[2], KEYS[3]
 local id = ARGV[1]
 local known = redis.call('HMGET', hold, 'state', 'held', 'posted', 'line', 'lease_until',
   'windows', 'rates', 'lots')
@@ -39,6 +39,6 @@ redis.call('HDEL', hold, 'line', 'rates', 'lots')
 redis.call('PEXPIRE', hold, ENDED_HOLD_TTL_MS)
 redis.call('ZREM', open, id)
 if charge ~= '0' then
-  redis.call('RPUSH', journal, charge .. ' ' .. written_off .. ' ' .. line)
+  append_lines(account, {charge .. ' ' .. written_off .. ' ' .. line})
 end
 return {'done', written_off}

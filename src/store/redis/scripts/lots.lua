@@ -265,8 +265,7 @@ local function open_lots(account, text, available, held)
   -- Writes the lots, and the lines of what has expired.
   function lots.write()
     lots.save()
-    local journal = tag_of(account) .. 'journal'
-    if #lots.lines > 0 then redis.call('RPUSH', journal, unpack(lots.lines)) end
+    if #lots.lines > 0 then append_lines(account, lots.lines) end
     lots.lines = {}
   end
 

@@ -41,6 +41,19 @@ local function now_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
+-- Appends lines to the journal of an account. If they are the first ones of an hour, the hour is
+-- noted. A clock that was set back leaves them in the hour of the line before them.
+local function append_lines(account, lines)
+  local tag, now = tag_of(account), now_ms()
+  local hour = now - now % 3600000
+  if tonumber(redis.call('HGET', account, 'journal_hour') or '0') < hour then
+    local first, text = redis.call('LLEN', tag .. 'journal'), string.format('%.0f', hour)
+    redis.call('HSET', account, 'journal_hour', text)
+    redis.call('ZADD', tag .. 'journal-hours', first, first .. ' ' .. text)
+  end
+  redis.call('RPUSH', tag .. 'journal', unpack(lines))
+end
+
 -- A hold that has ended is remembered for this time, in ms (one day), so that a repeated operation
 -- gets the same reply. forgotten.lua has a shorter time for one that was charged.
 local ENDED_HOLD_TTL_MS = 86400000

@@ -79,5 +79,5 @@ redis.call('HSET', hold, 'state', 'posted', 'posted', total)
 redis.call('HDEL', hold, 'line', 'windows', 'rates', 'lots')
 redis.call('PEXPIRE', hold, ttl)
 redis.call('ZREM', open, id)
-redis.call('RPUSH', journal, amount .. ' ' .. written_off .. ' ' .. line)
+append_lines(account, {amount .. ' ' .. written_off .. ' ' .. line})
 return {'posted', total, written_off}

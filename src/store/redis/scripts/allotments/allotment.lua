@@ -6,7 +6,7 @@
 -- What an allotment holds is in a record like that of a hold, with the same `state`, `held` and
 -- `lease_until`. So a version of the program that does not know allotments sees a hold with a
 -- lease.
-local account_key, hold_key, open_key, journal_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local account_key, hold_key, open_key = KEYS[1], KEYS[2], KEYS[3]
 -- The calls of the allotment that have checkpoints, or had one that was charged when the allotment
 -- ended: 'CHARGE HELD LINE' by the id of the call; 'CHARGE HELD@WINDOWS LINE' if it counts in some.
 local calls_key = KEYS[5]
@@ -250,7 +250,7 @@ local function write_all(account, allotment)
     'written_off', to_digits(account.written_off),
     'lent_out', string.format('%.0f', account.lent_out),
     'recall_until', string.format('%.0f', account.recall_until))
-  if #lines > 0 then redis.call('RPUSH', journal_key, unpack(lines)) end
+  if #lines > 0 then append_lines(account_key, lines) end
 end
 
 -- Adds the notes to a reply.

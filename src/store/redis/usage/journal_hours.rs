@@ -1,0 +1,79 @@
+//! Lines of a journal with the hours in which they were posted. The script that appends a line
+//! notes the hour of the server's clock if it is a later one than that of the line before.
+
+use redis::Pipeline;
+
+use super::super::keys::{self, AccountKeys};
+use super::super::reply_parts::{parse_part, unexpected};
+use super::super::shared_store::RedisStore;
+use crate::ledger::Unavailable;
+use crate::usage::PostedEntry;
+
+/// From which line on the lines of a journal were posted in an hour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct HourMark {
+    /// The number of the first line, from 1.
+    seq: u64,
+    /// When the hour began, in unix ms.
+    hour: i64,
+}
+
+impl RedisStore {
+    /// Returns lines of a journal after `seq`, at most `limit`, with their hours.
+    pub(super) async fn read_posted_lines(
+        &self,
+        keys: &AccountKeys,
+        seq: u64,
+        limit: u32,
+    ) -> Result<Vec<PostedEntry>, Unavailable> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let last = seq.saturating_add(u64::from(limit) - 1);
+        let mut read = Pipeline::new();
+        read.atomic();
+        read.cmd("LRANGE").arg(keys.journal()).arg(seq).arg(last);
+        // The mark of the first line is the last one that is not after it.
+        read.cmd("ZREVRANGEBYSCORE").arg(keys.journal_hours()).arg(seq).arg("-inf");
+        read.arg("LIMIT").arg(0).arg(1);
+        read.cmd("ZRANGEBYSCORE").arg(keys.journal_hours()).arg(format!("({seq}")).arg(last);
+        let (lines, first, others): (Vec<String>, Vec<String>, Vec<String>) =
+            self.connection().await?.query_pipeline(&read).await?;
+        let marks = first.iter().chain(&others).map(|text| parse_mark(text));
+        let marks: Vec<HourMark> = marks.collect::<Result<_, _>>()?;
+        let posted = |(seq, text): (u64, &String)| {
+            let entry = keys::parse_journal_entry(seq, text)?;
+            Ok(PostedEntry { entry, posted_at: hour_of(&marks, seq) })
+        };
+        (seq + 1..).zip(&lines).map(posted).collect()
+    }
+}
+
+/// Parses `INDEX HOUR`, where the index of the first line is 0.
+fn parse_mark(text: &str) -> Result<HourMark, Unavailable> {
+    let (index, hour) = text.split_once(' ').ok_or_else(|| unexpected(text))?;
+    let index: u64 = parse_part(index)?;
+    Ok(HourMark { seq: index.saturating_add(1), hour: parse_part(hour)? })
+}
+
+/// Returns the hour of a line by marks in their order; `None` if it is before all of them.
+fn hour_of(marks: &[HourMark], seq: u64) -> Option<i64> {
+    let after = marks.partition_point(|mark| mark.seq <= seq);
+    marks.get(after.checked_sub(1)?).map(|mark| mark.hour)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_hour_of_the_last_mark_that_is_not_after_it() {
+        let marks = ["2 100", "2 200", "7 300"].map(|text| parse_mark(text).expect("a mark"));
+        let hours = [1, 2, 3, 7, 8, 9].map(|seq| hour_of(&marks, seq));
+        assert_eq!(hours, [None, None, Some(200), Some(200), Some(300), Some(300)]);
+        assert_eq!(hour_of(&[], 5), None);
+        for text in ["", "7", "x 5", "-1 5", "5 y"] {
+            assert!(parse_mark(text).is_err(), "{text}");
+        }
+    }
+}
