@@ -8,18 +8,22 @@
 
 use async_trait::async_trait;
 
-use crate::ledger::{AccountName, Unavailable};
+use crate::ledger::{AccountName, KeyId, Unavailable};
 
 mod books;
 mod fold;
 mod grouping;
 mod proof;
+mod question;
 mod rollup;
 
 pub use books::UsageBooks;
 pub use fold::{FOLD_VERSION, PostedEntry, fold};
-pub(crate) use grouping::{UsageDimension, UsageGroup, group_rollups, view_of};
+pub(crate) use grouping::UsageGroup;
 pub(crate) use proof::{BooksDifference, BooksProof};
+pub(crate) use question::{
+    InvalidQuestion, NoUsagePage, UsageAsk, UsagePage, UsageRange, date_text, moment_text,
+};
 pub use rollup::{
     PeriodKind, ROLLUP_FIELDS, RollupKey, RollupOwner, RollupPeriod, RollupSums, RollupView,
     Rollups, UsageOverflow, merge_rollups,
@@ -29,12 +33,45 @@ pub use rollup::{
 pub const HOURS_KEPT_MS: i64 = 8 * 86_400_000;
 
 /// What a step of folding did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FoldReport {
     /// The number of lines that were folded.
     pub lines: u64,
     /// Whether there may be more to fold now.
     pub has_more: bool,
+    /// Why accounts could not be folded. They have their turn again.
+    pub failed: Vec<String>,
+}
+
+/// Which rows of an account are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageRows {
+    /// Those of all keys together.
+    Account,
+    /// Those of each key.
+    Keys,
+    /// Those of one key.
+    Key(KeyId),
+}
+
+impl UsageRows {
+    /// Returns the kind of the rows.
+    #[must_use]
+    pub fn view(self) -> RollupView {
+        match self {
+            UsageRows::Account => RollupView::Account,
+            UsageRows::Keys | UsageRows::Key(_) => RollupView::Keys,
+        }
+    }
+}
+
+impl From<RollupView> for UsageRows {
+    fn from(view: RollupView) -> UsageRows {
+        match view {
+            RollupView::Account => UsageRows::Account,
+            RollupView::Keys => UsageRows::Keys,
+        }
+    }
 }
 
 /// Which sums of an account are asked for.
@@ -44,8 +81,8 @@ pub struct UsageQuery {
     pub account: AccountName,
     /// Whether the sums of days or of hours are read.
     pub kind: PeriodKind,
-    /// Whether the rows of all keys together are read, or those of each key.
-    pub view: RollupView,
+    /// Which rows are read.
+    pub rows: UsageRows,
     /// The first period, by its beginning in unix ms.
     pub from: i64,
     /// The end, in unix ms: a period that begins then is left out.
@@ -62,8 +99,7 @@ pub trait UsageStore: Send + Sync {
     /// too old are deleted.
     ///
     /// # Errors
-    /// [`Unavailable`] if the store does not answer, or the sums of an account are out of range;
-    /// the next call goes on with the account after it.
+    /// [`Unavailable`] if the store does not answer.
     async fn fold_next(&self, lines_max: u32) -> Result<FoldReport, Unavailable>;
     /// Returns the sums of an account, ordered by period, owner, model and endpoint.
     async fn list_usage(

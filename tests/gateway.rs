@@ -13,6 +13,7 @@ mod cli;
 #[cfg(debug_assertions)]
 mod crash_points;
 mod customer_api;
+mod customer_usage;
 mod edges;
 mod endpoints;
 mod errors;

@@ -39,7 +39,7 @@ const ARROWS: [(&str, &str); 25] = [
     (
         "gateway",
         "backoff clock failpoints fast_map hex jobs ledger settlement kv_cache idempotency \
-         catalogue dialect money metrics files toml_reader",
+         catalogue dialect money metrics files toml_reader usage",
     ),
     ("conf", "gateway jobs store files catalogue toml_reader"),
     (

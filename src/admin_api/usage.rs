@@ -10,8 +10,9 @@ use super::extract::{JsonReply, QueryParameters};
 use super::page::AdminPage;
 use super::state::AdminApi;
 use crate::clock::unix_ms;
-use crate::management::usage::{UsageAsk, UsageRange, date_text, moment_text, read_usage};
-use crate::usage::{RollupSums, UsageGroup};
+use crate::management::error::ManagementError;
+use crate::management::usage::read_usage;
+use crate::usage::{RollupSums, UsageAsk, UsageGroup, UsageRange, date_text, moment_text};
 
 /// The parameters of a page of usage.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -148,7 +149,8 @@ pub(super) async fn list_usage(
         group_by: parameters.group_by.as_deref(),
         after: parameters.after.as_deref(),
     };
-    let page = read_usage(&api.store, &account, &UsageRange::parse(ask, unix_ms())?).await?;
+    let range = UsageRange::parse(ask, unix_ms()).map_err(ManagementError::from)?;
+    let page = read_usage(&api.store, &account, &range).await?;
     let of_group = |(group, sums)| UsageReply::new(account.as_str(), group, &sums);
     let data = page.rows.into_iter().map(of_group).collect();
     Ok(JsonReply(AdminPage { data, has_more: page.next.is_some(), next: page.next }))

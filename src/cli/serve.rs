@@ -65,7 +65,8 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let catalogue = Arc::new(ArcSwap::from_pointee(rules::load_catalogue(conf)?));
     let (leases, first_attempts) = <(Leases, FirstAttempts)>::default();
     let stores = open_stores(conf, &leases, &first_attempts)?;
-    let OpenStore { ledger, account_cache, queue, reply_store, .. } = stores.requests.clone();
+    let OpenStore { ledger, account_cache, queue, reply_store, usage, .. } =
+        stores.requests.clone();
     let maintenance = background::spawn_maintenance(stores.maintenance)?;
     let routes = build_routes(conf)?;
     let files = Arc::new(VideoFiles::open(&conf.files).context("cannot open files.url")?);
@@ -86,6 +87,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         body_files: bodies.clone(),
         videos,
         reply_store,
+        usage,
         store_name: store::kind_label(&conf.store),
         limits: conf.limits,
         timeouts: conf.timeouts,

@@ -6,9 +6,11 @@ use serde_json::{Map, Value, json};
 use super::account_name::parse_account;
 use super::output::{OutputFormat, print_line};
 use crate::clock::unix_ms;
-use crate::management::usage::{UsageAsk, UsageRange, date_text, moment_text, read_usage};
+use crate::management::usage::read_usage;
 use crate::store::OpenStore;
-use crate::usage::{PeriodKind, ROLLUP_FIELDS, RollupSums, UsageGroup};
+use crate::usage::{
+    PeriodKind, ROLLUP_FIELDS, RollupSums, UsageAsk, UsageGroup, UsageRange, date_text, moment_text,
+};
 
 /// The names of the sums that are amounts begin with this one.
 const FIRST_AMOUNT: &str = "charged";

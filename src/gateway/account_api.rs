@@ -14,14 +14,18 @@ mod charges;
 mod generation;
 mod json_object;
 mod key_view;
+mod organization;
+mod parameters;
 pub(crate) mod query;
 pub(crate) mod searches;
 mod shown_line;
+mod usage;
 
 /// Answers what a request asks of its own account.
 ///
 /// # Errors
-/// There is no such call, too much is searched for at the moment, or the ledger does not answer.
+/// A parameter is invalid, there is no such call, too much is searched for at the moment, or the
+/// ledger does not answer.
 pub(super) async fn answer_query(
     gateway: &Gateway,
     caller: &AuthenticatedCaller,
@@ -32,6 +36,8 @@ pub(super) async fn answer_query(
         AccountQuery::Key => key_view::show_key(gateway, caller).await,
         AccountQuery::Generation(id) => generation::find_generation(gateway, caller, &id).await,
         AccountQuery::Charges(page) => charges::list_charges(gateway, caller, page).await,
+        AccountQuery::Usage(asked) => usage::show_usage(gateway, caller, asked).await,
+        AccountQuery::Report(asked) => organization::show_report(gateway, caller, asked).await,
     };
     body.map(LocalResponse::ok)
 }

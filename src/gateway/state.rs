@@ -34,6 +34,7 @@ use crate::gateway::upstream::routes::RouteTable;
 use crate::idempotency::{FirstAttempts, Fleet, ReplyStore};
 use crate::kv_cache::AccountCache;
 use crate::ledger::{Leases, Ledger};
+use crate::usage::UsageStore;
 
 /// The state that all requests share.
 pub(crate) struct Gateway {
@@ -81,6 +82,8 @@ pub(crate) struct Gateway {
     pub journal_searches: Arc<Semaphore>,
     /// The accounts that look for their charges.
     pub account_searches: JournalSearches,
+    /// The sums of usage.
+    pub usage: Arc<dyn UsageStore>,
     /// The leases that this process renews.
     pub leases: Leases,
     /// The memory budget of replies that are recorded for idempotent repeats.
@@ -120,6 +123,7 @@ pub(crate) struct GatewayConfig {
     pub store_name: &'static str,
     pub videos: VideoService,
     pub reply_store: Arc<dyn ReplyStore>,
+    pub usage: Arc<dyn UsageStore>,
     pub first_attempts: FirstAttempts,
     pub fleet: Arc<dyn Fleet>,
     pub leases: Leases,
@@ -155,6 +159,7 @@ impl Gateway {
             fleet: parts.fleet,
             journal_searches: Arc::new(Semaphore::new(JOURNAL_SEARCHES_MAX)),
             account_searches: JournalSearches::default(),
+            usage: parts.usage,
             leases: parts.leases,
             reply_budget: recording_budget(),
             body_files: parts.body_files,

@@ -93,17 +93,18 @@ impl RedisStore {
         let script = self.scripts.money.for_operation(op);
         let call = operation_call(&keys, op).invocation(script);
         let reply = self.connection().await?.invoke_script(&call).await?;
-        // Whoever follows the journals learns of it there: this process may end now.
-        let due = redis::cmd("SADD").arg(DUE_KEY).arg(account.as_str()).to_owned();
-        let _: i64 = self.connection().await?.query(&due).await.unwrap_or_default();
-        match self.read_answer(&keys, op, &reply).await? {
-            ScriptAnswer::Outcome(outcome) => Ok(outcome),
+        let outcome = match self.read_answer(&keys, op, &reply).await? {
+            ScriptAnswer::Outcome(outcome) => outcome,
             ScriptAnswer::SendAgain(call) => {
                 let call = call.invocation(script);
                 let reply = self.connection().await?.invoke_script(&call).await?;
-                parse_outcome(&reply_strings(&reply)?)
+                parse_outcome(&reply_strings(&reply)?)?
             }
-        }
+        };
+        // Whoever follows the journals learns of it there: this process may end now.
+        let due = redis::cmd("SADD").arg(DUE_KEY).arg(account.as_str()).to_owned();
+        let _: i64 = self.connection().await?.query(&due).await.unwrap_or_default();
+        Ok(outcome)
     }
 
     /// Returns about `about` accounts, beginning at the SSCAN cursor `cursor`, and the next cursor,

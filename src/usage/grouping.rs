@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rollup::{PeriodKind, RollupKey, RollupOwner, RollupSums, RollupView, UsageOverflow};
+use super::rollup::{PeriodKind, RollupKey, RollupOwner, RollupSums, UsageOverflow};
 use crate::ledger::KeyId;
 
 /// By what rows may be grouped.
@@ -77,13 +77,8 @@ impl UsageGroup {
     }
 }
 
-/// Returns the kind of rows that a question reads which groups by these.
-pub(crate) fn view_of(by: &BTreeSet<UsageDimension>) -> RollupView {
-    if by.contains(&UsageDimension::Key) { RollupView::Keys } else { RollupView::Account }
-}
-
-/// Groups rows, which are all of one kind: that of [`view_of`], and hours if they are grouped by
-/// hour.
+/// Groups rows. If they are grouped by hour, they must be rows of hours; if they are grouped by
+/// key, rows of keys.
 pub(crate) fn group_rollups(
     rows: &[(RollupKey, RollupSums)],
     by: &BTreeSet<UsageDimension>,

@@ -1,6 +1,7 @@
 """What an account is told of itself over HTTP: its balance, its key, and what its calls have cost."""
 
 import json
+import time
 from decimal import Decimal
 
 import httpx2
@@ -80,3 +81,52 @@ def test_the_charges_come_page_by_page(gateway):
     assert [line["id"] for line in lines] == [charge.request_id for charge in charges]
     assert [Decimal(line["amount_usd"]) * NANO for line in lines] == [charge.amount_nano for charge in charges]
     assert [line["seq"] for line in lines] == [1, 2, 3, 4, 5]
+
+
+def settled(ask_once, is_whole):
+    """What is told once the sums have all that was charged."""
+    for _ in range(200):
+        told = ask_once()
+        if is_whole(told):
+            return told
+        time.sleep(0.05)
+    raise AssertionError(told)
+
+
+def test_usage_is_told_by_day_and_model(gateway):
+    alice = gateway(vendor_b=USAGE).account()
+    for _ in range(2):
+        alice.client().chat.completions.create(model="lmb-5.5", messages=ask(USAGE))
+    told = settled(
+        lambda: get(alice, "/v1/usage", group_by="model,day")["data"],
+        lambda rows: sum(row["calls"] for row in rows) == 2,
+    )
+    assert {row["model"] for row in told} == {"lmb-5.5"}
+    assert sum(row["charged_nano"] for row in told) == 2 * COST == sum(c.amount_nano for c in alice.charges(2))
+
+
+def test_the_official_client_reads_the_reports_of_an_organization(gateway):
+    alice = gateway(vendor_b=USAGE).account()
+    client = alice.client()
+    client.chat.completions.create(model="lmb-5.5", messages=ask(USAGE))
+    since = int(time.time()) - 86_400
+
+    def report(path, **parameters):
+        return client.get(path, cast_to=dict, options={"params": {"start_time": since, **parameters}})
+
+    def results(page):
+        assert page["object"] == "page"
+        return [result for bucket in page["data"] for result in bucket["results"]]
+
+    path = "/organization/usage/completions"
+    page = settled(lambda: report(path, group_by=["model"]), results)
+    (result,) = results(page)
+    assert (result["model"], result["input_tokens"], result["output_tokens"]) == ("lmb-5.5", 1000, 100)
+    (cost,) = results(report("/organization/costs"))
+    assert cost["object"] == "organization.costs.result" and cost["amount"]["currency"] == "usd"
+    assert round(cost["amount"]["value"] * NANO) == COST
+    # Page by page, each with one bucket.
+    pages = [report("/organization/costs", limit=1)]
+    while pages[-1]["has_more"]:
+        pages.append(report("/organization/costs", limit=1, page=pages[-1]["next_page"]))
+    assert len(pages) == 2 and sum(len(results(page)) for page in pages) == 1

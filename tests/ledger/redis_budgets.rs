@@ -131,13 +131,14 @@ async fn an_account_without_budgets_has_only_the_keys_it_had_before() {
         "hold:a",
         "hold:b",
         "journal",
+        "journal-hours",
         "open",
         "payments",
         "transfers",
     ]
     .map(|part| redis.key(part))
     .into();
-    expected.push("tollgate:accounts".to_owned());
+    expected.extend(["tollgate:accounts", "tollgate:usage-due"].map(str::to_owned));
     expected.sort();
     assert_eq!(redis.keys(), expected);
     let has_budgets: bool = redis.read(&["HEXISTS", &redis.key("account"), "has_budgets"]);

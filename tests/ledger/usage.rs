@@ -7,9 +7,10 @@ use tollgate::money::Money;
 use tollgate::store::OpenStore;
 use tollgate::usage::{
     PeriodKind, PostedEntry, RollupKey, RollupOwner, RollupSums, RollupView, Rollups, UsageQuery,
-    fold,
+    UsageRows, fold,
 };
 
+use super::redis_cluster;
 use super::redis_server::RedisServer;
 use super::script::LONG_MS;
 use super::subject::{name, opened};
@@ -69,11 +70,12 @@ async fn fold_all(store: &OpenStore, lines_max: u32) -> u64 {
 async fn listed(
     store: &OpenStore,
     account: &str,
-    view: RollupView,
+    rows: impl Into<UsageRows>,
     rows_max: u32,
 ) -> Vec<(RollupKey, RollupSums)> {
     let (from, to, kind, account) = (i64::MIN, i64::MAX, PeriodKind::Day, name(account));
-    let query = UsageQuery { account, kind, view, from, to, rows_max };
+    let rows = rows.into();
+    let query = UsageQuery { account, kind, rows, from, to, rows_max };
     store.usage.list_usage(query).await.expect("rows")
 }
 
@@ -91,6 +93,11 @@ async fn prove(store: &OpenStore, account: &str) -> Vec<PostedEntry> {
         assert!(rows.iter().map(|(key, sums)| (key, sums)).eq(of_view.clone()), "{rows:?}");
         let two = listed(store, account, view, 2).await;
         assert_eq!(two, rows[..2], "the first ones");
+    }
+    for key in [1, 2, 3].map(KeyId) {
+        let rows = listed(store, account, UsageRows::Key(key), 10_000).await;
+        let of_key = days.iter().filter(|(row, _)| row.owner == RollupOwner::Key(key));
+        assert!(rows.iter().map(|(key, sums)| (key, sums)).eq(of_key), "{rows:?}");
     }
     let of_account = days.iter().filter(|(key, _)| key.owner == RollupOwner::Account);
     let sum = |of: fn(&RollupSums) -> Money| -> i64 {
@@ -272,4 +279,168 @@ async fn a_page_of_a_server_reads_no_lines_and_few_rows() {
     assert_eq!(of_keys.len(), 20_000, "no more than were asked for");
     let days: Rollups = rows.into_iter().collect();
     assert_eq!(days.len(), 28 * 3);
+}
+
+/// A cluster of which a slot moves, as far as its account is concerned: what was moved is not here.
+struct MovedSlot {
+    nodes: Vec<RedisServer>,
+    /// The place of the node that has the slot.
+    owner: usize,
+    slot: String,
+}
+
+impl MovedSlot {
+    async fn of(account: &str) -> (MovedSlot, OpenStore) {
+        let nodes = redis_cluster::start();
+        let store = opened(&nodes[0].cluster_url()).await;
+        let key = format!("tollgate:{{{account}}}:account");
+        let slot: i64 = redis::from_redis_value(nodes[0].command(&["CLUSTER", "KEYSLOT", &key]))
+            .expect("a slot");
+        open_account(&store, account).await;
+        let has_it = |node: &RedisServer| node.try_command(&["EXISTS", &key]).is_ok();
+        let owner = nodes.iter().position(has_it).expect("an owner");
+        (MovedSlot { nodes, owner, slot: slot.to_string() }, store)
+    }
+
+    fn begin(&self) {
+        let other = &self.nodes[(self.owner + 1) % 3];
+        let id: String =
+            redis::from_redis_value(other.command(&["CLUSTER", "MYID"])).expect("an id");
+        self.command(&["CLUSTER", "SETSLOT", &self.slot, "MIGRATING", &id]);
+    }
+
+    fn end(&self) {
+        self.command(&["CLUSTER", "SETSLOT", &self.slot, "STABLE"]);
+    }
+
+    fn command(&self, words: &[&str]) -> redis::Value {
+        self.nodes[self.owner].command(words)
+    }
+}
+
+/// Money was moved, and the script ended before it had added the line.
+#[tokio::test]
+async fn a_slot_that_moves_left_a_charge_without_its_line() {
+    let (moved, store) = MovedSlot::of("ada").await;
+    charge(&store, "ada", 0..3).await;
+    let (id, wanted) = ("late".to_owned(), nano(5));
+    let (lease_ms, key, rates) = (LONG_MS, None, Vec::new());
+    let hold = Operation::Hold { id: id.clone(), wanted, least: wanted, lease_ms, key, rates };
+    store.ledger.submit(&name("ada"), hold).await.expect("a hold");
+    let posted = || moved.command(&["HGET", "tollgate:{ada}:account", "posted"]);
+    let before = posted();
+    // A new hour, whose key has moved already.
+    moved.command(&["HDEL", "tollgate:{ada}:account", "journal_hour"]);
+    moved.command(&["DEL", "tollgate:{ada}:journal-hours"]);
+    moved.begin();
+    let line = r#"{"request_id":"late","at":1}"#.to_owned();
+    let settle = Operation::Settle { id, charge: nano(4), line, origin: None, tokens: None };
+    let failed = store.ledger.submit(&name("ada"), settle.clone()).await;
+    let failed = failed.expect_err("the slot moves").to_string();
+    assert!(failed.contains("non local key"), "it is the script that fails: {failed}");
+    assert_eq!(posted(), before);
+    moved.end();
+    let outcome = store.ledger.submit(&name("ada"), settle).await.expect("a charge");
+    assert_eq!(outcome, Outcome::Posted { amount: nano(4), written_off: Money::ZERO });
+    fold_all(&store, 100).await;
+    assert_eq!(prove(&store, "ada").await.len(), 4);
+}
+
+/// Some sums were written, and the number of the last line was not moved.
+#[tokio::test]
+async fn a_slot_that_moves_left_lines_in_sums_twice() {
+    let (moved, store) = MovedSlot::of("ada").await;
+    charge(&store, "ada", 0..6).await;
+    fold_all(&store, 100).await;
+    charge(&store, "ada", 6..12).await;
+    for kind in ["hour", "day", "day-keys"] {
+        let index = format!("tollgate:{{ada}}:usage:1:{kind}");
+        let starts: Vec<String> =
+            redis::from_redis_value(moved.command(&["ZRANGE", &index, "0", "-1"])).expect("starts");
+        let rows = format!("{index}:{}", starts[0]);
+        let redis::Value::BulkString(copy) = moved.command(&["DUMP", &rows]) else {
+            panic!("no rows of {kind}");
+        };
+        moved.begin();
+        moved.command(&["DEL", &rows]);
+        let step = store.usage.fold_next(100).await;
+        assert!(step.as_ref().map_or(true, |step| step.lines == 0), "{kind}: {step:?}");
+        moved.end();
+        let mut connection = moved.nodes[moved.owner].connection();
+        redis::cmd("RESTORE").arg(&rows).arg(0).arg(copy).exec(&mut connection).expect("restored");
+    }
+    // The account is marked still, or again.
+    charge(&store, "ada", 12..13).await;
+    fold_all(&store, 100).await;
+    assert_eq!(prove(&store, "ada").await.len(), 13);
+}
+
+/// The account at the top of the list had all turns until its lines were folded.
+#[tokio::test]
+async fn an_account_with_many_lines_made_those_after_it_wait() {
+    let server = RedisServer::shared();
+    let store = opened(&server.fresh_url()).await;
+    for account in ACCOUNTS {
+        open_account(&store, account).await;
+    }
+    charge(&store, "ada", 0..40).await;
+    charge(&store, "cy", 0..2).await;
+    // Each step ends within the lines of the first account.
+    let mut steps = 0;
+    while store.usage.read_usage_books(&name("cy")).await.expect("books").expect("books").folded < 2
+    {
+        store.usage.fold_next(5).await.expect("a step");
+        steps += 1;
+        assert!(steps < 4, "it waits");
+    }
+}
+
+/// One account that cannot be folded ended each step, and all others waited for ten seconds.
+#[tokio::test]
+async fn an_account_that_cannot_be_read_made_all_others_wait() {
+    let server = RedisServer::start();
+    let store = opened(&server.url()).await;
+    for account in ACCOUNTS {
+        open_account(&store, account).await;
+        charge(&store, account, 0..4).await;
+    }
+    server.command(&["LSET", "tollgate:{ada}:journal", "2", "no line"]);
+    server.command(&["HSET", "tollgate:{bob}:usage:1", "seq", "nothing"]);
+    let report = store.usage.fold_next(100).await.expect("a step");
+    assert_eq!(report.lines, 4, "{report:?}");
+    assert!(report.failed.len() == 2 && !report.has_more, "{report:?}");
+    assert!(report.failed[0].contains("'ada'") && report.failed[1].contains("'bob'"), "{report:?}");
+    prove(&store, "cy").await;
+    server.command(&["DEL", "tollgate:{bob}:usage:1"]);
+    assert_eq!(store.usage.fold_next(100).await.expect("a step").lines, 4);
+    prove(&store, "bob").await;
+}
+
+/// The sums are read while they change.
+#[tokio::test]
+async fn books_are_proved_while_lines_are_folded() {
+    let server = RedisServer::start();
+    let store = opened(&server.url()).await;
+    open_account(&store, "ada").await;
+    let charging = async {
+        for round in 0..40 {
+            charge(&store, "ada", round * 3..round * 3 + 3).await;
+            store.usage.fold_next(2).await.expect("a step");
+        }
+    };
+    let proving = async {
+        let mut seen = 0;
+        while seen < 60 {
+            let books = store.usage.read_usage_books(&name("ada")).await.expect("books");
+            let books = books.expect("books");
+            let lines = store.usage.read_posted(&name("ada"), 0, 1_000).await.expect("lines");
+            let folded = usize::try_from(books.folded).expect("a number");
+            let mut days = fold(&lines[..folded]).expect("sums");
+            days.retain(|key, _| key.period.kind == PeriodKind::Day);
+            assert_eq!(books.days, days);
+            seen = books.folded;
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::join!(charging, proving);
 }

@@ -1,6 +1,6 @@
 //! Follows the journals: folds what calls have posted into the sums of usage.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::usage::UsageStore;
 
@@ -8,25 +8,30 @@ use crate::usage::UsageStore;
 const FOLD_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause between two steps while there is more to fold, so that calls have the store.
 const STEP_PAUSE: Duration = Duration::from_millis(10);
-/// The wait after a failure.
+/// The wait after a failure of the store, and the least time between two warnings of failures.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// The most lines that one step folds.
 const LINES_MAX: u32 = 500;
 
 /// Folds the journals of a store as they grow. It never returns.
 pub(super) async fn follow_journals(usage: &dyn UsageStore) {
+    let mut quiet_until = Instant::now();
     loop {
-        let wait = match usage.fold_next(LINES_MAX).await {
-            Ok(report) if report.has_more => STEP_PAUSE,
-            Ok(_) => FOLD_INTERVAL,
-            Err(why) => {
+        let (wait, failed) = match usage.fold_next(LINES_MAX).await {
+            Ok(report) if report.has_more && report.lines > 0 => (STEP_PAUSE, report.failed),
+            Ok(report) => (FOLD_INTERVAL, report.failed),
+            Err(why) => (RETRY_INTERVAL, vec![why.to_string()]),
+        };
+        // An account that cannot be folded is tried again and again. The others go on meanwhile.
+        if !failed.is_empty() && Instant::now() >= quiet_until {
+            quiet_until = Instant::now() + RETRY_INTERVAL;
+            for why in failed {
                 log::warn!(
-                    event = "usage_fold_failed", error:% = why;
+                    event = "usage_fold_failed", error = why.as_str();
                     "usage not summed up"
                 );
-                RETRY_INTERVAL
             }
-        };
+        }
         tokio::time::sleep(wait).await;
     }
 }

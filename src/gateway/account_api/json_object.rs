@@ -97,6 +97,14 @@ fn usd_literal(amount: Money) -> String {
     format!("{}.{}", nano / NANO_PER_USD, &decimals[..kept])
 }
 
+/// Writes an amount in nano-USD that may be below zero as a JSON number in USD.
+pub(super) fn signed_usd(nano: i64) -> String {
+    let amount =
+        i64::try_from(nano.unsigned_abs()).ok().and_then(|nano| Money::from_nano(nano).ok());
+    let sign = if nano < 0 { "-" } else { "" };
+    amount.map_or_else(|| "null".to_owned(), |amount| [sign, &usd_literal(amount)].concat())
+}
+
 /// Writes a time in unix ms in the format of RFC 3339; `None` if it is beyond all calendars.
 pub(super) fn format_ms(at_ms: i64) -> Option<String> {
     jiff::Timestamp::from_millisecond(at_ms).ok().map(|at| at.to_string())

@@ -3,17 +3,24 @@
 use http::Method;
 use pingora::http::RequestHeader;
 
+use super::organization::{ReportKind, ReportQuery};
+use super::parameters::single_value;
+use super::usage::AccountUsageQuery;
 use crate::dialect::CallError;
 use crate::dialect::relay::is_reply_id;
 use crate::gateway::api_error::ApiError;
-use crate::gateway::request::target::{percent_decode, require_method};
+use crate::gateway::request::target::require_method;
 
 pub(crate) const CREDITS_PATH: &str = "/v1/credits";
 pub(crate) const KEY_PATH: &str = "/v1/key";
 pub(crate) const GENERATION_PATH: &str = "/v1/generation";
 pub(crate) const CHARGES_PATH: &str = "/v1/charges";
-/// Clients of other gateways ask for all but the charges below this path.
+pub(crate) const USAGE_PATH: &str = "/v1/usage";
+pub(crate) const COSTS_PATH: &str = "/v1/organization/costs";
+pub(crate) const COMPLETIONS_PATH: &str = "/v1/organization/usage/completions";
+/// Clients of other gateways ask for the balance, the key and a generation below this path.
 const OTHER_BASE: &str = "/api";
+const OTHER_PATHS: [&str; 3] = [CREDITS_PATH, KEY_PATH, GENERATION_PATH];
 
 /// A page of the charges has this many lines if the client names no number.
 const PAGE_LINES_DEFAULT: usize = 100;
@@ -32,6 +39,10 @@ pub(crate) enum AccountQuery {
     Generation(String),
     /// A page of the charges.
     Charges(ChargesPage),
+    /// A page of what was used.
+    Usage(AccountUsageQuery),
+    /// A page of what was used, in the shape of a report on an organization.
+    Report(ReportQuery),
 }
 
 /// A page of the charges.
@@ -50,7 +61,8 @@ impl AccountQuery {
     /// The path does not allow the method, or a parameter is missing, repeated or wrong.
     pub(crate) fn from_request(head: &RequestHeader) -> Result<Option<AccountQuery>, ApiError> {
         let path = head.uri.path();
-        let of_other = path.strip_prefix(OTHER_BASE).filter(|path| *path != CHARGES_PATH);
+        let of_other = path.strip_prefix(OTHER_BASE);
+        let of_other = of_other.filter(|path| OTHER_PATHS.contains(path));
         let path = of_other.unwrap_or(path);
         let query = head.uri.query().unwrap_or_default();
         let parse: fn(&str) -> Result<AccountQuery, ApiError> = match path {
@@ -58,6 +70,9 @@ impl AccountQuery {
             KEY_PATH => |_| Ok(AccountQuery::Key),
             GENERATION_PATH => parse_generation,
             CHARGES_PATH => parse_charges,
+            USAGE_PATH => |query| AccountUsageQuery::parse(query).map(AccountQuery::Usage),
+            COSTS_PATH => |query| parse_report(ReportKind::Costs, query),
+            COMPLETIONS_PATH => |query| parse_report(ReportKind::Completions, query),
             _ => return Ok(None),
         };
         require_method(head, &Method::GET, "GET")?;
@@ -74,6 +89,10 @@ fn parse_generation(query: &str) -> Result<AccountQuery, ApiError> {
         return Err(CallError::invalid("id", expected).into());
     }
     Ok(AccountQuery::Generation(id))
+}
+
+fn parse_report(kind: ReportKind, query: &str) -> Result<AccountQuery, ApiError> {
+    ReportQuery::parse(kind, query).map(AccountQuery::Report)
 }
 
 fn parse_charges(query: &str) -> Result<AccountQuery, ApiError> {
@@ -102,18 +121,6 @@ fn parse_number(
     number.map(Some).ok_or_else(|| CallError::invalid(name, expected).into())
 }
 
-/// Returns the decoded value of a parameter; `None` if it is absent.
-fn single_value(query: &str, name: &str, expected: &str) -> Result<Option<String>, ApiError> {
-    let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    let mut values = pairs.filter(|(found, _)| *found == name).map(|(_, value)| value);
-    let (first, second) = (values.next(), values.next());
-    let Some(value) = first else { return Ok(None) };
-    match (percent_decode(value), second) {
-        (Some(value), None) => Ok(Some(value)),
-        _ => Err(CallError::invalid(name, expected).into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,7 +143,11 @@ mod tests {
             ("/api/v1/generation?id=a", Some(AccountQuery::Generation("a".to_owned()))),
             ("/v1/charges", Some(charges(0, 100))),
             ("/v1/charges?after=7&limit=1000", Some(charges(7, 1_000))),
+            ("/v1/usage", Some(AccountQuery::Usage(AccountUsageQuery::default()))),
             ("/api/v1/charges", None),
+            ("/api/v1/usage", None),
+            ("/v1/organization", None),
+            ("/v1/organization/usage", None),
             ("/api/v1/models", None),
             ("/v1/keys", None),
             ("/v1/key/", None),
@@ -148,7 +159,15 @@ mod tests {
 
     #[test]
     fn other_methods_are_refused() {
-        for path in ["/v1/credits", "/v1/key", "/v1/generation", "/v1/charges"] {
+        for path in [
+            CREDITS_PATH,
+            KEY_PATH,
+            GENERATION_PATH,
+            CHARGES_PATH,
+            USAGE_PATH,
+            COSTS_PATH,
+            COMPLETIONS_PATH,
+        ] {
             for method in ["POST", "HEAD", "DELETE"] {
                 let refused = parse(method, path);
                 let is_refused = matches!(
@@ -181,6 +200,10 @@ mod tests {
             ("/v1/charges?after=9007199254740992", "after"),
             ("/v1/charges?after=99999999999999999999", "after"),
             ("/v1/charges?after=1&after=2", "after"),
+            ("/v1/usage?from=a&from=b", "from"),
+            ("/v1/usage?group_by=%zz", "group_by"),
+            ("/v1/organization/costs", "start_time"),
+            ("/v1/organization/usage/completions?start_time=x", "start_time"),
         ] {
             let Err(ApiError::Admission(AdmissionError::InvalidCall(why))) = parse("GET", target)
             else {

@@ -7,6 +7,7 @@ use crate::gateway::request::scope_check;
 use crate::ledger::{JournalEntry, KeyId, KeyRecord};
 use crate::money::fee::ChargedFee;
 use crate::money::{BilledUnits, UsageBasis};
+use crate::usage::UsageRows;
 
 /// What is shown of a journal line. A correction has few of these members, and an expiry only its
 /// time.
@@ -79,6 +80,11 @@ impl<'a> JournalView<'a> {
     /// Returns what a key may see.
     pub(super) fn of_key(key: &'a KeyRecord) -> JournalView<'a> {
         JournalView { key, is_of_account: scope_check::sees_account(&key.scope) }
+    }
+
+    /// Returns the sums of usage that may be seen; `None` if all of the account's may.
+    pub(super) fn own_rows(&self) -> Option<UsageRows> {
+        (!self.is_of_account).then_some(UsageRows::Key(self.key.id))
     }
 
     /// Whether a line may be seen. A key that was rotated has the id of the one before it. Lines of

@@ -5,7 +5,8 @@ use pingora::http::RequestHeader;
 
 use crate::dialect::Endpoint;
 use crate::gateway::account_api::query::{
-    AccountQuery, CHARGES_PATH, CREDITS_PATH, GENERATION_PATH, KEY_PATH,
+    AccountQuery, CHARGES_PATH, COMPLETIONS_PATH, COSTS_PATH, CREDITS_PATH, GENERATION_PATH,
+    KEY_PATH, USAGE_PATH,
 };
 use crate::gateway::api_error::{ApiError, ErrorFormat, RequestError};
 use crate::gateway::request::models::ModelFilter;
@@ -164,7 +165,8 @@ fn without_version(path: &str) -> &str {
 
 /// Whether a path is one of the interface if '/v1' is put before it.
 fn lacks_version(path: &str) -> bool {
-    let others = [MODELS_PATH, CREDITS_PATH, KEY_PATH, GENERATION_PATH, CHARGES_PATH];
+    let of_account = [CREDITS_PATH, KEY_PATH, GENERATION_PATH, CHARGES_PATH, USAGE_PATH];
+    let others = [MODELS_PATH, COSTS_PATH, COMPLETIONS_PATH].into_iter().chain(of_account);
     let paths = Endpoint::ALL.map(Endpoint::path).into_iter().chain(others);
     let mut paths = paths.filter_map(|known| known.strip_prefix(VERSION));
     // Ids of models and videos follow in their paths.

@@ -51,11 +51,11 @@ impl RedisStore {
             return Ok(Some(LedgerAnswer::TooMany));
         }
         let keys = AccountKeys::of(account);
-        self.usage_marks.add(account);
         let Some(gate) = &self.run_gate else {
             let call = update_call(&keys, update, true);
             let call = call.invocation(&self.scripts.allotments.lend);
             let reply = self.connection().await?.invoke_script(&call).await?;
+            self.usage_marks.add(account);
             return parse_answer(account, update, &reply_strings(&reply)?);
         };
         let run = gate.await_allowed_run(Requirement::KnownRun).await?;
@@ -66,6 +66,8 @@ impl RedisStore {
             }
             answered => answered,
         };
+        // Even if no answer has come, lines may have been added.
+        self.usage_marks.add(account);
         let reply = match answered {
             // The script itself refuses to go on, since what it reads cannot be right.
             Err(why) if why.code() == Some("ERR") => {

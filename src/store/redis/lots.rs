@@ -55,8 +55,9 @@ impl RedisStore {
         let keys = AccountKeys::of(account);
         let mut call = ScriptCall::default();
         call.key(keys.account()).key(keys.journal());
+        let expired = self.run_script(&call, |scripts| &scripts.money.expire_lots).await;
         self.usage_marks.add(account);
-        self.run_script(&call, |scripts| &scripts.money.expire_lots).await.map(drop)
+        expired.map(drop)
     }
 
     /// Returns the time of the server, in unix ms.

@@ -111,7 +111,6 @@ impl RedisStore {
         let keys = AccountKeys::of(account);
         let call = operation_call(&keys, op);
         let (reply, mut run) = self.run_gated(gate, needs, &call, pick).await?;
-        self.usage_marks.add(account);
         let answer = match self.read_answer(&keys, op, &reply).await? {
             ScriptAnswer::Outcome(answer) => answer,
             ScriptAnswer::SendAgain(call) => {
@@ -120,6 +119,7 @@ impl RedisStore {
                 parse_outcome(&reply_strings(&reply)?)?
             }
         };
+        self.usage_marks.add(account);
         if answer == Outcome::NoAccount {
             self.confirm_absence(&keys.account()).await?;
         }
@@ -144,15 +144,16 @@ impl RedisStore {
         let keys = AccountKeys::of(account);
         let call = operation_call(&keys, op).evalsha(pick(&run.scripts));
         let reply: Value = self.connection().await?.query(&call).await?;
-        self.usage_marks.add(account);
-        match self.read_answer(&keys, op, &reply).await? {
-            ScriptAnswer::Outcome(answer) => Ok(answer),
+        let answer = match self.read_answer(&keys, op, &reply).await? {
+            ScriptAnswer::Outcome(answer) => answer,
             ScriptAnswer::SendAgain(call) => {
                 let call = call.evalsha(pick(&run.scripts));
                 let reply: Value = self.connection().await?.query(&call).await?;
-                parse_outcome(&reply_strings(&reply)?)
+                parse_outcome(&reply_strings(&reply)?)?
             }
-        }
+        };
+        self.usage_marks.add(account);
+        Ok(answer)
     }
 
     /// Returns for each of an account's holds whether it has ended for good in the given run, so

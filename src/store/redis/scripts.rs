@@ -28,6 +28,8 @@ pub(in crate::store) struct Scripts {
     pub(super) operators: OperatorScripts,
     /// Writes sums of usage.
     pub(super) usage_add: Script,
+    /// The same without any rows: old ones are deleted. It may run when the memory is full.
+    pub(super) usage_purge: Script,
 }
 
 impl Default for Scripts {
@@ -59,6 +61,7 @@ impl Scripts {
             access: AccessScripts::build(make),
             operators: OperatorScripts::build(make),
             usage_add: make("", &[include_str!("scripts/usage/add.lua")]),
+            usage_purge: make(ALLOW_OOM, &[include_str!("scripts/usage/add.lua")]),
         }
     }
 
@@ -87,7 +90,7 @@ impl Scripts {
         let all = money.into_iter().chain(ends).chain(videos).chain(index).chain(idempotency);
         let all = all.chain(storage).chain(fleet).chain(allotments).chain(budgets);
         let all = all.chain(access).chain(self.operators.all());
-        all.chain([&self.usage_add]).collect()
+        all.chain([&self.usage_add, &self.usage_purge]).collect()
     }
 }
 

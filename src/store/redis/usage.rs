@@ -3,8 +3,8 @@
 //! that was read. The script is that of the run of the server in which the lines were read: another
 //! run, which may lack some of them, refuses it.
 
-use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -12,35 +12,30 @@ use redis::{FromRedisValue, Pipeline, Value};
 
 use super::keys::{AccountKeys, DUE_KEY};
 use super::operations::reply_strings;
-use super::reply_parts::{parse_money, unexpected};
+use super::reply_parts::unexpected;
 use super::run_fencing::is_noscript;
 use super::run_gate::Requirement;
-use super::scripts::{RunScripts, ScriptCall};
+use super::scripts::{RunScripts, ScriptCall, ScriptSelector};
 use super::shared_store::RedisStore;
 use crate::failpoints::failpoint;
-use crate::ledger::{AccountName, Unavailable};
+use crate::ledger::{AccountName, Ledger, Unavailable};
 use crate::usage::{
-    FoldReport, HOURS_KEPT_MS, PeriodKind, PostedEntry, RollupKey, RollupPeriod, RollupSums,
-    RollupView, Rollups, UsageBooks, UsageOverflow, UsageQuery, UsageStore, fold,
+    FoldReport, HOURS_KEPT_MS, PeriodKind, PostedEntry, RollupKey, RollupSums, RollupView, Rollups,
+    UsageBooks, UsageOverflow, UsageQuery, UsageRows, UsageStore, fold,
 };
 
 mod journal_hours;
+mod reading;
 mod rows;
-
-use rows::RowGroup;
 
 /// A step folds lines of at most this many accounts.
 const ACCOUNTS_MAX: usize = 64;
 /// A script adds at most this many lines of an account: each has up to four rows.
 const LINES_AT_A_TIME: u32 = 200;
-/// Groups of rows are read in parts of this many.
-const GROUPS_AT_A_TIME: usize = 32;
 /// About how many accounts are looked at in a second for lines that nobody has marked.
 const ACCOUNTS_PER_LOOK: u32 = 250;
 /// What is asked of each of them.
 const ASKED: usize = 3;
-/// Books that change while they are read are read again, at most this often in all.
-const BOOK_READINGS_MAX: u32 = 20;
 
 /// How far the journal of an account is folded.
 struct FoldState {
@@ -50,10 +45,40 @@ struct FoldState {
     lines: u64,
 }
 
+/// What a step knows of the server.
+struct FoldStep {
+    /// The run in which all of the step is done; `None` if any run may do it.
+    run: Option<Arc<RunScripts>>,
+    /// Sums of hours that began before this are not kept, in unix ms.
+    kept_from: i64,
+}
+
+/// How an account had its turn.
+struct FoldedAccount {
+    /// The number of lines that were folded.
+    lines: u64,
+    /// Whether more of its lines are to be folded.
+    has_more: bool,
+}
+
 impl RedisStore {
-    /// Marks accounts that were looked at and have lines that are not in the sums, or sums of hours
-    /// that are too old.
-    async fn look_for_lines(&self) -> Result<(), Unavailable> {
+    async fn begin_step(&self) -> Result<FoldStep, Unavailable> {
+        // What is read from here on is of this run, or the scripts are refused.
+        let run = match &self.run_gate {
+            Some(gate) => Some(gate.await_allowed_run(Requirement::KnownRun).await?),
+            None => None,
+        };
+        let kept_from = self.server_time().await?.saturating_sub(HOURS_KEPT_MS);
+        Ok(FoldStep { run, kept_from })
+    }
+
+    /// Looks at some accounts. Marks those that have lines that are not in the sums, and deletes
+    /// sums of hours that are too old.
+    async fn look_for_lines(
+        &self,
+        step: &FoldStep,
+        failed: &mut Vec<String>,
+    ) -> Result<(), Unavailable> {
         let Some(cursor) = self.usage_marks.begin_look(Instant::now()) else { return Ok(()) };
         let (next, names) = self.scan_accounts(cursor, ACCOUNTS_PER_LOOK).await?;
         let hours = rows::kind_of(PeriodKind::Hour, RollupView::Account);
@@ -66,14 +91,19 @@ impl RedisStore {
             [lines, folded, oldest]
         });
         let told: Vec<Value> = self.connection().await?.query_each(commands.collect()).await?;
-        let kept_from = self.server_time().await?.saturating_sub(HOURS_KEPT_MS);
         for (name, of_one) in names.iter().zip(told.chunks_exact(ASKED)) {
             let [lines, folded, oldest] = of_one else { continue };
-            let (lines, folded): (u64, Option<u64>) = (read_reply(lines)?, read_reply(folded)?);
-            let oldest: Vec<i64> = read_reply(oldest)?;
-            let has_old_hours = oldest.first().is_some_and(|start| *start < kept_from);
-            if folded.unwrap_or(0) != lines || has_old_hours {
+            let folded: Option<u64> = read_reply(folded).unwrap_or_default();
+            // What cannot be read is told when the account has its turn.
+            if read_reply(lines) != Ok(folded.unwrap_or(0)) {
                 self.usage_marks.add(name);
+            }
+            let oldest: Vec<i64> = read_reply(oldest).unwrap_or_default();
+            if oldest.first().is_some_and(|start| *start < step.kept_from) {
+                let folded = folded.unwrap_or(0);
+                let call = purge_call(&AccountKeys::of(name), folded);
+                let deleted = self.run_sums(step, &call, |scripts| &scripts.usage_purge).await;
+                failed.extend(deleted.err().map(|why| failure(name, &why)));
             }
         }
         self.usage_marks.end_look(next);
@@ -85,9 +115,9 @@ impl RedisStore {
         let mut take = redis::cmd("SPOP");
         take.arg(DUE_KEY).arg(ACCOUNTS_MAX);
         let names: Vec<String> = self.connection().await?.query(&take).await?;
-        names.iter().filter_map(|name| AccountName::parse(name)).for_each(|name| {
+        for name in names.iter().filter_map(|name| AccountName::parse(name)) {
             self.usage_marks.add(&name);
-        });
+        }
         Ok(())
     }
 
@@ -101,36 +131,36 @@ impl RedisStore {
         Ok(FoldState { folded: folded.unwrap_or(0), lines })
     }
 
-    /// Folds lines of an account, at most `lines_max`. If others do so at the same time, or the
-    /// server has changed, nothing is folded, and the account has its turn again.
+    /// Folds lines of an account, at most `lines_max`; `None` if others do so at the same time, or
+    /// if the server has changed. Then nothing was folded.
     async fn fold_account(
         &self,
+        step: &FoldStep,
         account: &AccountName,
         lines_max: u32,
-    ) -> Result<FoldReport, Unavailable> {
+    ) -> Result<Option<FoldedAccount>, Unavailable> {
         let keys = AccountKeys::of(account);
-        // What is read from here on is of this run, or the script is refused.
-        let run = match &self.run_gate {
-            Some(gate) => Some(gate.await_allowed_run(Requirement::KnownRun).await?),
-            None => None,
-        };
         let FoldState { folded, lines } = self.read_fold_state(&keys).await?;
+        if folded == lines {
+            return Ok(Some(FoldedAccount { lines: 0, has_more: false }));
+        }
         if folded > lines {
             let what = format!("the sums have {folded} lines and the journal {lines}");
             return Err(Unavailable(what));
         }
         let lines_max = lines_max.min(LINES_AT_A_TIME);
         let entries = self.read_posted_lines(&keys, folded, lines_max).await?;
-        let rows = fold(&entries).map_err(overflow)?;
+        let mut rows = fold(&entries).map_err(overflow)?;
+        rows.retain(|key, _| {
+            key.period.kind == PeriodKind::Day || key.period.start >= step.kept_from
+        });
         let last = entries.last().map_or(folded, |posted| posted.entry.seq);
         let call = self.sums_call(&keys, folded..last, rows).await?;
         failpoint!("usage_summed", if last > folded);
-        let is_added = self.add_sums(run.as_deref(), &call).await?;
-        failpoint!("usage_written", if is_added && last > folded);
-        if !is_added {
-            return Ok(FoldReport { lines: 0, has_more: true });
-        }
-        Ok(FoldReport { lines: last - folded, has_more: last < lines })
+        let is_added = self.run_sums(step, &call, |scripts| &scripts.usage_add).await?;
+        failpoint!("usage_written", if is_added);
+        let folded = FoldedAccount { lines: last - folded, has_more: last < lines };
+        Ok(is_added.then_some(folded))
     }
 
     /// Adds what is known of rows to them, and returns the call of the script that writes them.
@@ -139,22 +169,16 @@ impl RedisStore {
         &self,
         keys: &AccountKeys,
         folded: Range<u64>,
-        mut rows: Rollups,
+        rows: Rollups,
     ) -> Result<ScriptCall, Unavailable> {
-        let kept_from = self.server_time().await?.saturating_sub(HOURS_KEPT_MS);
-        rows.retain(|key, _| key.period.kind == PeriodKind::Day || key.period.start >= kept_from);
         let groups = rows::group_rows(rows);
-        let commands = groups.iter().map(|(group, rows)| {
-            let names: Vec<String> = rows.iter().map(|(key, _)| rows::format_name(key)).collect();
-            redis::cmd("HMGET").arg(group.key(keys)).arg(names).to_owned()
-        });
-        let known: Vec<Vec<Option<String>>> =
-            self.connection().await?.query_each(commands.collect()).await?;
+        let known = self.read_known(keys, &groups).await?;
         let mut call = ScriptCall::default();
         call.key(keys.usage()).key(keys.journal());
         call.arg(folded.start).arg(folded.end).arg(HOURS_KEPT_MS);
         for ((group, rows), known) in groups.iter().zip(known) {
-            call.arg(group.kind()).arg(group.period.start).arg(rows.len());
+            call.key(keys.usage_index(&group.kind())).key(group.key(keys));
+            call.arg(group.period.start).arg(rows.len());
             for ((key, sums), known) in rows.iter().zip(known) {
                 let known = known.as_deref().map(rows::parse_sums).transpose()?.unwrap_or_default();
                 let sums = known.checked_add(sums).and_then(|sums| rows::format_sums(&sums));
@@ -164,108 +188,39 @@ impl RedisStore {
         Ok(call)
     }
 
-    /// Writes sums. Returns whether they were written.
-    async fn add_sums(
+    /// Runs a script that writes sums. Returns whether they were written.
+    async fn run_sums(
         &self,
-        run: Option<&RunScripts>,
+        step: &FoldStep,
         call: &ScriptCall,
+        pick: ScriptSelector,
     ) -> Result<bool, Unavailable> {
         let connection = self.connection().await?;
-        let reply = match run {
-            Some(run) => match connection.query_raw(&call.evalsha(&run.scripts.usage_add)).await {
-                Err(why) if is_noscript(&why) => return Ok(false),
+        let reply = match &step.run {
+            Some(run) => match connection.query_raw(&call.evalsha(pick(&run.scripts))).await {
+                Err(why) if is_noscript(&why) => {
+                    // It is another run: whoever probes the server should do so at once.
+                    self.run_gate.iter().for_each(|gate| gate.wakeup.notify_one());
+                    return Ok(false);
+                }
                 answered => answered?,
             },
-            None => connection.invoke_script(&call.invocation(&self.scripts.usage_add)).await?,
+            None => connection.invoke_script(&call.invocation(pick(&self.scripts))).await?,
         };
         Ok(reply_strings(&reply)?.first().is_some_and(|word| word == "done"))
     }
+}
 
-    /// Returns when the periods of one kind of rows began, in unix ms, in order.
-    async fn list_periods(
-        &self,
-        keys: &AccountKeys,
-        query: (PeriodKind, RollupView, i64, i64),
-    ) -> Result<Vec<RowGroup>, Unavailable> {
-        let (kind, view, from, to) = query;
-        let mut list = redis::cmd("ZRANGEBYSCORE");
-        list.arg(keys.usage_index(&rows::kind_of(kind, view))).arg(from).arg(format!("({to}"));
-        let starts: Vec<i64> = self.connection().await?.query(&list).await?;
-        let group = |start| RowGroup { period: RollupPeriod { kind, start }, view };
-        Ok(starts.into_iter().map(group).collect())
-    }
+/// Returns the call of the script that deletes sums of hours that are too old.
+fn purge_call(keys: &AccountKeys, folded: u64) -> ScriptCall {
+    let mut call = ScriptCall::default();
+    call.key(keys.usage()).key(keys.journal());
+    call.arg(folded).arg(folded).arg(HOURS_KEPT_MS);
+    call
+}
 
-    /// Adds the rows of groups, in the order of the groups, until there are `rows_max`.
-    async fn read_groups(
-        &self,
-        keys: &AccountKeys,
-        groups: &[RowGroup],
-        rows_max: usize,
-    ) -> Result<Vec<(RollupKey, RollupSums)>, Unavailable> {
-        let mut found = Vec::new();
-        for groups in groups.chunks(GROUPS_AT_A_TIME) {
-            let lengths =
-                groups.iter().map(|group| redis::cmd("HLEN").arg(group.key(keys)).to_owned());
-            let lengths: Vec<usize> =
-                self.connection().await?.query_each(lengths.collect()).await?;
-            for (group, length) in groups.iter().zip(lengths) {
-                let left = rows_max.saturating_sub(found.len());
-                if left == 0 {
-                    return Ok(found);
-                }
-                found.extend(self.read_group(keys, *group, length, left).await?);
-            }
-        }
-        found.truncate(rows_max);
-        Ok(found)
-    }
-
-    /// Returns the rows of a group in order, if there are at most `rows_max`; else any of them.
-    async fn read_group(
-        &self,
-        keys: &AccountKeys,
-        group: RowGroup,
-        length: usize,
-        rows_max: usize,
-    ) -> Result<Vec<(RollupKey, RollupSums)>, Unavailable> {
-        let key = group.key(keys);
-        let mut texts = HashMap::<String, String>::new();
-        let mut cursor = 0;
-        loop {
-            let mut scan = redis::cmd("HSCAN");
-            scan.arg(&key).arg(cursor).arg("COUNT").arg(length.clamp(10, 1_000));
-            let (next, some): (u64, Vec<(String, String)>) =
-                self.connection().await?.query(&scan).await?;
-            texts.extend(some);
-            if next == 0 || texts.len() >= rows_max {
-                break;
-            }
-            cursor = next;
-        }
-        let parse = |(name, sums): (&String, &String)| {
-            Ok((rows::parse_name(group, name)?, rows::parse_sums(sums)?))
-        };
-        let mut rows: Vec<_> = texts.iter().map(parse).collect::<Result<_, Unavailable>>()?;
-        rows.sort_by(|(a, _), (b, _)| a.cmp(b));
-        rows.truncate(rows_max);
-        Ok(rows)
-    }
-
-    /// Reads the balances and the state of the sums at one moment; `None` if there is no such
-    /// account.
-    async fn read_book_head(&self, keys: &AccountKeys) -> Result<Option<UsageBooks>, Unavailable> {
-        let mut read = Pipeline::new();
-        read.atomic();
-        read.cmd("HMGET").arg(keys.account()).arg(&["posted", "written_off"]);
-        read.cmd("HGET").arg(keys.usage()).arg("seq");
-        read.cmd("LLEN").arg(keys.journal());
-        let (balances, folded, lines): (Vec<Option<String>>, Option<u64>, u64) =
-            self.connection().await?.query_pipeline(&read).await?;
-        let [Some(posted), Some(written_off)] = &*balances else { return Ok(None) };
-        let (posted, written_off) = (parse_money(posted)?, parse_money(written_off)?);
-        let (folded, days) = (folded.unwrap_or(0), Rollups::new());
-        Ok(Some(UsageBooks { folded, lines, posted, written_off, days }))
-    }
+fn failure(account: &AccountName, why: &Unavailable) -> String {
+    format!("account '{account}': {why}")
 }
 
 fn read_reply<T: FromRedisValue>(reply: &Value) -> Result<T, Unavailable> {
@@ -279,60 +234,64 @@ fn overflow(why: UsageOverflow) -> Unavailable {
 #[async_trait]
 impl UsageStore for RedisStore {
     async fn fold_next(&self, lines_max: u32) -> Result<FoldReport, Unavailable> {
-        self.look_for_lines().await?;
+        let (step, mut report) = (self.begin_step().await?, FoldReport::default());
+        self.look_for_lines(&step, &mut report.failed).await?;
         self.take_due().await?;
-        let (accounts, has_more) = self.usage_marks.take(ACCOUNTS_MAX);
-        let (mut report, mut failed) = (FoldReport { lines: 0, has_more }, Ok(()));
+        let marked = self.usage_marks.len();
+        report.has_more = marked > ACCOUNTS_MAX;
         let mut left = lines_max;
-        for account in accounts {
-            let folded = match left {
-                0 => Ok(FoldReport { lines: 0, has_more: true }),
-                left => self.fold_account(&account, left).await,
-            };
+        for _ in 0..marked.min(ACCOUNTS_MAX) {
+            if left == 0 {
+                report.has_more = true;
+                break;
+            }
+            let Some(account) = self.usage_marks.take() else { break };
+            let folded = self.fold_account(&step, &account, left).await;
+            if !matches!(folded, Ok(Some(FoldedAccount { has_more: false, .. }))) {
+                self.usage_marks.add(&account);
+            }
             match folded {
-                Ok(folded) => {
-                    left = left.saturating_sub(u32::try_from(folded.lines).unwrap_or(u32::MAX));
-                    report.lines += folded.lines;
-                    report.has_more |= folded.has_more;
-                    if folded.has_more {
-                        self.usage_marks.add(&account);
-                    }
+                Ok(Some(FoldedAccount { lines, has_more })) => {
+                    left = left.saturating_sub(u32::try_from(lines).unwrap_or(u32::MAX));
+                    report.lines += lines;
+                    report.has_more |= has_more;
                 }
-                // The next look at all accounts finds it again.
-                Err(why) => failed = Err(Unavailable(format!("account '{account}': {why}"))),
+                Ok(None) => {}
+                Err(why) => {
+                    // If it is the server that fails, so will the others.
+                    self.ping().await?;
+                    report.failed.push(failure(&account, &why));
+                }
             }
         }
-        failed.map(|()| report)
+        Ok(report)
     }
 
     async fn list_usage(
         &self,
         query: UsageQuery,
     ) -> Result<Vec<(RollupKey, RollupSums)>, Unavailable> {
-        let UsageQuery { account, kind, view, from, to, rows_max } = query;
+        let UsageQuery { account, kind, rows, from, to, rows_max } = query;
         let keys = AccountKeys::of(&account);
-        let groups = self.list_periods(&keys, (kind, view, from, to)).await?;
         let rows_max = usize::try_from(rows_max).unwrap_or(usize::MAX);
-        self.read_groups(&keys, &groups, rows_max).await
+        let view = match rows {
+            UsageRows::Key(_) => RollupView::Account,
+            UsageRows::Account | UsageRows::Keys => rows.view(),
+        };
+        let groups = self.list_groups(&keys, kind, view, from..to).await?;
+        match rows {
+            UsageRows::Key(key) => self.read_groups_of_key(&keys, &groups, key, rows_max).await,
+            UsageRows::Account | UsageRows::Keys => {
+                self.read_groups(&keys, &groups, rows_max).await
+            }
+        }
     }
 
     async fn read_usage_books(
         &self,
         account: &AccountName,
     ) -> Result<Option<UsageBooks>, Unavailable> {
-        let keys = AccountKeys::of(account);
-        for _ in 0..BOOK_READINGS_MAX {
-            let Some(mut books) = self.read_book_head(&keys).await? else { return Ok(None) };
-            for view in RollupView::ALL {
-                let all = (PeriodKind::Day, view, i64::MIN, i64::MAX);
-                let groups = self.list_periods(&keys, all).await?;
-                books.days.extend(self.read_groups(&keys, &groups, usize::MAX).await?);
-            }
-            if self.read_fold_state(&keys).await?.folded == books.folded {
-                return Ok(Some(books));
-            }
-        }
-        Err(Unavailable("the sums change all the time".to_owned()))
+        self.read_books(&AccountKeys::of(account)).await
     }
 
     async fn read_posted(

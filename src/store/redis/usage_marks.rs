@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::ledger::AccountName;
 
-/// All accounts are looked at once in this time at most.
+/// All accounts are looked at once in this time, or more rarely if there are very many.
 const ROUND_MIN: Duration = Duration::from_secs(60);
 /// The time between two looks at some accounts.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -50,20 +50,21 @@ impl UsageMarks {
         }
     }
 
-    /// Takes at most `most` accounts, each of which has its turn. Returns whether others are left.
-    pub(super) fn take(&self, most: usize) -> (Vec<AccountName>, bool) {
+    /// Takes the account whose turn it is; `None` if none is marked.
+    pub(super) fn take(&self) -> Option<AccountName> {
         let mut marked = self.lock();
         let MarkedAccounts { names, taken, .. } = &mut *marked;
         let after = taken.clone().map_or(Bound::Unbounded, Bound::Excluded);
-        let later = names.range((after, Bound::Unbounded));
-        let all = later.chain(names.iter()).take(names.len().min(most));
-        let found: Vec<AccountName> = all.cloned().collect();
-        for name in &found {
-            names.remove(name);
-        }
-        *taken = found.last().cloned();
-        let has_more = !names.is_empty();
-        (found, has_more)
+        let next = names.range((after, Bound::Unbounded)).next().or_else(|| names.first());
+        let next = next.cloned()?;
+        names.remove(&next);
+        *taken = Some(next.clone());
+        Some(next)
+    }
+
+    /// Returns the number of marked accounts.
+    pub(super) fn len(&self) -> usize {
+        self.lock().names.len()
     }
 
     /// Returns the cursor from which some accounts are to be looked at now; `None` if it is too
@@ -98,9 +99,9 @@ mod tests {
         AccountName::parse(name).expect("a name")
     }
 
-    fn taken(marks: &UsageMarks, most: usize) -> (Vec<String>, bool) {
-        let (names, has_more) = marks.take(most);
-        (names.iter().map(|name| name.as_str().to_owned()).collect(), has_more)
+    fn taken(marks: &UsageMarks, most: usize) -> String {
+        let names = (0..most).map_while(|_| marks.take());
+        names.map(|name| name.as_str().to_owned()).collect()
     }
 
     #[test]
@@ -109,12 +110,12 @@ mod tests {
         for name in ["a", "b", "c", "d"] {
             marks.add(&named(name));
         }
-        assert_eq!(taken(&marks, 2), (vec!["a".to_owned(), "b".to_owned()], true));
+        assert_eq!((marks.len(), taken(&marks, 2)), (4, "ab".to_owned()));
         marks.add(&named("a"));
         marks.add(&named("a"));
-        assert_eq!(taken(&marks, 2), (vec!["c".to_owned(), "d".to_owned()], true));
-        assert_eq!(taken(&marks, 2), (vec!["a".to_owned()], false));
-        assert_eq!(taken(&marks, 2), (Vec::new(), false));
+        assert_eq!((marks.len(), taken(&marks, 2)), (3, "cd".to_owned()));
+        assert_eq!(taken(&marks, 2), "a");
+        assert_eq!((marks.len(), taken(&marks, 2)), (0, String::new()));
     }
 
     #[test]

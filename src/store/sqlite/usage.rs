@@ -24,9 +24,10 @@ struct FoldedStep {
 }
 
 impl FoldedStep {
-    /// Writes a step. Returns the number of lines that were folded, and why an account's were not.
-    fn write(&self, txn: &mut WriteTxn<'_>) -> rusqlite::Result<(u64, Result<(), Unavailable>)> {
-        let (mut lines, mut failed) = (0, Ok(()));
+    /// Writes a step. Returns the number of lines that were folded, and why those of some accounts
+    /// were not.
+    fn write(&self, txn: &mut WriteTxn<'_>) -> rusqlite::Result<(u64, Vec<String>)> {
+        let (mut lines, mut failed) = (0, Vec::new());
         for account in &self.unmarked {
             usage_rows::mark_due(txn.conn, *account)?;
         }
@@ -34,9 +35,7 @@ impl FoldedStep {
             match self.add(txn, due, rows) {
                 Ok(added) => lines += added,
                 Err(why) if txn.conn.is_autocommit() => return Err(why),
-                Err(why) => {
-                    failed = Err(Unavailable(format!("account '{}': {why}", due.name)));
-                }
+                Err(why) => failed.push(format!("account '{}': {why}", due.name)),
             }
         }
         usage_rows::purge_hours(txn.conn, self.now)?;
@@ -70,11 +69,11 @@ impl UsageStore for SqliteStore {
             Ok((work, usage_rows::has_old_hours(c, now)?))
         };
         let (work, has_old_hours) = self.reader.query(reading).await?;
-        let (mut accounts, mut failed) = (Vec::new(), Ok(()));
+        let (mut accounts, mut failed) = (Vec::new(), work.failed);
         for due in work.accounts {
             match fold(&due.entries) {
                 Ok(rows) => accounts.push((due, rows)),
-                Err(why) => failed = Err(Unavailable(format!("account '{}': {why}", due.name))),
+                Err(why) => failed.push(format!("account '{}': {why}", due.name)),
             }
         }
         let step = FoldedStep { accounts, unmarked: work.unmarked, now };
@@ -83,9 +82,10 @@ impl UsageStore for SqliteStore {
             let writing = move |txn: &mut WriteTxn<'_>| step.write(txn);
             let (added, written) = self.scheduler.run(Priority::Now, writing).await?;
             failpoint!("usage_committed", if added > 0);
-            (lines, failed) = (added, failed.and(written));
+            lines = added;
+            failed.extend(written);
         }
-        failed.map(|()| FoldReport { lines, has_more: work.has_more || has_old_hours })
+        Ok(FoldReport { lines, has_more: work.has_more || has_old_hours, failed })
     }
 
     async fn list_usage(
@@ -225,7 +225,8 @@ mod tests {
         view: RollupView,
     ) -> Vec<(RollupKey, RollupSums)> {
         let (from, to, account) = (i64::MIN, i64::MAX, named(name));
-        let query = UsageQuery { account, kind, view, from, to, rows_max: u32::MAX };
+        let rows = view.into();
+        let query = UsageQuery { account, kind, rows, from, to, rows_max: u32::MAX };
         store.list_usage(query).await.expect("rows")
     }
 
@@ -282,7 +283,7 @@ mod tests {
         for step in steps {
             let written = store.scheduler.run(Priority::Now, move |txn| step.write(txn));
             let (added, failed) = written.await.expect("a transaction");
-            assert_eq!(failed, Ok(()));
+            assert_eq!(failed, [""; 0]);
             lines.push(added);
         }
         assert_eq!(lines, [15, 0]);
@@ -380,10 +381,11 @@ mod tests {
         store.submit(&named("ada"), settle).await.expect("a charge");
         charge(&store, "bob", 10..20).await;
         let (step, ping) = tokio::join!(store.fold_next(1), store.ping());
-        assert!(step.is_err() && ping.is_ok(), "{step:?} {ping:?}");
+        let failed = step.expect("a step").failed;
+        assert!(failed.len() == 1 && failed[0].contains("'ada'") && ping.is_ok(), "{failed:?}");
         for _ in 0..4 {
             // The one account fails whenever it has its turn.
-            let _ = store.fold_next(100).await;
+            store.fold_next(100).await.expect("a step");
         }
         prove(&store, "bob").await;
     }

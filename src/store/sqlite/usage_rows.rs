@@ -8,7 +8,7 @@ use super::accounts::{self, ENTRY_COLUMNS, ENTRY_COLUMNS_COUNT, read_entry_row, 
 use crate::ledger::{AccountName, KeyId};
 use crate::usage::{
     FOLD_VERSION, HOURS_KEPT_MS, PeriodKind, PostedEntry, RollupKey, RollupOwner, RollupPeriod,
-    RollupSums, RollupView, Rollups, UsageBooks, UsageOverflow, UsageQuery,
+    RollupSums, RollupView, Rollups, UsageBooks, UsageOverflow, UsageQuery, UsageRows,
 };
 
 /// An older version ignores these tables, and marks no account. What it posts is found minutes
@@ -113,6 +113,8 @@ pub(super) struct DueWork {
     pub(super) unmarked: Vec<i64>,
     /// Whether there may be more.
     pub(super) has_more: bool,
+    /// Why the lines of some accounts could not be read.
+    pub(super) failed: Vec<String>,
 }
 
 /// Marks an account as having lines that are not folded.
@@ -153,19 +155,25 @@ pub(super) fn read_due(
     // The accounts before those of this step may have lines, too.
     let is_part = !due.is_empty() && !is_from_start || i64::try_from(due.len()) == Ok(ACCOUNTS_MAX);
     let mut has_more = is_scanning || !unmarked.is_empty() || is_part;
-    let (mut accounts, mut left) = (Vec::new(), lines_max);
+    let (mut accounts, mut failed, mut left) = (Vec::new(), Vec::new(), lines_max);
     for (account, name, folded) in due {
         if left == 0 {
             has_more = true;
             break;
         }
-        let entries = read_posted(c, account, folded, left)?;
         cursor.folded.store(account, Ordering::SeqCst);
+        let entries = match read_posted(c, account, folded, left) {
+            Ok(entries) => entries,
+            Err(why) => {
+                failed.push(format!("account '{name}': {why}"));
+                continue;
+            }
+        };
         left = left.saturating_sub(u32::try_from(entries.len()).unwrap_or(u32::MAX));
         accounts.push(DueLines { account, name, folded, entries });
     }
     has_more |= left == 0;
-    Ok(DueWork { accounts, unmarked, has_more })
+    Ok(DueWork { accounts, unmarked, has_more, failed })
 }
 
 /// Looks at some accounts for lines that are not folded, when a process starts and from time to
@@ -363,15 +371,41 @@ pub(super) fn list(
     c: &Connection,
     query: &UsageQuery,
 ) -> rusqlite::Result<Vec<(RollupKey, RollupSums)>> {
-    let UsageQuery { account, kind, view, from, to, rows_max } = query;
+    if let UsageRows::Key(key) = query.rows {
+        return list_of_key(c, query, key);
+    }
+    let UsageQuery { account, kind, rows, from, to, rows_max } = query;
     let mut select = c.prepare_cached(&format!(
         "SELECT {ROLLUP_COLUMNS} FROM usage_rollup
          WHERE account = (SELECT id FROM account WHERE name = ?)
            AND kind = ? AND by_key = ? AND start >= ? AND start < ?
          ORDER BY start, key_id, model, endpoint LIMIT ?"
     ))?;
-    let by_key = is_by_key(*view);
+    let by_key = is_by_key(rows.view());
     let asked = params![account.as_str(), kind.name(), by_key, from, to, rows_max];
+    select.query_map(asked, read_rollup)?.collect()
+}
+
+/// Returns the rows of one key. It looks for them in each period that the account has rows of, and
+/// passes over those of other keys.
+fn list_of_key(
+    c: &Connection,
+    query: &UsageQuery,
+    key: KeyId,
+) -> rusqlite::Result<Vec<(RollupKey, RollupSums)>> {
+    let UsageQuery { account, kind, from, to, rows_max, .. } = query;
+    let mut select = c.prepare_cached(&format!(
+        "SELECT {ROLLUP_COLUMNS} FROM usage_rollup
+         WHERE account = (SELECT id FROM account WHERE name = ?1)
+           AND kind = ?2 AND by_key = 1 AND key_id = ?5
+           AND start IN (
+               SELECT DISTINCT start FROM usage_rollup
+               WHERE account = (SELECT id FROM account WHERE name = ?1)
+                 AND kind = ?2 AND by_key = 0 AND start >= ?3 AND start < ?4)
+         ORDER BY start, model, endpoint LIMIT ?6"
+    ))?;
+    let key = key.0.cast_signed();
+    let asked = params![account.as_str(), kind.name(), from, to, key, rows_max];
     select.query_map(asked, read_rollup)?.collect()
 }
 

@@ -19,6 +19,7 @@ use super::usage_rows;
 use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
 use crate::ledger::prepaid::records::{AccountHead, DirectHold, DirectHoldState, JournalRecord};
+use crate::ledger::prepaid::window::DAY_MS;
 use crate::usage::PeriodKind;
 
 /// At most this many rows are cached from one transaction to the next.
@@ -337,9 +338,10 @@ impl WriteTxn<'_> {
                 unknown.insert(Posting { hour, is_due: false })
             }
         };
-        // A clock that was set back leaves the line in the hour of the line before it.
+        // A clock that was set back leaves the line in the hour of the line before it, but not if
+        // it is more than a day: then it was wrong before.
         let hour = PeriodKind::Hour.start_of(line.posted_at);
-        if hour > posting.hour {
+        if hour > posting.hour || hour < posting.hour.saturating_sub(DAY_MS) {
             usage_rows::mark_hour(self.conn, account, last + 1, hour)?;
             posting.hour = hour;
         }

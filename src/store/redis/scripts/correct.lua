@@ -88,6 +88,7 @@ local now, tag, texts = now_ms(), tag_of(account), {}
 for text in pairs(charged.windows) do table.insert(texts, text) end
 table.sort(texts)
 for _, text in ipairs(texts) do unspend(window_of(tag, text), given, now) end
+note_hour(account)
 write_windows(now)
 local digits, lost_digits = to_digits(given), to_digits(lost)
 subtract(account, 'posted', digits)

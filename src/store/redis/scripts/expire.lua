@@ -29,6 +29,7 @@ if lots then line = lots.tell(line, lots.end_hold(known[8], known[2], charge)) e
 -- written.
 local rates = known[7] and open_rates(tag_of(account), now)
 if rates then rates.finish(known[7], '') end
+if charge ~= '0' then note_hour(account) end
 local written_off = post(account, hold, known[2], charge)
 if not written_off then return {'gone'} end
 write_windows(now)

@@ -264,6 +264,7 @@ local function open_lots(account, text, available, held)
 
   -- Writes the lots, and the lines of what has expired.
   function lots.write()
+    if #lots.lines > 0 then note_hour(account) end
     lots.save()
     if #lots.lines > 0 then append_lines(account, lots.lines) end
     lots.lines = {}

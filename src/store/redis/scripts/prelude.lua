@@ -41,17 +41,26 @@ local function now_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
--- Appends lines to the journal of an account. If they are the first ones of an hour, the hour is
--- noted. A clock that was set back leaves them in the hour of the line before them.
-local function append_lines(account, lines)
-  local tag, now = tag_of(account), now_ms()
+-- Notes the hour from which on lines are appended to the journal of an account. A script calls it
+-- before it writes anything else: while a slot of a cluster moves, a key that is gone ends the
+-- script. A clock that was set back leaves lines in the hour of the line before them, but not if
+-- it is more than a day: then it was wrong before.
+local function note_hour(account)
+  local now = now_ms()
   local hour = now - now % 3600000
-  if tonumber(redis.call('HGET', account, 'journal_hour') or '0') < hour then
-    local first, text = redis.call('LLEN', tag .. 'journal'), string.format('%.0f', hour)
-    redis.call('HSET', account, 'journal_hour', text)
+  local known = tonumber(redis.call('HGET', account, 'journal_hour') or '0')
+  if hour > known or hour < known - 86400000 then
+    local tag, text = tag_of(account), string.format('%.0f', hour)
+    local first = redis.call('LLEN', tag .. 'journal')
     redis.call('ZADD', tag .. 'journal-hours', first, first .. ' ' .. text)
+    redis.call('HSET', account, 'journal_hour', text)
   end
-  redis.call('RPUSH', tag .. 'journal', unpack(lines))
+end
+
+-- Appends lines to the journal of an account.
+local function append_lines(account, lines)
+  note_hour(account)
+  redis.call('RPUSH', tag_of(account) .. 'journal', unpack(lines))
 end
 
 -- A hold that has ended is remembered for this time, in ms (one day), so that a repeated operation

@@ -59,6 +59,7 @@ if lots then line = lots.tell(line, lots.end_hold(drawn, held, amount)) end
 -- written.
 local rates = taken and state == 'open' and open_rates(tag_of(account), now_ms())
 if rates then rates.finish(taken, tokens) end
+note_hour(account)
 local ttl = ENDED_HOLD_TTL_MS
 if state == 'open' then
   written_off = post(account, hold, known[2], charge)

@@ -240,6 +240,7 @@ end
 
 -- Writes everything that has changed.
 local function write_all(account, allotment)
+  if #lines > 0 then note_hour(account_key) end
   write_allotment(account, allotment)
   write_slices(allotment)
   write_rate_slices(allotment)
