@@ -136,8 +136,8 @@ fn falsify_sums(api: &mut AdminWorld, store: Store) {
         let charged = (CALLS * COST).to_string();
         let wrong = row[1].replace(&charged, &(CALLS * COST + 1).to_string());
         assert_ne!(wrong, row[1]);
-        let changed = "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) return {}";
-        texts(&["EVAL", changed, "1", &rows, &row[0], &wrong]);
+        let script = "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) return {}";
+        texts(&["EVAL", script, "1", &rows, &row[0], &wrong]);
     }
 }
 

@@ -243,8 +243,8 @@ async fn sums_by_hour_of_a_server_are_kept_for_eight_days() {
         let index = format!("tollgate:{{ada}}:usage:1:{kind}");
         let exists = |start: i64| {
             let rows = server.command(&["EXISTS", &format!("{index}:{start}")]);
-            let score = server.command(&["ZSCORE", &index, &start.to_string()]);
-            (rows == redis::Value::Int(1), score != redis::Value::Nil)
+            let place = server.command(&["ZSCORE", &index, &start.to_string()]);
+            (rows == redis::Value::Int(1), place != redis::Value::Nil)
         };
         assert_eq!((exists(old), exists(kept)), ((false, false), (true, true)), "{kind}");
     }
