@@ -185,8 +185,8 @@ impl FeeRule {
             cost: self.cost,
             uses_max,
             input_tokens: self.input_tokens.saturating_mul(uses_max),
-            // One more: the model may try again after the last use, and is told that it cannot.
-            rereads_max: if self.rereads { uses_max.saturating_add(1) } else { 0 },
+            rereads: self.rereads,
+            is_bound_shared: matches!(self.bound, UseBound::Body(_)),
         }))
     }
 
@@ -330,8 +330,10 @@ pub(crate) struct CallFee {
     pub(crate) uses_max: u64,
     /// The most input tokens that the vendor adds for all uses together.
     input_tokens: u64,
-    /// How many more times at most the vendor reads the whole input for the uses.
-    rereads_max: u64,
+    /// Whether the vendor reads the whole input again after each use.
+    rereads: bool,
+    /// Whether the bound is one for all tools of the call together.
+    is_bound_shared: bool,
 }
 
 /// The fees of a call, one for each of its tools that cost one.
@@ -373,7 +375,19 @@ impl CallFees {
     /// Returns how many more times at most the vendor reads the whole input for all tools together.
     #[must_use]
     pub(crate) fn rereads_max(&self) -> u64 {
-        self.0.iter().map(|fee| fee.rereads_max).fold(0, u64::saturating_add)
+        let (mut own, mut shared) = (0_u64, 0);
+        for fee in self.0.iter().filter(|fee| fee.rereads) {
+            if fee.is_bound_shared {
+                shared = fee.uses_max.max(shared);
+            } else {
+                own = own.saturating_add(fee.uses_max);
+            }
+        }
+        match own.saturating_add(shared) {
+            0 => 0,
+            // One more: the model may try again after the last use, and is told that it cannot.
+            uses => uses.saturating_add(1),
+        }
     }
 
     /// Returns the most input tokens that the vendor adds for all uses together.

@@ -21,9 +21,9 @@ use fields::{invalid_value, non_null_member, read_bool};
 pub use request_kind::RequestKind;
 pub use text_request::{InputSize, TextRequest, VendorReads};
 
-/// A vendor that runs its own tools reads the input once more after each use of one, at most this
-/// many times.
-const TOOL_REPEATS_MAX: u64 = 16;
+/// A vendor of chats that runs its own tools reads the input once more after each use of one, at
+/// most this many times.
+const CHAT_REPEATS_MAX: u64 = 16;
 
 /// A valid body that names a model. The caller checks whether the model is on sale before
 /// [`ModelCall::parse`] reads the other fields.
@@ -222,15 +222,16 @@ impl ModelCall {
     /// Adds what the vendor reads because of tools that it runs: the whole input at most `rereads`
     /// times more, and what the tools found, which has at most `tokens` tokens.
     pub(crate) fn add_tool_reads(&mut self, rereads: u64, tokens: u64) {
-        let size = match &mut self.kind {
-            RequestKind::Chat { text, .. } | RequestKind::Messages(text) => &mut text.input_size,
-            RequestKind::Responses(request) => &mut request.input_size,
+        let (size, repeats_max) = match &mut self.kind {
+            RequestKind::Chat { text, .. } => (&mut text.input_size, CHAT_REPEATS_MAX),
+            RequestKind::Messages(text) => (&mut text.input_size, messages::REPEATS_MAX),
+            RequestKind::Responses(request) => (&mut request.input_size, responses::REPEATS_MAX),
             _ => return,
         };
         // What a tool finds is in no body.
         size.has_external_input = true;
         let reads = &mut size.vendor_reads;
-        reads.repeats = reads.repeats.max(rereads.min(TOOL_REPEATS_MAX));
+        reads.repeats = reads.repeats.max(rereads.min(repeats_max));
         reads.found_tokens = reads.found_tokens.saturating_add(tokens);
     }
 

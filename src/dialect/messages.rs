@@ -10,6 +10,8 @@ use crate::money::TokenUsage;
 
 mod server_tools;
 
+pub(crate) use server_tools::REPEATS_MAX;
+
 /// Parses the body of a messages call. All other fields are left to the vendor to check.
 ///
 /// # Errors

@@ -26,6 +26,9 @@ const INPUT_EXPECTED: &str = "a string or a non-empty array of items";
 
 /// A call with tools of servers may let the vendor call its tools this many times at most.
 const TOOL_CALLS_MAX: u64 = 128;
+/// The vendor reads the input at most this many times more: after each call, and after a try that
+/// is refused.
+pub(crate) const REPEATS_MAX: u64 = TOOL_CALLS_MAX + 1;
 
 /// The fields of a call that bear on its price and on stored objects.
 #[derive(Debug, Clone, PartialEq, Eq)]

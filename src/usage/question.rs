@@ -10,6 +10,8 @@ use crate::ledger::AccountName;
 
 /// At most this many rows of roll-ups are read for a page.
 pub(crate) const ROWS_READ_MAX: u32 = 20_000;
+/// A page has at most this many days.
+const PAGE_DAYS_MAX: i64 = 366;
 /// The days of a page that does not say from when on.
 const DAYS_DEFAULT: i64 = 30;
 const HOUR_MS: i64 = 3_600_000;
@@ -57,7 +59,10 @@ pub(crate) struct UsageAsk<'a> {
 pub(crate) struct UsageRange {
     kind: PeriodKind,
     from: i64,
+    /// The end of the page.
     to: i64,
+    /// The end of all pages, if it is another one.
+    last: Option<i64>,
     by: BTreeSet<UsageDimension>,
 }
 
@@ -91,13 +96,25 @@ impl UsageRange {
             let expected = "later, or ask for whole days: sums by hour are kept for 8 days";
             return Err(invalid("from", expected));
         }
-        let range = UsageRange { kind, from, to, by };
-        let Some(after) = ask.after else { return Ok(range) };
-        let from = parse_hour("after", after)?;
-        if !range.is_by_time() || from < range.from {
-            return Err(invalid("after", format!("the `next` of the page before, not '{after}'")));
+        let mut range = UsageRange { kind, from, to, last: None, by };
+        if let Some(after) = ask.after {
+            let next = parse_hour("after", after)?;
+            let is_next = (from..to).contains(&next) && kind.start_of(next) == next;
+            if !range.is_by_time() || !is_next {
+                let expected = format!("the `next` of the page before, not '{after}'");
+                return Err(invalid("after", expected));
+            }
+            range.from = next;
         }
-        Ok(UsageRange { from, ..range })
+        let page_end = range.from.saturating_add(PAGE_DAYS_MAX.saturating_mul(DAY_MS));
+        if page_end < to {
+            if !range.is_by_time() {
+                let expected = format!("at most {PAGE_DAYS_MAX} days before 'to', or group by day");
+                return Err(invalid("from", expected));
+            }
+            (range.to, range.last) = (page_end, Some(to));
+        }
+        Ok(range)
     }
 
     /// Returns what is read of an account. `rows` is given if not all keys may be seen.
@@ -132,16 +149,22 @@ impl UsageRange {
         &self,
         mut rows: Vec<(RollupKey, RollupSums)>,
     ) -> Result<UsagePage, NoUsagePage> {
-        let mut next = None;
+        let mut next = self.last.and_then(|_| moment_text(self.to));
         let rows_max = usize::try_from(ROWS_READ_MAX).unwrap_or(usize::MAX);
         if let Some((beyond, _)) = rows.get(rows_max) {
             let cut = self.group_start(beyond);
             rows.retain(|(key, _)| self.group_start(key) < cut);
-            if rows.is_empty() || !self.is_by_time() {
+            if !self.is_by_time() {
                 let expected = format!(
                     "later, or group by day: the range has more than {ROWS_READ_MAX} rows of sums"
                 );
                 return Err(NoUsagePage::TooLarge(invalid("from", expected)));
+            }
+            if rows.is_empty() {
+                let expected = format!(
+                    "without key: one day or hour has more than {ROWS_READ_MAX} rows of sums"
+                );
+                return Err(NoUsagePage::TooLarge(invalid("group_by", expected)));
             }
             next = moment_text(cut);
         }
@@ -250,10 +273,30 @@ mod tests {
             (UsageAsk { after: Some("2026-11-27"), ..ask("", "", "model") }, "after"),
             (UsageAsk { after: Some("2026-10-01"), ..ask("2026-11-01", "", "") }, "after"),
             (UsageAsk { after: Some("7"), ..UsageAsk::default() }, "after"),
+            (
+                UsageAsk { after: Some("2026-11-01T13:00:00Z"), ..ask("2026-11-01", "", "") },
+                "after",
+            ),
+            (UsageAsk { after: Some("2026-12-01"), ..ask("2026-11-01", "", "") }, "after"),
+            (ask("2020-01-01", "", "model"), "from"),
         ] {
             let why = UsageRange::parse(asked, NOW).expect_err("refused");
             assert_eq!(why.field, named, "{asked:?}: {why}");
         }
+    }
+
+    #[test]
+    fn a_long_range_has_pages_of_a_year() {
+        let asked = ask("2024-01-01", "2026-11-01", "day,model");
+        let first = UsageRange::parse(asked, NOW).expect("a range");
+        let page = first.page_of(Vec::new()).expect("a page");
+        let next = page.next.expect("more");
+        assert_eq!(next, "2025-01-01T00:00:00Z");
+        let second = UsageRange::parse(UsageAsk { after: Some(&next), ..asked }, NOW);
+        let page = second.expect("a range").page_of(Vec::new()).expect("a page");
+        let next = page.next.expect("more");
+        let third = UsageRange::parse(UsageAsk { after: Some(&next), ..asked }, NOW);
+        assert_eq!(third.expect("a range").page_of(Vec::new()).expect("a page").next, None);
     }
 
     /// Makes `of_day` rows of each of `days` days, from today on.

@@ -250,6 +250,23 @@ async fn sums_by_hour_of_a_server_are_kept_for_eight_days() {
     }
 }
 
+/// The last hours of an account on which nothing happens any more were kept for ever.
+#[tokio::test]
+async fn sums_by_hour_of_an_idle_account_go_as_well() {
+    let server = RedisServer::start();
+    let store = opened(&server.url()).await;
+    open_account(&store, "ada").await;
+    let (hour, day) = (3_600_000, 86_400_000);
+    let index = "tollgate:{ada}:usage:1:hour";
+    for days in [40, 41, 42] {
+        let start = ((super::script::now() - days * day) / hour * hour).to_string();
+        server.command(&["ZADD", index, &start, &start]);
+        server.command(&["HSET", &format!("{index}:{start}"), "[null,\"e\",\"m\"]", "0"]);
+    }
+    fold_all(&store, 9).await;
+    assert_eq!(server.command(&["EXISTS", index]), redis::Value::Int(0));
+}
+
 /// Nothing reads the journal for a page.
 #[tokio::test]
 async fn a_page_of_a_server_reads_no_lines_and_few_rows() {

@@ -14,6 +14,8 @@ const SEARCH_TOOL_PREFIX: &str = "web_search";
 /// The vendor runs its tools between passes of the model, and pauses the turn after this many
 /// passes. Each pass reads the whole input, and all of them are billed.
 const PASSES_MAX: u64 = 10;
+/// So the vendor reads the input at most this many times more.
+pub(crate) const REPEATS_MAX: u64 = PASSES_MAX - 1;
 /// `max_content_tokens` is approximate: this many times as much may arrive.
 const CONTENT_TOKENS_FACTOR: u64 = 2;
 
@@ -57,7 +59,7 @@ pub(super) fn add_vendor_reads(
 
 /// Returns what the vendor reads because of its fetch tool.
 fn fetch_reads(document: &JsonDocument) -> VendorReads {
-    let mut reads = VendorReads::default();
+    let (mut reads, mut searches) = (VendorReads::default(), 0_u64);
     for tool in non_null_member(document, "tools").into_iter().flat_map(JsonValue::elements) {
         let kind = tool.get("type").and_then(JsonValue::text);
         let is_of = |prefix| kind.as_ref().is_some_and(|kind| kind.starts_with(prefix));
@@ -65,18 +67,20 @@ fn fetch_reads(document: &JsonDocument) -> VendorReads {
         let limit = |name| tool.get(name).and_then(JsonValue::integer).unwrap_or(u64::MAX);
         let uses = limit("max_uses");
         if is_of(SEARCH_TOOL_PREFIX) {
-            // One more: the model may try again after the last use, and is told that it cannot.
-            let repeats = uses.saturating_add(1).min(PASSES_MAX - 1);
-            reads.repeats = reads.repeats.max(repeats);
+            searches = searches.saturating_add(uses);
         }
         if !is_of(FETCH_TOOL_PREFIX) {
             continue;
         }
         let content = limit("max_content_tokens").saturating_mul(CONTENT_TOKENS_FACTOR);
-        reads.repeats = PASSES_MAX - 1;
+        reads.repeats = REPEATS_MAX;
         reads.added_tokens = reads.added_tokens.saturating_add(uses.saturating_mul(content));
         // The limit of tokens is for text alone: a document of pages is never cut.
         reads.added_documents = reads.added_documents.saturating_add(uses);
+    }
+    if searches > 0 {
+        // One more: the model may try again after the last use, and is told that it cannot.
+        reads.repeats = reads.repeats.max(searches.saturating_add(1).min(REPEATS_MAX));
     }
     reads
 }

@@ -45,10 +45,26 @@ impl ReportKind {
     /// Returns what buckets may be grouped by. Some of it is the same for all calls.
     fn dimensions(self) -> &'static [&'static str] {
         match self {
-            ReportKind::Costs => &["line_item", "api_key_id", "project_id"],
-            ReportKind::Completions => {
-                &["model", "api_key_id", "project_id", "user_id", "batch", "service_tier"]
+            ReportKind::Costs => {
+                &["line_item", "api_key_id", "project_id", "user_id", "api_source"]
             }
+            ReportKind::Completions => &[
+                "model",
+                "api_key_id",
+                "project_id",
+                "user_id",
+                "batch",
+                "service_tier",
+                "api_source",
+            ],
+        }
+    }
+
+    /// Returns the parameter that selects by models.
+    fn models_parameter(self) -> &'static str {
+        match self {
+            ReportKind::Costs => "line_items",
+            ReportKind::Completions => "models",
         }
     }
 
@@ -88,16 +104,19 @@ pub(crate) struct ReportQuery {
 }
 
 impl ReportQuery {
-    /// Parses the parameters of a report. A list may be written as `models=a&models=b`, and with
-    /// `[]` after its name.
+    /// Parses the parameters of a report. A list may be written as `models=a,b`, as
+    /// `models=a&models=b`, and with `[]` or `[0]` after its name. An empty value is none.
     pub(super) fn parse(kind: ReportKind, query: &str) -> Result<ReportQuery, ApiError> {
         let mut given = BTreeMap::<String, Vec<String>>::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if value.is_empty() {
+                continue;
+            }
             let decoded = percent_decode(name).zip(percent_decode(value));
             let (name, value) =
                 decoded.ok_or_else(|| CallError::invalid(name, "percent-encoded UTF-8"))?;
-            let name = name.strip_suffix("[]").unwrap_or(&name).to_owned();
+            let name = name.split_once('[').map_or(&*name, |(name, _)| name).to_owned();
             given.entry(name).or_default().push(value);
         }
         let mut single = |name: &str| match given.remove(name).as_deref() {
@@ -117,16 +136,19 @@ impl ReportQuery {
         let end = single("end_time")?.map(|text| parse_seconds("end_time", &text)).transpose()?;
         let page = single("page")?.map(|text| parse_seconds("page", &text)).transpose()?;
         let from = page.map_or(start, |page| width.start_of(page).max(start));
-        let mut many = |name: &str| given.remove(name).unwrap_or_default();
+        let mut many = |name: &str| -> Vec<String> {
+            let values = given.remove(name).unwrap_or_default();
+            values.iter().flat_map(|values| values.split(',')).map(str::to_owned).collect()
+        };
         let mut by: BTreeSet<String> = BTreeSet::new();
-        for name in many("group_by").iter().flat_map(|names| names.split(',')) {
-            if !kind.dimensions().contains(&name) {
+        for name in many("group_by") {
+            if !kind.dimensions().contains(&&*name) {
                 let expected = format!("one of {}, not '{name}'", kind.dimensions().join(", "));
                 return Err(CallError::invalid("group_by", &expected).into());
             }
-            by.insert(name.to_owned());
+            by.insert(name);
         }
-        let models = many("models").into_iter().collect();
+        let models = many(kind.models_parameter()).into_iter().collect();
         let keys = many("api_key_ids");
         let keys = keys.iter().map(|id| id.parse().map_err(|_| id.clone()));
         let keys = keys.collect::<Result<_, String>>().map_err(|id| {
@@ -165,6 +187,15 @@ impl ReportQuery {
             next = self.width.end_of(next);
         }
         (starts, None)
+    }
+
+    /// Returns the rows that are read if all of the account may be seen.
+    fn rows_of_account(&self) -> UsageRows {
+        match self.keys.first() {
+            Some(id) if self.keys.len() == 1 => UsageRows::Key(KeyId(*id)),
+            None if !self.by_key => UsageRows::Account,
+            _ => UsageRows::Keys,
+        }
     }
 
     fn selects(&self, row: &RollupKey) -> bool {
@@ -235,11 +266,10 @@ pub(super) async fn show_report(
         let expected = "later, or ask for days: sums by hour are kept for 8 days";
         return Err(CallError::invalid("start_time", expected).into());
     }
-    let (starts, next) = asked.buckets(now);
+    let (mut starts, mut next) = asked.buckets(now);
     let mut rows = Vec::new();
     if let (Some(first), Some(last)) = (starts.first(), starts.last()) {
-        let is_by_key = asked.by_key || !asked.keys.is_empty();
-        let all = if is_by_key { UsageRows::Keys } else { UsageRows::Account };
+        let all = asked.rows_of_account();
         let query = UsageQuery {
             account: caller.key.account.clone(),
             kind: asked.width,
@@ -250,9 +280,16 @@ pub(super) async fn show_report(
         };
         rows = read_rows(gateway, caller, query).await?;
     }
-    if rows.len() > ROWS_MAX {
-        let expected = "smaller: these buckets have too many results";
-        return Err(CallError::invalid("limit", expected).into());
+    if let Some((beyond, _)) = rows.get(ROWS_MAX) {
+        // The bucket whose rows were not all read is for the next page.
+        let cut = beyond.period.start;
+        rows.retain(|(row, _)| row.period.start < cut);
+        starts.retain(|start| *start < cut);
+        next = Some(cut);
+        if starts.is_empty() {
+            let expected = "without api_key_id: one bucket alone has too many results";
+            return Err(CallError::invalid("group_by", expected).into());
+        }
     }
     report_json(&asked, &starts, next, &rows)
 }
@@ -294,8 +331,10 @@ fn result_json(kind: ReportKind, key: &ResultKey, sums: &RollupSums) -> String {
     let (model, key_id) = (key.model.as_deref(), key.key_id.as_deref());
     match kind {
         ReportKind::Costs => {
-            // What was given back is no cost. A bucket may have more of it than charges.
-            let cost = sums.charged.nano().saturating_sub(sums.corrected.nano());
+            // What was given back is no cost, and neither is what could not be paid. A bucket may
+            // have more given back than charged.
+            let not_paid = sums.written_off.nano() - sums.corrected_written_off.nano();
+            let cost = (sums.charged.nano() - sums.corrected.nano()).saturating_sub(not_paid);
             let amount = JsonObjectWriter::new().json("value", &signed_usd(cost));
             JsonObjectWriter::new()
                 .text("object", "organization.costs.result")
@@ -354,8 +393,11 @@ mod tests {
         (RollupKey { period, owner, model, endpoint }, sums)
     }
 
+    fn nano(nano: i64) -> Money {
+        Money::from_nano(nano).expect("not negative")
+    }
+
     fn sums(calls: u64, charged: i64, corrected: i64) -> RollupSums {
-        let nano = |nano| Money::from_nano(nano).expect("not negative");
         RollupSums {
             calls,
             prompt_tokens: 10 * calls,
@@ -409,6 +451,9 @@ mod tests {
             (ReportKind::Completions, "start_time=1&group_by[]=line_item", "group_by"),
             (ReportKind::Completions, "start_time=1&api_key_ids=key_a", "api_key_ids"),
             (ReportKind::Completions, "start_time=1&user_ids=u", "user_ids"),
+            (ReportKind::Completions, "start_time=1&line_items=m", "line_items"),
+            (ReportKind::Costs, "start_time=1&models=m", "models"),
+            (ReportKind::Costs, "start_time=", "start_time"),
             (ReportKind::Completions, "start_time=1&page=next", "page"),
             (ReportKind::Completions, "start_time=%zz", "start_time"),
         ] {
@@ -427,7 +472,12 @@ mod tests {
         let starts = [0, 1, 2].map(|day| (TODAY_S + day * DAY_S) * 1_000);
         let rows = [
             row(0, RollupOwner::Account, ["m", "chat"], sums(2, 1_500_000_000, 0)),
-            row(0, RollupOwner::Account, ["m", "messages"], sums(1, 7, 0)),
+            row(
+                0,
+                RollupOwner::Account,
+                ["m", "messages"],
+                RollupSums { written_off: nano(3), ..sums(1, 10, 0) },
+            ),
             row(2, RollupOwner::Account, ["", ""], sums(0, 0, 250_000_000)),
         ];
         let told = report_json(&asked, &starts, Some(starts[2]), &rows).expect("a report");
@@ -470,6 +520,7 @@ mod tests {
             ("&models=m&api_key_ids[]=1", vec![(None, None, 1)]),
             ("&models%5B%5D=m&models%5B%5D=n&api_key_ids=2", vec![(None, None, 4)]),
             ("&models=x", vec![]),
+            ("&models=m,n&page=&api_key_ids[0]=1&api_key_ids[1]=2", vec![(None, None, 7)]),
         ] {
             let asked = completions(&format!("start_time={TODAY_S}{query}")).expect("a report");
             let told = report_json(&asked, &starts, None, &rows).expect("a report");

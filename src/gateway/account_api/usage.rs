@@ -1,5 +1,7 @@
 //! Tells what a key or its account has used, from the sums of usage.
 
+use std::time::Duration;
+
 use super::json_object::{JsonObjectWriter, write_list};
 use super::parameters::single_value;
 use super::shown_line::JournalView;
@@ -13,6 +15,12 @@ use crate::usage::{
     UsageRange, date_text, moment_text,
 };
 
+/// A page of many rows takes longer than a balance, and nobody else waits for it.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The names of the parameters of a page of usage.
+const NAMES: [&str; 4] = ["from", "to", "group_by", "after"];
+
 /// The parameters of a page of usage, as they were written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AccountUsageQuery {
@@ -24,7 +32,15 @@ pub(crate) struct AccountUsageQuery {
 
 impl AccountUsageQuery {
     pub(super) fn parse(query: &str) -> Result<AccountUsageQuery, ApiError> {
-        let value = |name| single_value(query, name, "given once");
+        let names = query.split('&').filter(|pair| !pair.is_empty());
+        let names = names.map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
+        for name in names {
+            if !NAMES.contains(&name) {
+                let expected = format!("left out: there are {}", NAMES.join(", "));
+                return Err(CallError::invalid(name, &expected).into());
+            }
+        }
+        let value = |name| single_value(query, name, "a text in percent-encoded UTF-8, once");
         Ok(AccountUsageQuery {
             from: value("from")?,
             to: value("to")?,
@@ -73,7 +89,8 @@ pub(super) async fn read_rows(
 ) -> Result<Vec<(RollupKey, RollupSums)>, ApiError> {
     let permit = gateway.account_searches.begin(&caller.key.account);
     let _permit = permit.ok_or(AccountError::SearchRunning)?;
-    let rows = gateway.with_ledger_timeout("usage", gateway.usage.list_usage(query)).await;
+    let read = tokio::time::timeout(READ_TIMEOUT, gateway.usage.list_usage(query)).await;
+    let rows = read.map_err(|_| ServerError::LedgerUnavailable)?;
     rows.map_err(|_| ServerError::LedgerUnavailable.into())
 }
 

@@ -12,7 +12,8 @@ impl AccountError {
                 ErrorDescription { param: Some("id"), ..error }
             }
             AccountError::SearchRunning => {
-                let message = "the charges of this account are being searched already; ask again";
+                let message =
+                    "another question about charges or usage is being answered; ask again";
                 let error = retryable(429, RATE_LIMIT, "search_running", message);
                 error.retry_after(RETRY_AFTER_S)
             }

@@ -2,6 +2,8 @@
 //! existing work, such as a settlement, may also run when the server's memory is full; a script
 //! that adds something new may not.
 
+use std::sync::{Arc, LazyLock};
+
 use redis::{Arg, Cmd, Script, ScriptInvocation, ToRedisArgs};
 
 use super::operator_scripts::OperatorScripts;
@@ -32,14 +34,18 @@ pub(in crate::store) struct Scripts {
     pub(super) usage_purge: Script,
 }
 
-impl Default for Scripts {
-    /// Builds the scripts without a run id. Any run of a server executes them.
-    fn default() -> Scripts {
-        Scripts::build(&|flags, parts| Script::new(&script_source(flags, parts)))
-    }
-}
+/// The scripts without a run id, which any run of a server executes. Their digests take a while, so
+/// all connections of a process share them.
+static UNSTAMPED: LazyLock<Arc<Scripts>> = LazyLock::new(|| {
+    Arc::new(Scripts::build(&|flags, parts| Script::new(&script_source(flags, parts))))
+});
 
 impl Scripts {
+    /// Returns the scripts without a run id.
+    pub(super) fn unstamped() -> Arc<Scripts> {
+        UNSTAMPED.clone()
+    }
+
     /// Builds the scripts of one run. Their last line is the run id, so their hashes differ from
     /// those of other runs, and another run of the server refuses these hashes (NOSCRIPT).
     fn for_run(run: &str) -> Scripts {

@@ -49,7 +49,7 @@ impl RedisStore {
         RedisStore {
             section,
             connected: Arc::default(),
-            scripts: Arc::default(),
+            scripts: Scripts::unstamped(),
             journal_searches: Arc::new(Semaphore::new(JOURNAL_SEARCHES_MAX)),
             index_repair: IndexRepair::default(),
             kept_bytes,
@@ -146,6 +146,6 @@ async fn connect_and_check(
     let opening: ConnectFuture<'_> = Box::pin(RedisConnection::open(section, topology));
     let connection = opening.await?;
     config_check::check_server(&connection, section.allow_volatile).await?;
-    connection.load_scripts(&Scripts::default().all()).await?;
+    connection.load_scripts(&Scripts::unstamped().all()).await?;
     Ok(connection)
 }

@@ -90,7 +90,12 @@ impl RedisStore {
             let lines = redis::cmd("LLEN").arg(keys.journal()).to_owned();
             [lines, folded, oldest]
         });
-        let told: Vec<Value> = self.connection().await?.query_each(commands.collect()).await?;
+        let told = self.connection().await?.query_each::<Value>(commands.collect()).await;
+        // The others have their turn, whatever is wrong with these.
+        let told = told.unwrap_or_else(|why| {
+            failed.push(format!("accounts could not be looked at: {why}"));
+            Vec::new()
+        });
         for (name, of_one) in names.iter().zip(told.chunks_exact(ASKED)) {
             let [lines, folded, oldest] = of_one else { continue };
             let folded: Option<u64> = read_reply(folded).unwrap_or_default();
@@ -99,6 +104,7 @@ impl RedisStore {
                 self.usage_marks.add(name);
             }
             let oldest: Vec<i64> = read_reply(oldest).unwrap_or_default();
+            // The script keeps them longer if the account has later ones.
             if oldest.first().is_some_and(|start| *start < step.kept_from) {
                 let folded = folded.unwrap_or(0);
                 let call = purge_call(&AccountKeys::of(name), folded);

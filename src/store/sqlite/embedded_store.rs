@@ -20,6 +20,8 @@ use crate::permissions;
 pub struct SqliteStore {
     pub(super) scheduler: Arc<WriteScheduler>,
     pub(super) reader: ReadThread,
+    /// Reads sums of usage and the lines that go into them: others do not wait for a long page.
+    pub(super) usage_reader: ReadThread,
     /// The identity of the file among all files that were ever at its path.
     pub(in crate::store) file_identity: Arc<str>,
     /// The id of the store, which a copy of the file has too.
@@ -84,7 +86,8 @@ impl SqliteStore {
         // lost with all that was committed.
         let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(".".as_ref());
         File::open(folder).and_then(|f| f.sync_all()).map_err(|e| to_unavailable(e.to_string()))?;
-        let reader = ReadThread::open(path).map_err(&to_unavailable)?;
+        let open_reader = |name| ReadThread::open(path, name).map_err(&to_unavailable);
+        let (reader, usage_reader) = (open_reader("notes-reader")?, open_reader("usage-reader")?);
         let checkpoint_connection = schema::open_secondary(path, BUSY_TIMEOUT)
             .map_err(|e| to_unavailable(e.to_string()))?;
         let files = OpenFiles::capture(path, opened).map_err(|e| to_unavailable(e.to_string()))?;
@@ -104,6 +107,7 @@ impl SqliteStore {
         Ok(SqliteStore {
             scheduler,
             reader,
+            usage_reader,
             file_identity,
             store_id,
             kept_bytes_max,

@@ -18,11 +18,12 @@ type ReadQuery = Box<dyn FnOnce(&Connection) + Send>;
 pub(super) struct ReadThread(mpsc::Sender<ReadQuery>);
 
 impl ReadThread {
-    pub(super) fn open(path: &Path) -> Result<ReadThread, String> {
+    /// Opens a file. `name` is that of the thread.
+    pub(super) fn open(path: &Path, name: &str) -> Result<ReadThread, String> {
         let connection = schema::open_read_only(path, BUSY_TIMEOUT).map_err(|e| e.to_string())?;
         let (ask, questions) = mpsc::channel::<ReadQuery>();
         let answer = move || questions.into_iter().for_each(|question| question(&connection));
-        let reader = thread::Builder::new().name("notes-reader".to_owned());
+        let reader = thread::Builder::new().name(name.to_owned());
         reader.spawn(answer).map_err(|e| e.to_string())?;
         Ok(ReadThread(ask))
     }

@@ -68,7 +68,7 @@ impl UsageStore for SqliteStore {
             let work = usage_rows::read_due(c, &cursor, lines_max, now)?;
             Ok((work, usage_rows::has_old_hours(c, now)?))
         };
-        let (work, has_old_hours) = self.reader.query(reading).await?;
+        let (work, has_old_hours) = self.usage_reader.query(reading).await?;
         let (mut accounts, mut failed) = (Vec::new(), work.failed);
         for due in work.accounts {
             match fold(&due.entries) {
@@ -92,7 +92,7 @@ impl UsageStore for SqliteStore {
         &self,
         query: UsageQuery,
     ) -> Result<Vec<(RollupKey, RollupSums)>, Unavailable> {
-        self.reader.query(move |c| usage_rows::list(c, &query)).await
+        self.usage_reader.query(move |c| usage_rows::list(c, &query)).await
     }
 
     async fn read_usage_books(
@@ -100,7 +100,7 @@ impl UsageStore for SqliteStore {
         account: &AccountName,
     ) -> Result<Option<UsageBooks>, Unavailable> {
         let account = account.clone();
-        self.reader.query(move |c| usage_rows::read_books(c, &account)).await
+        self.usage_reader.query(move |c| usage_rows::read_books(c, &account)).await
     }
 
     async fn read_posted(
@@ -110,7 +110,7 @@ impl UsageStore for SqliteStore {
         limit: u32,
     ) -> Result<Vec<PostedEntry>, Unavailable> {
         let account = account.clone();
-        self.reader.query(move |c| usage_rows::read_posted_of(c, &account, seq, limit)).await
+        self.usage_reader.query(move |c| usage_rows::read_posted_of(c, &account, seq, limit)).await
     }
 }
 

@@ -52,6 +52,8 @@ local function note_hour(account)
   if hour > known or hour < known - 86400000 then
     local tag, text = tag_of(account), string.format('%.0f', hour)
     local first = redis.call('LLEN', tag .. 'journal')
+    -- There may be a mark of a line that never came.
+    redis.call('ZREMRANGEBYSCORE', tag .. 'journal-hours', first, first)
     redis.call('ZADD', tag .. 'journal-hours', first, first .. ' ' .. text)
     redis.call('HSET', account, 'journal_hour', text)
   end

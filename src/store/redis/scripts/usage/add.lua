@@ -13,10 +13,12 @@ local DELETED_MAX = 48
 
 if (redis.call('HGET', state, 'seq') or '0') ~= before then return {'changed'} end
 if redis.call('LLEN', journal) < tonumber(last) then return {'changed'} end
--- A clock that is ahead for a moment makes no hour old of which there are later ones.
-local kept_from = now_ms() - kept_ms
-local newest = redis.call('ZRANGE', state .. ':hour', -1, -1)[1]
-if newest then kept_from = math.min(kept_from, tonumber(newest) - kept_ms) end
+-- A clock that is ahead for a moment must not make hours old that are not. So they are compared
+-- with the newest one, too, unless that is very old itself: then nothing has happened for long.
+local now = now_ms()
+local kept_from = now - kept_ms
+local newest = tonumber(redis.call('ZRANGE', state .. ':hour', -1, -1)[1] or '0')
+if newest > now - 4 * kept_ms then kept_from = math.min(kept_from, newest - kept_ms) end
 local at, key = 4, 3
 while ARGV[at] do
   local start, rows = ARGV[at], tonumber(ARGV[at + 1])
