@@ -381,3 +381,18 @@ fn unix_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     i64::try_from(since.expect("a time after 1970").as_millis()).expect("a time before 292277026")
 }
+
+/// The worlds of most tests read their books in the process of the test.
+#[rstest]
+#[tokio::test]
+async fn the_command_line_tells_the_books_as_they_are(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = World::start(store).run().await;
+    for _ in 0..2 {
+        assert_eq!(world.chat(chat_of("lmb-5.5")).await.status, 200);
+    }
+    let charges = world.settled(2).await;
+    assert_eq!(world.told_charges().await, charges);
+    assert_eq!(world.told_balances().await, world.balances().await);
+}

@@ -38,6 +38,8 @@ pub(crate) use raw::{RawAnswer, parse};
 pub(crate) use shape::{chat_of, long, messages_of, model_of, with};
 pub(crate) use videos::{Video, quick};
 
+use books::BooksReader;
+
 /// The key that the gateway shows to every simulated vendor.
 pub(crate) const VENDOR_KEY: &str = "vk-canary-0123456789";
 /// The account that the world is opened with.
@@ -68,6 +70,8 @@ pub(crate) struct World {
     gate: Option<Gate>,
     folder: TempDir,
     redis: Redis,
+    /// The store of a world that has no Redis of its own, for its books.
+    books: Option<BooksReader>,
     client: reqwest::Client,
 }
 

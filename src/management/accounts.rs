@@ -76,8 +76,12 @@ pub(crate) async fn open_account(
     let (ledger, name) = (context.ledger(), &new.name);
     let payment = opening_payment_id(name);
     let (plan, book) = (new.plan.clone(), new.book.clone());
-    let settings = AccountSettings { plan, book, ..AccountSettings::default() };
-    let settings = (settings != AccountSettings::default()).then_some(settings);
+    let patch = SettingsPatch {
+        plan: FieldPatch::set_if_given(plan),
+        book: FieldPatch::set_if_given(book),
+        ..SettingsPatch::default()
+    };
+    let settings = (!patch.is_empty()).then(|| patch.apply(&AccountSettings::default()));
     // It may run again: an account that the first run opened is still new.
     let is_new = AtomicBool::new(false);
     let opening = async || {
@@ -88,15 +92,8 @@ pub(crate) async fn open_account(
             let message = format!("account '{name}' is there already");
             return Err(ManagementError::AlreadyExists { what: "account", message });
         }
-        if let Some(settings) = &settings {
-            let before = AccountSettings::default();
-            let change = Replacement { before, after: settings.clone() };
-            match ledger.set_account_settings(name, change).await? {
-                Replaced::Done => {}
-                Replaced::Changed => return Err(account_changed(name)),
-                Replaced::Unknown => return Err(no_such_account(name)),
-            }
-        }
+        // Somebody may have suspended it already.
+        change_settings(ledger, name, &patch).await?;
         let Some(amount) = new.credit else { return Ok(()) };
         submit_payment(ledger, name, &payment, amount).await
     };

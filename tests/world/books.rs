@@ -1,11 +1,15 @@
-//! What the command line tells of an account.
+//! What there is to tell of an account, from the store or from the command line.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::sync::OnceCell;
+use tollgate::ledger::{AccountName, Ledger};
+use tollgate::store::{self, StoreSection};
 
 use super::{ACCOUNT, PATIENCE, World, process};
 
@@ -89,6 +93,66 @@ impl Told {
     }
 }
 
+/// Reads the account in this process, as the command line does in one of its own for each reading.
+/// That is what most tests wait with.
+pub(crate) struct BooksReader {
+    url: String,
+    /// The ledger of a server. A file is opened for each reading, and is not kept open.
+    server: OnceCell<Arc<dyn Ledger>>,
+}
+
+impl BooksReader {
+    pub(super) fn of(url: String) -> BooksReader {
+        BooksReader { url, server: OnceCell::new() }
+    }
+
+    async fn ledger(&self) -> Arc<dyn Ledger> {
+        if self.url.starts_with("sqlite:") {
+            return open_ledger(&self.url).await;
+        }
+        self.server.get_or_init(|| open_ledger(&self.url)).await.clone()
+    }
+
+    async fn charges(&self) -> Vec<Charge> {
+        let (ledger, mut charges) = (self.ledger().await, Vec::new());
+        let mut after = 0;
+        loop {
+            let page = ledger.read_journal(&account(), after, 1_000).await.expect("a journal");
+            let Some(last) = page.last() else { return charges };
+            after = last.seq;
+            charges.extend(page.iter().map(|entry| {
+                let mut line: Value = serde_json::from_str(&entry.line).expect("a line");
+                line["amount_nano"] = entry.amount.nano().into();
+                line["written_off_nano"] = entry.written_off.nano().into();
+                serde_json::from_value::<Charge>(line).expect("a charge")
+            }));
+        }
+    }
+
+    async fn balances(&self) -> Balances {
+        let found = self.ledger().await.balances(&account()).await.expect("balances");
+        let found = found.expect("an account");
+        Balances {
+            credited: found.credit.nano(),
+            available: found.available.nano(),
+            held: found.held.nano(),
+            posted: found.posted.nano(),
+            written_off: found.written_off.nano(),
+        }
+    }
+}
+
+/// Opens the ledger of a store. A world need not outlive a power cut, so nobody waits for the disk.
+pub(super) async fn open_ledger(url: &str) -> Arc<dyn Ledger> {
+    let (url, outbox) = (url.to_owned(), String::new());
+    let section = StoreSection { url, allow_volatile: true, outbox, ..StoreSection::default() };
+    store::open(&section).await.expect("a store").ledger
+}
+
+fn account() -> AccountName {
+    AccountName::parse(ACCOUNT).expect("a name")
+}
+
 impl World {
     /// A command of the binary, on the world's configuration.
     pub(crate) async fn command(&self, words: &[&str]) -> Told {
@@ -111,12 +175,28 @@ impl World {
 
     /// All charges of the account, oldest first.
     pub(crate) async fn charges(&self) -> Vec<Charge> {
+        match &self.books {
+            Some(books) => books.charges().await,
+            None => self.told_charges().await,
+        }
+    }
+
+    /// The same, as the command line tells them.
+    pub(crate) async fn told_charges(&self) -> Vec<Charge> {
         let told = self.command(&["--json", "charges", ACCOUNT]).await.done();
         told.lines().map(|line| serde_json::from_str(line).expect("a charge")).collect()
     }
 
     /// The balances of the account.
     pub(crate) async fn balances(&self) -> Balances {
+        match &self.books {
+            Some(books) => books.balances().await,
+            None => self.told_balances().await,
+        }
+    }
+
+    /// The same, as the command line tells them.
+    pub(crate) async fn told_balances(&self) -> Balances {
         let told = self.command(&["--json", "account", "show", ACCOUNT]).await.done();
         serde_json::from_str(&told).expect("balances")
     }

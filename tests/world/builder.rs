@@ -8,8 +8,8 @@ use tollgate::ledger::key::ApiKey;
 use tollgate::ledger::{AccountName, KeyRecord, KeyScope, Operation, Outcome};
 use tollgate::money::Money;
 use tollgate::store::sqlite::SqliteStore;
-use tollgate::store::{self, StoreSection};
 
+use super::books::{BooksReader, open_ledger};
 use super::{ACCOUNT, Gate, Process, Redis, Store, VENDOR_KEY, World};
 use crate::ledger::redis_cluster;
 use crate::ledger::redis_server::RedisServer;
@@ -208,12 +208,13 @@ impl Builder {
         let gate = if self.gated { Some(Gate::start(&store).await) } else { None };
         let gateway = Process::start(folder.path(), "gateway", &self.env).await;
         let client = super::process::client(Some(sim.certificate()));
-        let key = open_account(store, &self.credit).await;
+        let key = open_account(&store, &self.credit).await;
         if let Redis::Own(server, _) = &redis {
             // Nobody has waited for it, and it may be killed at once.
             server.has_written();
         }
-        World { sim, key, gateway, gate, folder, redis, client }
+        let books = (!self.own_redis).then(|| BooksReader::of(store));
+        World { sim, key, gateway, gate, folder, redis, books, client }
     }
 
     fn rules(&self, folder: &Path) -> String {
@@ -293,16 +294,9 @@ impl Builder {
 }
 
 /// Does what `tollgate account create --credit` and `tollgate key issue` do, which would be two
-/// more processes for each world. A world need not outlive a power cut, so nobody waits for the
-/// disk.
-async fn open_account(store: String, credit: &str) -> String {
-    let section = StoreSection {
-        url: store,
-        allow_volatile: true,
-        outbox: String::new(),
-        ..StoreSection::default()
-    };
-    let ledger = store::open(&section).await.expect("a store").ledger;
+/// more processes for each world.
+async fn open_account(store: &str, credit: &str) -> String {
+    let ledger = open_ledger(store).await;
     let account = AccountName::parse(ACCOUNT).expect("a name");
     assert_eq!(ledger.open_account(&account).await, Ok(true));
     let amount = Money::parse_usd(credit).expect("an amount");

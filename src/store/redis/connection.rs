@@ -159,13 +159,19 @@ impl RedisConnection {
         self.query_pipeline(&pipe).await
     }
 
-    /// Loads scripts into the server, so that their first uses do not have to. All are loaded at
-    /// once, in about the time of one. In a cluster every master gets them.
+    /// Loads scripts into the server, so that their first uses do not have to. Those that it has
+    /// are passed over: all of them are some megabytes. The others are loaded at once, in about
+    /// the time of one. In a cluster every master gets them.
     pub(super) async fn load_scripts(&self, scripts: &[&Script]) -> Result<(), Unavailable> {
         if let ConnectionKind::Cluster(cluster) = &self.kind {
             return Ok(cluster.load_scripts(scripts).await?);
         }
-        let loading = scripts.iter().map(|script| async {
+        let mut ask = redis::cmd("SCRIPT");
+        let hashes: Vec<&str> = scripts.iter().map(|script| script.get_hash()).collect();
+        ask.arg("EXISTS").arg(hashes);
+        let known: Vec<bool> = self.query(&ask).await?;
+        let missing = scripts.iter().zip(known).filter(|(_, is_known)| !is_known);
+        let loading = missing.map(|(script, _)| async {
             let loaded = script.load_async(&mut self.handle().await?).await;
             self.note_failure(loaded).await.map(drop)
         });
