@@ -212,11 +212,17 @@ async fn a_fee_is_listed_by_the_book_and_is_not_sold_below_its_cost() {
     };
     world.reload(new_book).await;
     let listed = async || {
-        let model = world.get(&format!("/v1/models/{}", CHEAP.model)).await.json();
-        let all = world.get("/v1/models").await.json();
-        let same = all["data"].as_array().and_then(|all| all.iter().find(|one| **one == model));
-        assert!(same.is_some(), "{model}");
-        model["pricing"]["fees"].clone()
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            let model = world.get(&format!("/v1/models/{}", CHEAP.model)).await.json();
+            let all = world.get("/v1/models").await.json();
+            let mut all = all["data"].as_array().expect("a list").iter();
+            if all.any(|one| *one == model) {
+                return model["pricing"]["fees"].clone();
+            }
+            // The account's book may have become another one in between.
+            assert!(Instant::now() < end, "the list has no such model: {model}");
+        }
     };
     let fee = |usd: &str| {
         json!([{
