@@ -13,6 +13,7 @@ use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::request::target::percent_decode;
 use crate::gateway::state::Gateway;
 use crate::ledger::KeyId;
+use crate::money::Money;
 use crate::usage::{
     HOURS_KEPT_MS, PeriodKind, RollupKey, RollupOwner, RollupSums, UsageQuery, UsageRows,
 };
@@ -333,8 +334,9 @@ fn result_json(kind: ReportKind, key: &ResultKey, sums: &RollupSums) -> String {
         ReportKind::Costs => {
             // What was given back is no cost, and neither is what could not be paid. A bucket may
             // have more given back than charged.
-            let not_paid = sums.written_off.nano() - sums.corrected_written_off.nano();
-            let cost = (sums.charged.nano() - sums.corrected.nano()).saturating_sub(not_paid);
+            let less = |more: Money, less: Money| more.nano().saturating_sub(less.nano());
+            let not_paid = less(sums.written_off, sums.corrected_written_off);
+            let cost = less(sums.charged, sums.corrected).saturating_sub(not_paid);
             let amount = JsonObjectWriter::new().json("value", &signed_usd(cost));
             JsonObjectWriter::new()
                 .text("object", "organization.costs.result")
@@ -366,7 +368,6 @@ fn result_json(kind: ReportKind, key: &ResultKey, sums: &RollupSums) -> String {
 mod tests {
     use super::*;
     use crate::gateway::api_error::AdmissionError;
-    use crate::money::Money;
     use crate::usage::RollupPeriod;
 
     const DAY_S: i64 = 86_400;

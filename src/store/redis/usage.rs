@@ -107,7 +107,7 @@ impl RedisStore {
             // The script keeps them longer if the account has later ones.
             if oldest.first().is_some_and(|start| *start < step.kept_from) {
                 let folded = folded.unwrap_or(0);
-                let call = purge_call(&AccountKeys::of(name), folded);
+                let call = begin_call(&AccountKeys::of(name), folded..folded);
                 let deleted = self.run_sums(step, &call, |scripts| &scripts.usage_purge).await;
                 failed.extend(deleted.err().map(|why| failure(name, &why)));
             }
@@ -179,9 +179,7 @@ impl RedisStore {
     ) -> Result<ScriptCall, Unavailable> {
         let groups = rows::group_rows(rows);
         let known = self.read_known(keys, &groups).await?;
-        let mut call = ScriptCall::default();
-        call.key(keys.usage()).key(keys.journal());
-        call.arg(folded.start).arg(folded.end).arg(HOURS_KEPT_MS);
+        let mut call = begin_call(keys, folded);
         for ((group, rows), known) in groups.iter().zip(known) {
             call.key(keys.usage_index(&group.kind())).key(group.key(keys));
             call.arg(group.period.start).arg(rows.len());
@@ -217,11 +215,12 @@ impl RedisStore {
     }
 }
 
-/// Returns the call of the script that deletes sums of hours that are too old.
-fn purge_call(keys: &AccountKeys, folded: u64) -> ScriptCall {
+/// Returns the call of a script of the sums without any rows. With them it writes sums; without, it
+/// deletes those of hours that are too old.
+fn begin_call(keys: &AccountKeys, folded: Range<u64>) -> ScriptCall {
     let mut call = ScriptCall::default();
     call.key(keys.usage()).key(keys.journal());
-    call.arg(folded).arg(folded).arg(HOURS_KEPT_MS);
+    call.arg(folded.start).arg(folded.end).arg(HOURS_KEPT_MS);
     call
 }
 
