@@ -13,6 +13,7 @@ use crate::ledger::{AccountName, KeyId, Unavailable};
 mod books;
 mod fold;
 mod grouping;
+mod posting_hours;
 mod proof;
 mod question;
 mod rollup;
@@ -20,6 +21,7 @@ mod rollup;
 pub use books::UsageBooks;
 pub use fold::{FOLD_VERSION, PostedEntry, fold};
 pub(crate) use grouping::UsageGroup;
+pub(crate) use posting_hours::{HourMark, hour_of};
 pub(crate) use proof::{BooksDifference, BooksProof};
 pub(crate) use question::{
     InvalidQuestion, NoUsagePage, UsageAsk, UsagePage, UsageRange, date_text, moment_text,

@@ -46,6 +46,7 @@ mod lots;
 mod older_tables;
 mod operator_rows;
 mod operators;
+mod posted_lines;
 mod queue;
 mod rate_rows;
 mod rates;

@@ -16,6 +16,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
@@ -23,8 +24,8 @@ use super::rollup::{
     PeriodKind, RollupKey, RollupOwner, RollupPeriod, RollupSums, Rollups, UsageOverflow,
 };
 use crate::ledger::{EntryKind, JournalEntry, KeyId};
+use crate::money::Money;
 use crate::money::fee::ChargedFee;
-use crate::money::{BilledUnits, Money};
 
 /// The version of the fold. A change of what is added to which row raises it, and all journals are
 /// folded anew.
@@ -48,15 +49,42 @@ struct FoldedLine<'a> {
     #[serde(default)]
     key_id: Option<KeyId>,
     #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
+    model: Option<FoldedText<'a>>,
     #[serde(borrow, default)]
-    endpoint: Option<Cow<'a, str>>,
+    endpoint: Option<FoldedText<'a>>,
     #[serde(default)]
-    usage: Option<BilledUnits>,
+    usage: Option<FoldedUnits>,
     #[serde(default)]
     fees: Vec<ChargedFee>,
     #[serde(default)]
     cost_nano: Option<Money>,
+}
+
+/// A text that is copied only if it has escapes, which `Option<Cow<str>>` alone is not.
+#[derive(Debug, Default, Deserialize)]
+#[serde(transparent)]
+struct FoldedText<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The units of a line that have sums. [`BilledUnits`](crate::money::BilledUnits) are read twice,
+/// to find their kind first; the sums need no kind.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct FoldedUnits {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    cached_tokens: u64,
+    characters: u64,
+    images: u64,
+    seconds: u64,
+}
+
+/// A row of a key and an hour, of which the other three rows of its lines are made.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct FoldedRow<'a> {
+    hour: i64,
+    owner: RollupOwner,
+    model: Cow<'a, str>,
+    endpoint: Cow<'a, str>,
 }
 
 /// Folds lines of an account. Parts of a journal that are folded one after the other have together
@@ -65,33 +93,46 @@ struct FoldedLine<'a> {
 /// # Errors
 /// [`UsageOverflow`] if a sum does not fit.
 pub fn fold(entries: &[PostedEntry]) -> Result<Rollups, UsageOverflow> {
-    let mut rows = Rollups::new();
+    let mut rows = BTreeMap::<FoldedRow<'_>, RollupSums>::new();
     for PostedEntry { entry, posted_at } in entries {
         let line: FoldedLine<'_> = serde_json::from_str(&entry.line).unwrap_or_default();
         let at = posted_at.or(line.at).unwrap_or_default();
         let sums = sums_of(entry, &line)?;
+        let sum = rows.entry(row_of(entry.kind, line, at)).or_default();
+        *sum = sum.checked_add(&sums)?;
+    }
+    expand(rows)
+}
+
+fn row_of(kind: EntryKind, line: FoldedLine<'_>, at: i64) -> FoldedRow<'_> {
+    let text = FoldedText::default;
+    let (key_id, FoldedText(model), FoldedText(endpoint)) = match kind {
+        EntryKind::Charge => {
+            (line.key_id, line.model.unwrap_or_default(), line.endpoint.unwrap_or_default())
+        }
+        EntryKind::Correction => (line.key_id, text(), text()),
+        EntryKind::Expiry => (None, text(), text()),
+    };
+    let owner = key_id.map_or(RollupOwner::NoKey, RollupOwner::Key);
+    FoldedRow { hour: PeriodKind::Hour.start_of(at), owner, model, endpoint }
+}
+
+/// Returns the rows of keys and of the whole account, of hours and of days.
+fn expand(rows: BTreeMap<FoldedRow<'_>, RollupSums>) -> Result<Rollups, UsageOverflow> {
+    let mut expanded = Rollups::new();
+    for (FoldedRow { hour, owner, model, endpoint }, sums) in rows {
+        let (model, endpoint) = (model.into_owned(), endpoint.into_owned());
         for kind in PeriodKind::ALL {
-            let period = RollupPeriod { kind, start: kind.start_of(at) };
-            let own = key_of(entry.kind, &line, period);
-            let of_account = RollupKey { owner: RollupOwner::Account, ..own.clone() };
-            for key in [own, of_account] {
-                let sum = rows.entry(key).or_default();
+            let period = RollupPeriod { kind, start: kind.start_of(hour) };
+            for owner in [owner, RollupOwner::Account] {
+                let (model, endpoint) = (model.clone(), endpoint.clone());
+                let key = RollupKey { period, owner, model, endpoint };
+                let sum = expanded.entry(key).or_default();
                 *sum = sum.checked_add(&sums)?;
             }
         }
     }
-    Ok(rows)
-}
-
-fn key_of(kind: EntryKind, line: &FoldedLine<'_>, period: RollupPeriod) -> RollupKey {
-    let text = |text: &Option<Cow<'_, str>>| text.as_deref().unwrap_or_default().to_owned();
-    let (key_id, model, endpoint) = match kind {
-        EntryKind::Charge => (line.key_id, text(&line.model), text(&line.endpoint)),
-        EntryKind::Correction => (line.key_id, String::new(), String::new()),
-        EntryKind::Expiry => (None, String::new(), String::new()),
-    };
-    let owner = key_id.map_or(RollupOwner::NoKey, RollupOwner::Key);
-    RollupKey { period, owner, model, endpoint }
+    Ok(expanded)
 }
 
 fn sums_of(entry: &JournalEntry, line: &FoldedLine<'_>) -> Result<RollupSums, UsageOverflow> {
@@ -105,7 +146,7 @@ fn sums_of(entry: &JournalEntry, line: &FoldedLine<'_>) -> Result<RollupSums, Us
             written_off,
             fees: sum_of_fees(&line.fees)?,
             cost: line.cost_nano.unwrap_or_default(),
-            ..line.usage.map_or(sums, sums_of_units)
+            ..sums_of_units(line.usage.unwrap_or_default())
         },
         EntryKind::Correction => {
             RollupSums { corrected: amount, corrected_written_off: written_off, ..sums }
@@ -122,21 +163,11 @@ fn sum_of_fees(fees: &[ChargedFee]) -> Result<Money, UsageOverflow> {
     Ok(sum)
 }
 
-fn sums_of_units(units: BilledUnits) -> RollupSums {
-    let sums = RollupSums::default();
-    match units {
-        BilledUnits::Tokens(used) => RollupSums {
-            prompt_tokens: used.input,
-            completion_tokens: used.output,
-            cached_tokens: used.cache_read,
-            ..sums
-        },
-        BilledUnits::Characters { characters } => RollupSums { characters, ..sums },
-        BilledUnits::BilledImages { images, .. } | BilledUnits::Images { images } => {
-            RollupSums { images, ..sums }
-        }
-        BilledUnits::Video { seconds, .. } => RollupSums { seconds, ..sums },
-    }
+fn sums_of_units(units: FoldedUnits) -> RollupSums {
+    let FoldedUnits { prompt_tokens, completion_tokens, cached_tokens, .. } = units;
+    let FoldedUnits { characters, images, seconds, .. } = units;
+    let sums = RollupSums { prompt_tokens, completion_tokens, cached_tokens, ..Default::default() };
+    RollupSums { characters, images, seconds, ..sums }
 }
 
 #[cfg(test)]
@@ -145,6 +176,7 @@ mod tests {
 
     use super::super::rollup::{RollupView, merge_rollups};
     use super::*;
+    use crate::money::{BilledUnits, TokenUsage, VideoResolution};
 
     /// 2026-11-27, 09:00.
     const HOUR: i64 = 1_795_770_000_000;
@@ -233,11 +265,40 @@ mod tests {
 
     #[test]
     fn a_line_that_cannot_be_read_loses_no_money() {
-        for line in ["", "l", r#"{"model":5}"#, r#"{"usage":{"furlongs":1},"model":"m"}"#] {
+        for line in ["", "l", r#"{"model":5}"#, r#"{"usage":5,"model":"m"}"#] {
             let (found, sums) = folded(entry(EntryKind::Charge, 50, 20, line));
             assert_eq!(found, key(PeriodKind::Day, DAY, None, ["", ""]), "{line}");
             assert_eq!((sums.calls, sums.calls_without_cost), (1, 1));
             assert_eq!((sums.charged, sums.written_off), (nano(50), nano(20)), "{line}");
+        }
+    }
+
+    #[test]
+    fn units_that_are_not_known_yet_lose_no_name() {
+        let line = r#"{"usage":{"furlongs":1},"model":"m\n","endpoint":"e"}"#;
+        let (found, sums) = folded(entry(EntryKind::Charge, 50, 20, line));
+        assert_eq!(found, key(PeriodKind::Day, DAY, None, ["m\n", "e"]));
+        assert_eq!((sums.calls, sums.charged), (1, nano(50)));
+    }
+
+    #[test]
+    fn each_kind_of_billed_units_is_read_as_it_is_written() {
+        let tokens = TokenUsage { input: 5, output: 4, cache_read: 3, ..TokenUsage::default() };
+        let none = RollupSums::default();
+        let of_tokens = RollupSums { completion_tokens: 4, cached_tokens: 3, ..none };
+        let video =
+            BilledUnits::Video { seconds: 7, resolution: VideoResolution::P480, ticks: None };
+        let cases = [
+            (BilledUnits::Tokens(tokens), RollupSums { prompt_tokens: 5, ..of_tokens }),
+            (BilledUnits::Characters { characters: 9 }, RollupSums { characters: 9, ..none }),
+            (BilledUnits::BilledImages { images: 2, ticks: 1 }, RollupSums { images: 2, ..none }),
+            (BilledUnits::Images { images: 3 }, RollupSums { images: 3, ..none }),
+            (video, RollupSums { seconds: 7, ..none }),
+        ];
+        for (units, sums) in cases {
+            let written = serde_json::to_string(&units).expect("JSON");
+            let read = serde_json::from_str(&written).expect("units");
+            assert_eq!(sums_of_units(read), sums, "{written}");
         }
     }
 

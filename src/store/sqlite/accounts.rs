@@ -99,11 +99,9 @@ pub(super) fn append_line(
 }
 
 /// The columns of a journal entry, of the journal as `j`.
-pub(super) const ENTRY_COLUMNS: &str = "seq, amount, written_off, line, EXISTS (
+const ENTRY_COLUMNS: &str = "seq, amount, written_off, line, EXISTS (
     SELECT 1 FROM correction_line AS c WHERE c.account = j.account AND c.seq = j.seq), EXISTS (
     SELECT 1 FROM expiry_line AS e WHERE e.account = j.account AND e.seq = j.seq)";
-/// The number of these columns.
-pub(super) const ENTRY_COLUMNS_COUNT: usize = 6;
 
 pub(super) fn read_journal(
     c: &Connection,
@@ -131,7 +129,7 @@ pub(super) fn read_entry(
     c.prepare_cached(&sql)?.query_row(params![account, seq], read_entry_row).optional()
 }
 
-pub(super) fn read_entry_row(row: &Row<'_>) -> rusqlite::Result<JournalEntry> {
+fn read_entry_row(row: &Row<'_>) -> rusqlite::Result<JournalEntry> {
     let kind = match (row.get(4)?, row.get(5)?) {
         (true, _) => EntryKind::Correction,
         (_, true) => EntryKind::Expiry,

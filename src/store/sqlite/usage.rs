@@ -5,6 +5,7 @@
 use async_trait::async_trait;
 
 use super::embedded_store::SqliteStore;
+use super::posted_lines;
 use super::usage_rows::{self, DueLines};
 use super::write_txn::WriteTxn;
 use super::writer::Priority;
@@ -110,7 +111,9 @@ impl UsageStore for SqliteStore {
         limit: u32,
     ) -> Result<Vec<PostedEntry>, Unavailable> {
         let account = account.clone();
-        self.usage_reader.query(move |c| usage_rows::read_posted_of(c, &account, seq, limit)).await
+        self.usage_reader
+            .query(move |c| posted_lines::read_posted_of(c, &account, seq, limit))
+            .await
     }
 }
 

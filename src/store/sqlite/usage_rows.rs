@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params, params_from_iter};
 
-use super::accounts::{self, ENTRY_COLUMNS, ENTRY_COLUMNS_COUNT, read_entry_row, read_money};
+use super::accounts::read_money;
+use super::posted_lines::read_posted;
 use crate::ledger::{AccountName, KeyId};
 use crate::usage::{
     FOLD_VERSION, HOURS_KEPT_MS, PeriodKind, PostedEntry, RollupKey, RollupOwner, RollupPeriod,
@@ -26,15 +27,6 @@ CREATE TABLE IF NOT EXISTS usage_fold (
     seq     INTEGER NOT NULL CHECK (seq > 0),
     version INTEGER NOT NULL CHECK (version > 0)
 ) STRICT;
-
--- In which hour lines were posted, in unix ms: the number of the first line of each hour. So a line
--- has the time of its posting for the price of one row an hour.
-CREATE TABLE IF NOT EXISTS journal_hour (
-    account INTEGER NOT NULL REFERENCES account,
-    seq     INTEGER NOT NULL CHECK (seq > 0),
-    hour    INTEGER NOT NULL,
-    PRIMARY KEY (account, seq)
-) STRICT, WITHOUT ROWID;
 
 -- The sums. kind: how long the period is that began at start, in unix ms. by_key: whether it is a
 -- row of the lines of one key, or of all lines of the account. key_id: -1 if the lines name none,
@@ -121,21 +113,6 @@ pub(super) struct DueWork {
 pub(super) fn mark_due(c: &Connection, account: i64) -> rusqlite::Result<()> {
     let mut insert = c.prepare_cached("INSERT OR IGNORE INTO usage_due (account) VALUES (?)")?;
     insert.execute([account]).map(drop)
-}
-
-/// Marks the hour of the lines of an account from `seq` on.
-pub(super) fn mark_hour(c: &Connection, account: i64, seq: i64, hour: i64) -> rusqlite::Result<()> {
-    let mut insert =
-        c.prepare_cached("INSERT INTO journal_hour (account, seq, hour) VALUES (?, ?, ?)")?;
-    insert.execute([account, seq, hour]).map(drop)
-}
-
-/// Returns the last hour that was marked; `None` if none was.
-pub(super) fn last_hour(c: &Connection, account: i64) -> rusqlite::Result<Option<i64>> {
-    let mut select = c.prepare_cached(
-        "SELECT hour FROM journal_hour WHERE account = ? ORDER BY seq DESC LIMIT 1",
-    )?;
-    select.query_row([account], |row| row.get(0)).optional()
 }
 
 /// Reads what the next step folds at `now` (unix ms), at most `lines_max` lines.
@@ -231,25 +208,6 @@ fn list_due(c: &Connection, after: i64) -> rusqlite::Result<Vec<(i64, AccountNam
     due.collect()
 }
 
-/// Returns the lines of an account after a number, with their hours.
-pub(super) fn read_posted(
-    c: &Connection,
-    account: i64,
-    after: i64,
-    limit: u32,
-) -> rusqlite::Result<Vec<PostedEntry>> {
-    let mut select = c.prepare_cached(&format!(
-        "SELECT {ENTRY_COLUMNS},
-                (SELECT hour FROM journal_hour AS h WHERE h.account = j.account AND h.seq <= j.seq
-                 ORDER BY h.seq DESC LIMIT 1)
-         FROM journal AS j WHERE account = ? AND seq > ? ORDER BY seq LIMIT ?"
-    ))?;
-    let read = |row: &Row<'_>| {
-        Ok(PostedEntry { entry: read_entry_row(row)?, posted_at: row.get(ENTRY_COLUMNS_COUNT)? })
-    };
-    select.query_map(params![account, after, limit], read)?.collect()
-}
-
 /// Adds the sums of lines to an account, unless others have folded them meanwhile, and moves the
 /// number of its last folded line. Sums of an older version are deleted first. Returns whether all
 /// lines are folded now; `None` if nothing was changed.
@@ -307,10 +265,11 @@ fn add_sums(
     let kind = period.kind.name();
     let mut select = c.prepare_cached(&format!(
         "SELECT {ROLLUP_COLUMNS} FROM usage_rollup
-         WHERE account = ? AND kind = ? AND by_key = ? AND start = ? AND key_id = ? AND model = ?
-           AND endpoint = ?"
+         WHERE account = ? AND {} AND by_key = ? AND start = ? AND key_id = ? AND model = ?
+           AND endpoint = ?",
+        is_of_kind(period.kind)
     ))?;
-    let known = params![account, kind, by_key, period.start, key_id, model, endpoint];
+    let known = params![account, by_key, period.start, key_id, model, endpoint];
     let known = select.query_row(known, read_rollup).optional()?;
     let (_, known) = known.unwrap_or_else(|| (key.clone(), RollupSums::default()));
     let values = known.checked_add(sums).and_then(|sum| sum.to_values()).map_err(overflow)?;
@@ -322,6 +281,15 @@ fn add_sums(
         [&account, &kind, &by_key, &period.start, &key_id, model, endpoint];
     let sums = values.iter().map(|value| value as &dyn ToSql);
     write.execute(params_from_iter(names.into_iter().chain(sums))).map(drop)
+}
+
+/// Returns a condition on the kind of rows. It is a text and no parameter: there is an index of the
+/// hours alone, so SQLite would plan a statement anew whenever the parameter is bound.
+fn is_of_kind(kind: PeriodKind) -> &'static str {
+    match kind {
+        PeriodKind::Hour => "kind = 'hour'",
+        PeriodKind::Day => "kind = 'day'",
+    }
 }
 
 fn is_by_key(view: RollupView) -> bool {
@@ -378,11 +346,12 @@ pub(super) fn list(
     let mut select = c.prepare_cached(&format!(
         "SELECT {ROLLUP_COLUMNS} FROM usage_rollup
          WHERE account = (SELECT id FROM account WHERE name = ?)
-           AND kind = ? AND by_key = ? AND start >= ? AND start < ?
-         ORDER BY start, key_id, model, endpoint LIMIT ?"
+           AND {} AND by_key = ? AND start >= ? AND start < ?
+         ORDER BY start, key_id, model, endpoint LIMIT ?",
+        is_of_kind(*kind)
     ))?;
     let by_key = is_by_key(rows.view());
-    let asked = params![account.as_str(), kind.name(), by_key, from, to, rows_max];
+    let asked = params![account.as_str(), by_key, from, to, rows_max];
     select.query_map(asked, read_rollup)?.collect()
 }
 
@@ -393,19 +362,20 @@ fn list_of_key(
     query: &UsageQuery,
     key: KeyId,
 ) -> rusqlite::Result<Vec<(RollupKey, RollupSums)>> {
-    let UsageQuery { account, kind, from, to, rows_max, .. } = query;
+    let UsageQuery { account, from, to, rows_max, .. } = query;
+    let kind = is_of_kind(query.kind);
     let mut select = c.prepare_cached(&format!(
         "SELECT {ROLLUP_COLUMNS} FROM usage_rollup
          WHERE account = (SELECT id FROM account WHERE name = ?1)
-           AND kind = ?2 AND by_key = 1 AND key_id = ?5
+           AND {kind} AND by_key = 1 AND key_id = ?4
            AND start IN (
                SELECT DISTINCT start FROM usage_rollup
                WHERE account = (SELECT id FROM account WHERE name = ?1)
-                 AND kind = ?2 AND by_key = 0 AND start >= ?3 AND start < ?4)
-         ORDER BY start, model, endpoint LIMIT ?6"
+                 AND {kind} AND by_key = 0 AND start >= ?2 AND start < ?3)
+         ORDER BY start, model, endpoint LIMIT ?5"
     ))?;
     let key = key.0.cast_signed();
-    let asked = params![account.as_str(), kind.name(), from, to, key, rows_max];
+    let asked = params![account.as_str(), from, to, key, rows_max];
     select.query_map(asked, read_rollup)?.collect()
 }
 
@@ -438,15 +408,4 @@ pub(super) fn read_books(
         books.days = select.query_map([account], read_rollup)?.collect::<rusqlite::Result<_>>()?;
     }
     Ok(Some(books))
-}
-
-/// Returns the lines of the account with a name after a number, with their hours.
-pub(super) fn read_posted_of(
-    c: &Connection,
-    name: &AccountName,
-    after: u64,
-    limit: u32,
-) -> rusqlite::Result<Vec<PostedEntry>> {
-    let Some(row) = accounts::find(c, name)? else { return Ok(Vec::new()) };
-    read_posted(c, row.id, i64::try_from(after).unwrap_or(i64::MAX), limit)
 }

@@ -15,7 +15,7 @@ use super::cache_entries;
 use super::lending::Lending;
 use super::lot_rows::{self, LotRows};
 use super::rate_rows::{BucketsKey, RateRows};
-use super::usage_rows;
+use super::{posted_lines, usage_rows};
 use crate::kv_cache::Namespace;
 use crate::ledger::AccountName;
 use crate::ledger::prepaid::records::{AccountHead, DirectHold, DirectHoldState, JournalRecord};
@@ -334,7 +334,7 @@ impl WriteTxn<'_> {
         let posting = match &mut cached.posting {
             Some(known) => known,
             unknown => {
-                let hour = usage_rows::last_hour(self.conn, account)?.unwrap_or(i64::MIN);
+                let hour = posted_lines::last_hour(self.conn, account)?.unwrap_or(i64::MIN);
                 unknown.insert(Posting { hour, is_due: false })
             }
         };
@@ -342,7 +342,7 @@ impl WriteTxn<'_> {
         // it is more than a day: then it was wrong before.
         let hour = PeriodKind::Hour.start_of(line.posted_at);
         if hour > posting.hour || hour < posting.hour.saturating_sub(DAY_MS) {
-            usage_rows::mark_hour(self.conn, account, last + 1, hour)?;
+            posted_lines::mark_hour(self.conn, account, last + 1, hour)?;
             posting.hour = hour;
         }
         if !posting.is_due {

@@ -7,16 +7,7 @@ use super::super::keys::{self, AccountKeys};
 use super::super::reply_parts::{parse_part, unexpected};
 use super::super::shared_store::RedisStore;
 use crate::ledger::Unavailable;
-use crate::usage::PostedEntry;
-
-/// From which line on the lines of a journal were posted in an hour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct HourMark {
-    /// The number of the first line, from 1.
-    seq: u64,
-    /// When the hour began, in unix ms.
-    hour: i64,
-}
+use crate::usage::{HourMark, PostedEntry, hour_of};
 
 impl RedisStore {
     /// Returns lines of a journal after `seq`, at most `limit`, with their hours.
@@ -56,22 +47,13 @@ fn parse_mark(text: &str) -> Result<HourMark, Unavailable> {
     Ok(HourMark { seq: index.saturating_add(1), hour: parse_part(hour)? })
 }
 
-/// Returns the hour of a line by marks in their order; `None` if it is before all of them.
-fn hour_of(marks: &[HourMark], seq: u64) -> Option<i64> {
-    let after = marks.partition_point(|mark| mark.seq <= seq);
-    marks.get(after.checked_sub(1)?).map(|mark| mark.hour)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_the_hour_of_the_last_mark_that_is_not_after_it() {
-        let marks = ["2 100", "2 200", "7 300"].map(|text| parse_mark(text).expect("a mark"));
-        let hours = [1, 2, 3, 7, 8, 9].map(|seq| hour_of(&marks, seq));
-        assert_eq!(hours, [None, None, Some(200), Some(200), Some(300), Some(300)]);
-        assert_eq!(hour_of(&[], 5), None);
+    fn a_mark_is_the_index_of_a_line_and_an_hour() {
+        assert_eq!(parse_mark("2 100").expect("a mark"), HourMark { seq: 3, hour: 100 });
         for text in ["", "7", "x 5", "-1 5", "5 y"] {
             assert!(parse_mark(text).is_err(), "{text}");
         }
