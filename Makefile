@@ -6,7 +6,7 @@ export CARGO_INCREMENTAL ?= 1
 TARGET = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test quick lint audit bench bench-check bench-peers bench-scale fuzz soak mutants
+.PHONY: help setup run demo test quick lint format audit bench bench-check bench-peers bench-scale fuzz soak mutants
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -37,18 +37,13 @@ quick: setup ## under a minute when warm: formatting, clippy, the house, and the
 	cargo clippy --all-targets -- -D warnings
 	cargo test --quiet --lib --test pure
 
-lint: setup ## formatting, clippy, rustdoc, fuzz targets compile, licences and sources of crates
-	cargo fmt --check
-	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
+lint: setup format ## formatting, clippy, rustdoc, licences and sources of crates
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
-	@# After cargo doc, which builds the dependencies with the features that this needs: those of the
-	@# gateway alone, without its tests'. The lock file is the gateway's, so that versions agree, too.
-	@# The profile is the gateway's, too: with another one each dependency would be checked anew.
-	cp Cargo.lock tests/fuzz/Cargo.lock
-	sed -n '/^\[profile\.dev/,/^\[profile\.release/{/^\[profile\.release/!p}' Cargo.toml > $(TARGET)/dev.toml
-	cargo check --bins --no-default-features --manifest-path tests/fuzz/Cargo.toml \
-	  --config $(TARGET)/dev.toml --target-dir $(TARGET)
+
+format: ## formatting, licences and sources of crates: what needs no build
+	cargo fmt --check
+	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	tests/deny.sh lint
 
 audit: setup ## what is known to be wrong with our crates; exit 2 of make, 3 of the script: no database

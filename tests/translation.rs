@@ -5,7 +5,7 @@
 
 mod chat_replies;
 mod chats;
-mod checker;
+pub(crate) mod checker;
 mod edits;
 mod embeddings;
 mod fields;

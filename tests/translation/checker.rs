@@ -3,10 +3,10 @@
 use serde_json::{Map, Value as Json};
 
 type Members = Map<String, Json>;
-type Verdict = Result<(), String>;
+pub(crate) type Verdict = Result<(), String>;
 
 /// Whether the vendor would take a body.
-pub(super) fn check(body: &[u8]) -> Verdict {
+pub(crate) fn check(body: &[u8]) -> Verdict {
     let body: Json = serde_json::from_slice(body).map_err(|e| format!("no JSON: {e}"))?;
     let body = object(
         &body,
