@@ -125,8 +125,8 @@ enum CliCommand {
     },
     /// Tell what an account used, from sums that a gateway makes of its charges.
     Usage(usage::UsageArgs),
-    /// Print the statement of an account for a month. A month that is over is sealed then: it gets a
-    /// number, and never changes.
+    /// Print the statement of an account for a month. A month that is over is sealed then: it gets
+    /// a number, and never changes.
     Statement(statement::StatementArgs),
     /// Corrections of charges.
     #[command(subcommand)]

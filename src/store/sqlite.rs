@@ -52,6 +52,7 @@ mod rates;
 mod reader;
 mod schema;
 mod snapshot;
+mod statement_rows;
 mod statements;
 mod transfers;
 mod usage;

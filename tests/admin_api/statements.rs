@@ -275,3 +275,30 @@ async fn books_that_do_not_add_up_make_no_statement() {
     }
     assert_eq!(api.get(&path).await.status, 200);
 }
+
+/// A newer version of the program has the sums, and has not gone on.
+#[tokio::test]
+async fn a_month_is_not_sealed_before_all_of_its_lines_are_in_the_sums() {
+    let mut api = start(Store::Sqlite).await;
+    let (current, previous) = months();
+    charged_account(&api, "acme", 2).await;
+    move_back(&mut api, Store::Sqlite, "acme", to_middle_of(previous));
+    for _ in 0..200 {
+        let usage = format!("usage?account=acme&from={previous}-01&to={current}-01");
+        if api.get(&usage).await.json()["data"][0]["calls"] == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let beside = Connection::open(api.world.path("tollgate.db")).expect("the store");
+    beside.busy_timeout(Duration::from_secs(10)).expect("a setting");
+    beside.execute_batch("UPDATE usage_fold SET version = version + 1").expect("changed");
+    let answer = api.get(&format!("statements?account=acme&month={previous}")).await;
+    assert_eq!(answer.refusal(), (503, "usage_behind".to_owned()));
+    assert!(answer.message().contains("2 lines of the journal"), "{}", answer.message());
+    // What runs is told with the lines that are in no sum yet.
+    let running = statement(&api, "acme", current).await;
+    assert_eq!(running["statement"]["closing_nano"], left(&api, "acme").await);
+    beside.execute_batch("UPDATE usage_fold SET version = version - 1").expect("changed");
+    assert_eq!(statement(&api, "acme", previous).await["number"], 1);
+}

@@ -14,8 +14,8 @@ use super::shared_store::RedisStore;
 use crate::ledger::{AccountName, Unavailable};
 use crate::statement::{SealedStatement, StatementMonth, StatementStore};
 
-/// The key of the hash of the numbers of statements, by [`number_field`]. Its hash tag is no name of
-/// an account.
+/// The key of the hash of the numbers of statements, by [`number_field`]. Its hash tag is no name
+/// of an account.
 const NUMBERS_KEY: &str = "tollgate:{:statements}:numbers";
 
 /// Returns the name of a statement in the hash of numbers. The name of an account has no space.

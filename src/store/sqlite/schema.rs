@@ -13,7 +13,7 @@ use super::super::data_version::{
     BASE_VERSION, RESTRICTIONS_VERSION, SLICES_VERSION, version_fault,
 };
 use super::{
-    account_settings, kept_bytes, lot_rows, older_tables, operator_rows, rate_rows, statements,
+    account_settings, kept_bytes, lot_rows, older_tables, operator_rows, rate_rows, statement_rows,
     transfers, usage_rows,
 };
 
@@ -394,7 +394,7 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     connection.execute_batch(transfers::SCHEMA)?;
     connection.execute_batch(lot_rows::SCHEMA)?;
     connection.execute_batch(usage_rows::SCHEMA)?;
-    connection.execute_batch(statements::SCHEMA)?;
+    connection.execute_batch(statement_rows::SCHEMA)?;
     older_tables::add_columns(connection)?;
     account_settings::prepare_schema(connection)?;
     operator_rows::prepare_schema(connection)?;
