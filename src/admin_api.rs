@@ -22,4 +22,5 @@ mod payments;
 pub(crate) mod router;
 pub(crate) mod server;
 pub(crate) mod state;
+mod statements;
 mod usage;

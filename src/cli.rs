@@ -37,6 +37,7 @@ mod rules;
 mod runtime;
 mod serve;
 mod settings;
+mod statement;
 mod usage;
 
 use output::OutputFormat;
@@ -124,6 +125,9 @@ enum CliCommand {
     },
     /// Tell what an account used, from sums that a gateway makes of its charges.
     Usage(usage::UsageArgs),
+    /// Print the statement of an account for a month. A month that is over is sealed then: it gets
+    /// a number, and never changes.
+    Statement(statement::StatementArgs),
     /// Corrections of charges.
     #[command(subcommand)]
     Charge(charge::ChargeCommand),
@@ -205,6 +209,9 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
             with_store(&conf, async |s| payments::run(&*s.ledger, name, out).await)
         }
         CliCommand::Usage(args) => with_store(&conf, async |s| usage::run(&s, args, out).await),
+        CliCommand::Statement(args) => {
+            with_store(&conf, async |s| statement::run(&s, args, out).await)
+        }
         CliCommand::Charge(command) => {
             with_store(&conf, async |s| charge::run(context(&s, &conf), command, out).await)
         }

@@ -22,6 +22,7 @@ pub mod money;
 pub mod operators;
 pub(crate) mod permissions;
 mod settlement;
+pub mod statement;
 pub mod store;
 pub(crate) mod toml_reader;
 pub mod usage;

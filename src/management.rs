@@ -23,4 +23,5 @@ pub(crate) mod keys;
 pub(crate) mod operators;
 pub(crate) mod payments;
 pub(crate) mod plans;
+pub(crate) mod statements;
 pub(crate) mod usage;

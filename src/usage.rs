@@ -114,6 +114,11 @@ pub trait UsageStore: Send + Sync {
         &self,
         account: &AccountName,
     ) -> Result<Option<UsageBooks>, Unavailable>;
+    /// Returns the same with the sums by day of all keys together, without those of each key.
+    async fn read_account_books(
+        &self,
+        account: &AccountName,
+    ) -> Result<Option<UsageBooks>, Unavailable>;
     /// Returns entries of an account's journal after `seq`, oldest first, at most `limit`, with
     /// when they were posted.
     async fn read_posted(

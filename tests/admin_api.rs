@@ -14,6 +14,7 @@ mod grants;
 mod holds;
 mod jobs;
 mod parallel_changes;
+mod statements;
 mod usage;
 
 /// The roles, the one with the fewest rights first.

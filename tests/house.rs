@@ -11,7 +11,7 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 25] = [
+const ARROWS: [(&str, &str); 26] = [
     ("backoff", ""),
     ("clock", ""),
     ("failpoints", ""),
@@ -28,12 +28,13 @@ const ARROWS: [(&str, &str); 25] = [
     ("kv_cache", "ledger"),
     ("operators", "hex ledger"),
     ("usage", "ledger money"),
+    ("statement", "hex ledger money usage"),
     ("idempotency", "fast_map hex ledger"),
     ("catalogue", "fast_map hex money dialect ledger toml_reader"),
     (
         "store",
         "backoff clock failpoints fast_map hex jobs ledger money metrics kv_cache permissions \
-         idempotency operators usage",
+         idempotency operators usage statement",
     ),
     ("jobs", "backoff clock ledger settlement catalogue dialect money metrics files toml_reader"),
     (
@@ -44,18 +45,18 @@ const ARROWS: [(&str, &str); 25] = [
     ("conf", "gateway jobs store files catalogue toml_reader"),
     (
         "management",
-        "catalogue clock conf gateway jobs ledger money operators permissions store toml_reader \
-         usage",
+        "catalogue clock conf gateway jobs ledger money operators permissions statement store \
+         toml_reader usage",
     ),
     (
         "admin_api",
-        "catalogue clock conf gateway jobs ledger management money operators store usage",
+        "catalogue clock conf gateway jobs ledger management money operators statement store usage",
     ),
     (
         "cli",
         "clock money toml_reader metrics permissions files dialect ledger kv_cache idempotency \
          catalogue store jobs gateway conf operators \
-         management admin_api usage",
+         management admin_api statement usage",
     ),
 ];
 
@@ -72,7 +73,7 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),
 ];
 
-const PURE_ROOMS: [&str; 9] = [
+const PURE_ROOMS: [&str; 10] = [
     "money",
     "toml_reader",
     "catalogue",
@@ -81,6 +82,7 @@ const PURE_ROOMS: [&str; 9] = [
     "kv_cache",
     "idempotency",
     "operators",
+    "statement",
     "usage",
 ];
 const PURE: &str =

@@ -33,6 +33,7 @@ pub(crate) mod redis_server;
 mod repeats;
 pub(crate) mod script;
 mod silent;
+mod statements;
 pub(crate) mod subject;
 mod sweeps;
 mod tables;

@@ -46,7 +46,7 @@ const fn once(rule: RouteRule) -> RouteRule {
 }
 
 /// All routes.
-pub(super) const ROUTES: [RouteRule; 31] = [
+pub(super) const ROUTES: [RouteRule; 32] = [
     open("/admin/v1/openapi.json"),
     read("/admin/v1/accounts"),
     write("POST", "/admin/v1/accounts"),
@@ -68,6 +68,7 @@ pub(super) const ROUTES: [RouteRule; 31] = [
     read("/admin/v1/holds"),
     read("/admin/v1/jobs"),
     read("/admin/v1/usage"),
+    read("/admin/v1/statements"),
     read("/admin/v1/models"),
     read("/admin/v1/plans"),
     read("/admin/v1/books"),

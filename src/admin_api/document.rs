@@ -37,6 +37,7 @@ const TOKEN: &str = "operatorToken";
         (name = "holds", description = "What is held at the moment."),
         (name = "jobs", description = "Video jobs."),
         (name = "usage", description = "Sums of usage by day, hour, model, key and endpoint."),
+        (name = "statements", description = "Monthly statements, sealed once the month is over."),
         (name = "rules", description = "Models, plans, price books and routes in force."),
         (name = "audit", description = "Who changed what."),
         (name = "operators", description = "Who may use this API.")

@@ -111,6 +111,10 @@ impl From<ManagementError> for AdminError {
             ManagementError::Conflict { code, .. } => {
                 AdminError::new(StatusCode::CONFLICT, code, message)
             }
+            ManagementError::NotReady { code, .. } => AdminError::busy(code, message),
+            ManagementError::BooksDiffer(_) => {
+                AdminError::new(StatusCode::INTERNAL_SERVER_ERROR, "books_differ", message)
+            }
             ManagementError::Audit(_) => AdminError::busy("audit_unavailable", message),
             ManagementError::Unavailable(why) => why.into(),
             ManagementError::Unfinished { .. }

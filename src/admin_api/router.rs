@@ -15,7 +15,9 @@ use utoipa_axum::routes;
 use super::admit::admit;
 use super::document::{AdminDocument, complete};
 use super::state::AdminApi;
-use super::{accounts, audit, catalogue, charges, holds, jobs, keys, operators, payments, usage};
+use super::{
+    accounts, audit, catalogue, charges, holds, jobs, keys, operators, payments, statements, usage,
+};
 
 const DOCUMENT_PATH: &str = "/admin/v1/openapi.json";
 
@@ -50,6 +52,7 @@ fn describe() -> (Router<AdminApi>, Document) {
         .routes(routes!(holds::list_holds))
         .routes(routes!(jobs::list_jobs))
         .routes(routes!(usage::list_usage))
+        .routes(routes!(statements::show_statement))
         .routes(routes!(catalogue::list_models))
         .routes(routes!(catalogue::list_plans))
         .routes(routes!(catalogue::list_books))

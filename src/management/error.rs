@@ -48,6 +48,16 @@ pub(crate) enum ManagementError {
     /// The store has given an answer that does not belong to the operation.
     #[error("unexpected answer: {0}")]
     UnexpectedAnswer(String),
+    /// What is asked for cannot be told yet. It can be in a moment.
+    #[error("{message}")]
+    NotReady {
+        /// The code of the error in the API.
+        code: &'static str,
+        message: String,
+    },
+    /// The books of an account do not agree, so nothing is told of them.
+    #[error("there is no statement, since the books do not add up: {0}")]
+    BooksDiffer(String),
     /// The change could not be recorded, and so was not made.
     #[error(transparent)]
     Audit(#[from] AuditTrailError),

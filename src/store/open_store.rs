@@ -1,5 +1,5 @@
-//! The interfaces of an open store: ledger, account cache, job queue, replies, operators and usage,
-//! for every kind of store.
+//! The interfaces of an open store: ledger, account cache, job queue, replies, operators, usage and
+//! statements, for every kind of store.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use crate::jobs::JobQueue;
 use crate::kv_cache::AccountCache;
 use crate::ledger::{Ledger, Unavailable};
 use crate::operators::OperatorStore;
+use crate::statement::StatementStore;
 use crate::usage::UsageStore;
 
 /// An open store.
@@ -32,6 +33,8 @@ pub struct OpenStore {
     pub operators: Arc<dyn OperatorStore>,
     /// The sums of usage. On a server they share the connection of the queue.
     pub usage: Arc<dyn UsageStore>,
+    /// The sealed statements. On a server they share the connection of the queue.
+    pub statements: Arc<dyn StatementStore>,
     /// Waits until an acknowledged write is durable.
     pub durability: DurabilityScope,
     /// The connections to a server; empty for an embedded store.
@@ -63,7 +66,8 @@ impl DurabilityScope {
 impl OpenStore {
     pub(super) fn from_embedded<S>(store: Arc<S>) -> OpenStore
     where
-        S: Ledger + AccountCache + JobQueue + ReplyStore + OperatorStore + UsageStore + 'static,
+        S: Ledger + AccountCache + JobQueue + ReplyStore + OperatorStore,
+        S: UsageStore + StatementStore + 'static,
     {
         OpenStore {
             ledger: store.clone(),
@@ -71,7 +75,8 @@ impl OpenStore {
             queue: store.clone(),
             reply_store: store.clone(),
             operators: store.clone(),
-            usage: store,
+            usage: store.clone(),
+            statements: store,
             durability: DurabilityScope(None),
             connections: Vec::new(),
         }
@@ -92,6 +97,7 @@ impl OpenStore {
             connections: vec![money, queue.clone(), account_cache.clone(), reply_store.clone()],
             operators: queue.clone(),
             usage: queue.clone(),
+            statements: queue.clone(),
             queue,
             account_cache,
             reply_store,

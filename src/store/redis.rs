@@ -50,6 +50,8 @@ mod scripts;
 mod sentinel;
 mod server;
 mod shared_store;
+mod statement_scripts;
+mod statements;
 mod store_id;
 mod stored_settings;
 mod sweep;

@@ -53,6 +53,8 @@ mod rates;
 mod reader;
 mod schema;
 mod snapshot;
+mod statement_rows;
+mod statements;
 mod transfers;
 mod usage;
 mod usage_rows;

@@ -15,6 +15,6 @@ pub struct UsageBooks {
     pub posted: Money,
     /// W: the part of the charges that the account could not pay.
     pub written_off: Money,
-    /// The sums by day.
+    /// The sums by day, of the kinds that were asked for.
     pub days: Rollups,
 }

@@ -286,7 +286,9 @@ proptest! {
         prop_assert_eq!(passed.tokens, whole.tokens);
         let [input, written, read, output, _] = reply.usage;
         let tokens = passed.tokens;
-        prop_assert_eq!((tokens.input, tokens.output), (input + written + read, output));
+        prop_assert_eq!(tokens.input, input + written + read);
+        // A report of no output is not believed beside a text.
+        prop_assert!(tokens.output == output || output == 0, "{} {}", tokens.output, output);
         prop_assert_eq!((tokens.cache_write, tokens.cache_read), (written, read));
     }
 

@@ -76,6 +76,11 @@ impl AccountKeys {
         format!("{}:{start}", self.usage_index(kind))
     }
 
+    /// Returns the key of the hash of the sealed statements, by month.
+    pub(super) fn statements(&self) -> String {
+        self.key_for("statements")
+    }
+
     /// Returns the key of the hash with the amount of each payment, by its transaction id.
     pub(super) fn payments(&self) -> String {
         self.key_for("payments")

@@ -296,7 +296,14 @@ impl UsageStore for RedisStore {
         &self,
         account: &AccountName,
     ) -> Result<Option<UsageBooks>, Unavailable> {
-        self.read_books(&AccountKeys::of(account)).await
+        self.read_books(&AccountKeys::of(account), &RollupView::ALL).await
+    }
+
+    async fn read_account_books(
+        &self,
+        account: &AccountName,
+    ) -> Result<Option<UsageBooks>, Unavailable> {
+        self.read_books(&AccountKeys::of(account), &[RollupView::Account]).await
     }
 
     async fn read_posted(

@@ -13,8 +13,8 @@ use crate::clock::unix_ms;
 use crate::failpoints::failpoint;
 use crate::ledger::{AccountName, Unavailable};
 use crate::usage::{
-    FoldReport, PostedEntry, RollupKey, RollupSums, Rollups, UsageBooks, UsageQuery, UsageStore,
-    fold,
+    FoldReport, PostedEntry, RollupKey, RollupSums, RollupView, Rollups, UsageBooks, UsageQuery,
+    UsageStore, fold,
 };
 
 /// What has to be done in the transaction of a step.
@@ -101,7 +101,16 @@ impl UsageStore for SqliteStore {
         account: &AccountName,
     ) -> Result<Option<UsageBooks>, Unavailable> {
         let account = account.clone();
-        self.usage_reader.query(move |c| usage_rows::read_books(c, &account)).await
+        let views = &RollupView::ALL;
+        self.usage_reader.query(move |c| usage_rows::read_books(c, &account, views)).await
+    }
+
+    async fn read_account_books(
+        &self,
+        account: &AccountName,
+    ) -> Result<Option<UsageBooks>, Unavailable> {
+        let (account, views) = (account.clone(), &[RollupView::Account]);
+        self.usage_reader.query(move |c| usage_rows::read_books(c, &account, views)).await
     }
 
     async fn read_posted(
@@ -126,7 +135,7 @@ mod tests {
     use super::*;
     use crate::ledger::{Ledger, Operation};
     use crate::money::Money;
-    use crate::usage::{HOURS_KEPT_MS, PeriodKind, RollupView};
+    use crate::usage::{HOURS_KEPT_MS, PeriodKind};
 
     const DAY_MS: i64 = 86_400_000;
 

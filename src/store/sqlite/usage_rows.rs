@@ -379,10 +379,11 @@ fn list_of_key(
     select.query_map(asked, read_rollup)?.collect()
 }
 
-/// Reads the books of an account at one moment.
+/// Reads the books of an account at one moment, with these kinds of rows.
 pub(super) fn read_books(
     c: &Connection,
     name: &AccountName,
+    views: &[RollupView],
 ) -> rusqlite::Result<Option<UsageBooks>> {
     // One transaction sees one state.
     let txn = c.unchecked_transaction()?;
@@ -401,11 +402,15 @@ pub(super) fn read_books(
     });
     let Some((account, mut books)) = found.optional()? else { return Ok(None) };
     let mut select = txn.prepare_cached(&format!(
-        "SELECT {ROLLUP_COLUMNS} FROM usage_rollup WHERE account = ? AND kind = 'day'"
+        "SELECT {ROLLUP_COLUMNS} FROM usage_rollup
+         WHERE account = ? AND kind = 'day' AND by_key = ?"
     ))?;
     // Sums of another version are no sums yet.
-    if books.folded > 0 {
-        books.days = select.query_map([account], read_rollup)?.collect::<rusqlite::Result<_>>()?;
+    for view in views.iter().filter(|_| books.folded > 0) {
+        for row in select.query_map(params![account, is_by_key(*view)], read_rollup)? {
+            let (key, sums) = row?;
+            books.days.insert(key, sums);
+        }
     }
     Ok(Some(books))
 }

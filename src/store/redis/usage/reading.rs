@@ -146,12 +146,14 @@ impl RedisStore {
         self.connection().await?.query_each(commands.collect()).await
     }
 
-    /// Reads the books of an account as they are at one moment; `None` if there is no such account.
+    /// Reads the books of an account as they are at one moment, with these kinds of rows; `None` if
+    /// there is no such account.
     /// Rows are read while others fold: those of the lines that were folded meanwhile are read
     /// again, until none was.
     pub(super) async fn read_books(
         &self,
         keys: &AccountKeys,
+        views: &[RollupView],
     ) -> Result<Option<UsageBooks>, Unavailable> {
         let (mut days, mut read_to) = (Rollups::new(), None);
         for _ in 0..BOOK_READINGS_MAX {
@@ -159,7 +161,7 @@ impl RedisStore {
             if read_to == Some(books.folded) {
                 return Ok(Some(UsageBooks { days, ..books }));
             }
-            let groups = self.list_changed_days(keys, read_to, books.folded).await?;
+            let groups = self.list_changed_days(keys, views, read_to, books.folded).await?;
             days.retain(|key, _| !groups.contains(&RowGroup::of(key)));
             let groups: Vec<RowGroup> = groups.into_iter().collect();
             days.extend(self.read_groups(keys, &groups, usize::MAX).await?);
@@ -173,14 +175,16 @@ impl RedisStore {
     async fn list_changed_days(
         &self,
         keys: &AccountKeys,
+        views: &[RollupView],
         after: Option<u64>,
         last: u64,
     ) -> Result<BTreeSet<RowGroup>, Unavailable> {
         let mut groups = BTreeSet::new();
         let lines = after.and_then(|after| Some((after, last.checked_sub(after)?)));
         let Some((after, lines)) = lines.filter(|(_, lines)| *lines <= LINES_BETWEEN_MAX) else {
-            for view in RollupView::ALL {
-                let all = self.list_groups(keys, PeriodKind::Day, view, i64::MIN..i64::MAX).await?;
+            for view in views {
+                let range = i64::MIN..i64::MAX;
+                let all = self.list_groups(keys, PeriodKind::Day, *view, range).await?;
                 groups.extend(all);
             }
             return Ok(groups);
@@ -189,7 +193,7 @@ impl RedisStore {
         let entries = self.read_posted_lines(keys, after, lines).await?;
         let rows = fold(&entries).map_err(super::overflow)?;
         let days = rows.keys().filter(|key| key.period.kind == PeriodKind::Day);
-        groups.extend(days.map(RowGroup::of));
+        groups.extend(days.map(RowGroup::of).filter(|group| views.contains(&group.view)));
         Ok(groups)
     }
 
