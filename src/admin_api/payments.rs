@@ -293,8 +293,10 @@ pub(super) async fn create_refund(
         amount: parse_moved_usd(&body.amount_usd)?,
         reason: parse_reason(body.reason.as_deref().unwrap_or_default())?,
     };
-    let _permit = AdminApi::take_permit(&api.refunding)?;
+    let permit = AdminApi::take_permit(&api.refunding)?;
     let taking = async move |context: ManagementContext<'_>| {
+        // It waits for money that is lent, also if the caller goes away meanwhile.
+        let _permit = permit;
         let done = payments::refund(context, &refund).await?;
         let mut reply = TransferReply::of_new("refund", refund, done.taken);
         reply.uncovered_nano = Some(done.uncovered.nano());
@@ -326,8 +328,9 @@ pub(super) async fn create_correction(
         amount: parse_moved_usd(&body.amount_usd)?,
         reason: parse_reason(&body.reason)?,
     };
-    let _permit = AdminApi::take_permit(&api.searching)?;
+    let permit = AdminApi::take_permit(&api.searching)?;
     let correcting = async move |context: ManagementContext<'_>| {
+        let _permit = permit;
         let given = correct_charge(context, &body.request_id, &correction).await?;
         let mut reply = TransferReply::of_new("correction", correction, given);
         reply.request_id = Some(body.request_id);

@@ -163,9 +163,10 @@ pub(super) async fn show_statement(
 ) -> Result<Response, AdminError> {
     let account = parse_account_name("account", &parameters.account)?;
     let month = StatementMonth::parse(&parameters.month).map_err(ManagementError::from)?;
-    // The lines of the month are read and summed up.
-    let _permit = AdminApi::take_permit(&api.searching)?;
+    // The lines of the month are read and summed up, also if the caller goes away meanwhile.
+    let permit = AdminApi::take_permit(&api.searching)?;
     let reading = async move |context: ManagementContext<'_>| {
+        let _permit = permit;
         Ok(read_statement(context.store, &account, month).await?)
     };
     let view = api.change(actor, reading).await?;

@@ -18,12 +18,15 @@ use crate::usage::{UsageOverflow, merge_rollups};
 
 /// The number of lines of a journal that are read at a time.
 const LINES_AT_A_TIME: u32 = 1_000;
-/// The number of transfers that are read at a time.
-const TRANSFERS_AT_A_TIME: u32 = 10_000;
 /// How often the books are read again that are behind or change.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// How long at most.
 const BOOKS_TIMEOUT: Duration = Duration::from_secs(5);
+/// A month is sealed this long after its end, in ms: what was on its way at its end is posted then,
+/// and clocks of several servers differ a little.
+const SEAL_DELAY_MS: i64 = 300_000;
+/// A statement that was sealed this long ago is durable, in ms, whoever has sealed it.
+const YOUNG_MS: i64 = 60_000;
 /// Up to this many lines that are in no roll-up yet are summed up here: on a busy account there are
 /// always some.
 const LINES_BEHIND_MAX: u64 = 20_000;
@@ -54,19 +57,24 @@ pub(crate) async fn read_statement(
     month: StatementMonth,
 ) -> Result<StatementView, ManagementError> {
     require_account(&*store.ledger, account).await?;
-    let mut sealed = list_sealed(store, account).await?;
-    if let Some(view) = sealed.iter().find(|view| view.month == month) {
-        return view_of(view);
-    }
     let now = store.statements.statement_clock().await?;
+    let mut sealed = list_sealed(store, account, now).await?;
+    if let Some(view) = sealed.iter().find(|view| view.month == month) {
+        return view_of(account, view);
+    }
     let current = StatementMonth::containing(now);
+    // A month is sealed some minutes after its end.
+    let unsealed = StatementMonth::containing(now.saturating_sub(SEAL_DELAY_MS));
     if month > current {
         let message = format!("'month' must not be after {current}: {month} has not begun yet");
         return Err(ManagementError::Invalid { field: "month", message });
     }
     let read = read_books(store, account, month, current).await?;
-    let first = sealed.first().map(|one| one.month).or(read.books.first_month());
-    let first = first.unwrap_or(current);
+    let first = match sealed.first() {
+        Some(one) => Some(one.month),
+        None => first_month(store, account, &read.books).await?,
+    };
+    let first = first.unwrap_or(current).min(current);
     if month < first {
         let message = format!(
             "'month' must be {first} or later, not {month}: nothing is known of account \
@@ -74,15 +82,16 @@ pub(crate) async fn read_statement(
         );
         return Err(ManagementError::Invalid { field: "month", message });
     }
-    if month == current {
-        let told = parse_all(&sealed)?;
-        let statement = make_statement(store, account, month, false, &read.books, &told).await?;
+    if month >= unsealed {
+        let told = parse_all(account, &sealed)?;
+        let is_over = month < current;
+        let statement = make_statement(store, account, month, is_over, &read.books, &told).await?;
         let json = statement.to_json();
-        return Ok(StatementView { statement, json, seal: None, as_of: now });
+        return Ok(StatementView { statement, json, seal: None, as_of: now.min(month.end()) });
     }
     let mut next = sealed.last().map_or(first, |last| last.month.next());
     while next <= month {
-        let told = parse_all(&sealed)?;
+        let told = parse_all(account, &sealed)?;
         let statement = make_statement(store, account, next, true, &read.books, &told).await?;
         let body = statement.to_json();
         let sha256 = digest_of(&body);
@@ -92,33 +101,70 @@ pub(crate) async fn read_statement(
         next = next.next();
     }
     match sealed.iter().find(|view| view.month == month) {
-        Some(view) => view_of(view),
+        Some(view) => view_of(account, view),
         None => Err(ManagementError::BooksDiffer(format!(
             "the statement {month} of account '{account}' is missing among the sealed ones"
         ))),
     }
 }
 
+/// Returns the sealed statements. One that somebody sealed just now may be lost with a server that
+/// has not written it, so it is told once it is durable.
 async fn list_sealed(
     store: &OpenStore,
     account: &AccountName,
+    now: i64,
 ) -> Result<Vec<SealedStatement>, ManagementError> {
-    Ok(store.statements.list_statements(account).await?)
+    let mut sealed = store.statements.list_statements(account).await?;
+    for one in &mut sealed {
+        if now.saturating_sub(one.sealed_at) < YOUNG_MS {
+            let SealedStatement { month, sha256, body, .. } = one.clone();
+            let seal =
+                async || store.statements.seal_statement(account, month, &body, &sha256).await;
+            *one = store.durability.write(seal).await?;
+        }
+    }
+    Ok(sealed)
+}
+
+/// Returns the month of the first statement; `None` if nothing has happened. If an older version
+/// has stored payments without their times, statements begin with the first thing that this version
+/// has dated: what was before is in the opening.
+async fn first_month(
+    store: &OpenStore,
+    account: &AccountName,
+    books: &StatementBooks,
+) -> Result<Option<StatementMonth>, ManagementError> {
+    if !books.has_undated_transfers() {
+        return Ok(books.first_month());
+    }
+    let is_dated = |posted_at: Option<i64>| posted_at.is_some();
+    let line = find_line(store, account, books.lines, is_dated).await?;
+    let found = store.usage.read_posted(account, line.saturating_sub(1), 1).await?;
+    let posted_at = found.first().and_then(|posted| posted.posted_at);
+    let months = [posted_at.map(StatementMonth::containing), books.first_transfer_month()];
+    Ok(months.into_iter().flatten().min())
 }
 
 /// Parses the sealed statements, whose digests must be right.
-fn parse_all(sealed: &[SealedStatement]) -> Result<Vec<Statement>, ManagementError> {
-    sealed.iter().map(|sealed| Ok(view_of(sealed)?.statement)).collect()
+fn parse_all(
+    account: &AccountName,
+    sealed: &[SealedStatement],
+) -> Result<Vec<Statement>, ManagementError> {
+    sealed.iter().map(|sealed| Ok(view_of(account, sealed)?.statement)).collect()
 }
 
-fn view_of(sealed: &SealedStatement) -> Result<StatementView, ManagementError> {
+fn view_of(
+    account: &AccountName,
+    sealed: &SealedStatement,
+) -> Result<StatementView, ManagementError> {
     let SealedStatement { number, month, sealed_at, sha256, body } = sealed;
     if digest_of(body) != *sha256 {
         return Err(ManagementError::BooksDiffer(format!(
             "the sealed statement {number} ({month}) was changed: it does not have its digest"
         )));
     }
-    let statement = Statement::parse(body)?;
+    let statement = Statement::parse_stored(body, account, *month)?;
     let seal = StatementSeal { number: *number, sealed_at: *sealed_at, sha256: sha256.clone() };
     let (json, as_of) = (body.clone(), month.end());
     Ok(StatementView { statement, json, seal: Some(seal), as_of })
@@ -137,30 +183,30 @@ async fn make_statement(
 ) -> Result<Statement, ManagementError> {
     let draft = StatementDraft::new(account, month, is_over, books, sealed)?;
     let range = draft.range();
-    let first = find_line(store, account, books.lines, range.start).await?;
+    let is_of_month = |at: Option<i64>| at.is_some_and(|at| at >= range.start);
+    let first = find_line(store, account, books.lines, is_of_month).await?;
     let after = first.saturating_sub(1).min(range.sealed_lines.unwrap_or(u64::MAX));
     let lines = read_lines(store, account, &draft, after, range.end).await?;
     if let Ok(statement) = draft.finish(&lines) {
         return Ok(statement);
     }
     let lines = read_lines(store, account, &draft, 0, i64::MAX).await?;
-    Ok(draft.finish(&lines)?)
+    Ok(draft.finish(&lines).or_else(|_| draft.finish_with_all(&lines))?)
 }
 
-/// Returns the number of the first line that was posted at `at` (unix ms) or later, if the times of
-/// lines never fall.
+/// Returns the number of the first line whose time of posting (unix ms) is what is looked for, if
+/// that of each line after it is, too.
 async fn find_line(
     store: &OpenStore,
     account: &AccountName,
     lines: u64,
-    at: i64,
+    is_found: impl Fn(Option<i64>) -> bool,
 ) -> Result<u64, ManagementError> {
     let (mut low, mut high) = (1, lines.saturating_add(1));
     while low < high {
         let middle = low.midpoint(high);
         let found = store.usage.read_posted(account, middle.saturating_sub(1), 1).await?;
-        let posted_at = found.first().and_then(|posted| posted.posted_at);
-        if posted_at.is_some_and(|posted_at| posted_at >= at) {
+        if is_found(found.first().and_then(|posted| posted.posted_at)) {
             high = middle;
         } else {
             low = middle.saturating_add(1);
@@ -278,19 +324,13 @@ async fn read_tail(
     Ok(Some(rows))
 }
 
+/// Reads all transfers at once: one that comes meanwhile, with an earlier time, would move the
+/// others from one page to the next.
 async fn read_transfers(
     store: &OpenStore,
     account: &AccountName,
 ) -> Result<Vec<TransferEntry>, ManagementError> {
-    let mut transfers = Vec::new();
-    loop {
-        let skipped = u64::try_from(transfers.len()).unwrap_or(u64::MAX);
-        let page = store.ledger.list_transfers(account, skipped, TRANSFERS_AT_A_TIME).await?;
-        if page.is_empty() {
-            return Ok(transfers);
-        }
-        transfers.extend(page);
-    }
+    Ok(store.ledger.list_transfers(account, 0, u32::MAX).await?)
 }
 
 fn overflow(why: UsageOverflow) -> ManagementError {

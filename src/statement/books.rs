@@ -60,6 +60,17 @@ impl StatementBooks {
         Ok(models)
     }
 
+    /// Whether an older version has stored payments without their times.
+    pub(crate) fn has_undated_transfers(&self) -> bool {
+        self.transfers.iter().any(|transfer| transfer.at.is_none())
+    }
+
+    /// Returns the month of the first transfer whose time is known.
+    pub(crate) fn first_transfer_month(&self) -> Option<StatementMonth> {
+        let transfers = self.transfers.iter().filter_map(|transfer| transfer.at);
+        transfers.filter(|at| *at >= DATED_FROM).min().map(StatementMonth::containing)
+    }
+
     /// Returns the month of the first thing whose time is known.
     pub(crate) fn first_month(&self) -> Option<StatementMonth> {
         let transfers = self.transfers.iter().filter_map(|transfer| transfer.at);

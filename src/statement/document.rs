@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use super::month::StatementMonth;
 use super::totals::{StatementFault, StatementTotals};
 use crate::hex::to_hex;
-use crate::ledger::{push_number, push_string};
+use crate::ledger::{AccountName, push_number, push_string};
 use crate::money::Money;
 
 /// The version of the JSON. A change of what a member means raises it.
@@ -59,7 +59,35 @@ pub(crate) struct Statement {
     pub(crate) journal_lines: u64,
 }
 
+/// What a stored statement says of itself.
+#[derive(Debug, Deserialize)]
+struct StatementHead {
+    version: u32,
+    account: String,
+    month: String,
+}
+
 impl Statement {
+    /// Parses a stored statement, which must be one of this version for this account and month.
+    pub(crate) fn parse_stored(
+        json: &str,
+        account: &AccountName,
+        month: StatementMonth,
+    ) -> Result<Statement, StatementFault> {
+        let head: Option<StatementHead> = serde_json::from_str(json).ok();
+        let is_right = head.is_some_and(|head| {
+            let names = (head.account.as_str(), head.month);
+            head.version == DOCUMENT_VERSION && names == (account.as_str(), month.to_string())
+        });
+        if !is_right {
+            return Err(StatementFault::Differs(format!(
+                "the sealed statement {month} of account '{account}' is of another version, \
+                 account or month"
+            )));
+        }
+        Statement::parse(json)
+    }
+
     /// Parses the JSON of a statement.
     pub(crate) fn parse(json: &str) -> Result<Statement, StatementFault> {
         serde_json::from_str(json).map_err(|why| {

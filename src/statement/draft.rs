@@ -17,8 +17,11 @@ pub(crate) struct StatementDraft {
     opening: i64,
     month_totals: StatementTotals,
     all_totals: StatementTotals,
-    /// The sums of the month by model, as the roll-ups have them.
-    models: ModelSums,
+    /// The sums of the month by model, as the roll-ups have them less the statements before. There
+    /// are none if a line came after a statement and is dated before the first one.
+    models: Result<ModelSums, StatementFault>,
+    /// The sums by model of all lines, as the roll-ups have them.
+    all_models: ModelSums,
     range: LineRange,
 }
 
@@ -42,17 +45,27 @@ impl StatementDraft {
         let last = last.filter(follows);
         let all_totals = books.totals_before(end)?;
         let (told, told_models, opening) = if let Some(last) = last {
-            (last.all_totals, told_models(books, sealed)?, last.closing)
+            (last.all_totals, told_models(books, sealed), last.closing)
         } else {
             let told = books.totals_before(start)?;
-            (told, books.models_before(start)?, told.closing(0)?)
+            (told, books.models_before(start), told.closing(0)?)
         };
         let month_totals = all_totals.since(&told)?;
-        let models = models_since(&books.models_before(end)?, &told_models)?;
+        let of_month = books.models_before(end)?;
+        let models = told_models.and_then(|told| models_since(&of_month, &told));
+        let all_models = books.models_before(i64::MAX)?;
         let sealed_lines = last.map(|last| last.journal_lines);
         let range = LineRange { start, end, sealed_lines, lines: books.lines };
-        let account = account.clone();
-        Ok(StatementDraft { account, month, opening, month_totals, all_totals, models, range })
+        Ok(StatementDraft {
+            account: account.clone(),
+            month,
+            opening,
+            month_totals,
+            all_totals,
+            models,
+            all_models,
+            range,
+        })
     }
 
     /// Returns which lines of the journal the statement needs.
@@ -62,7 +75,28 @@ impl StatementDraft {
 
     /// Ends the statement with its lines of the journal. They must have the sums of the roll-ups.
     pub(crate) fn finish(&self, lines: &StatementLines) -> Result<Statement, StatementFault> {
-        compare(&self.models, &lines.models)?;
+        let models = self.models.as_ref().map_err(Clone::clone)?;
+        compare(models, &lines.models)?;
+        self.write(models, lines)
+    }
+
+    /// Ends the statement with all lines of the journal, which must have the sums of the roll-ups.
+    /// The lines alone decide what is of this month.
+    pub(crate) fn finish_with_all(
+        &self,
+        lines: &StatementLines,
+    ) -> Result<Statement, StatementFault> {
+        compare(&self.all_models, &lines.all_models)?;
+        let told = lines.models.iter().map(|(model, sums)| (model.clone(), told_sums(sums)));
+        let models: ModelSums = told.filter(|(_, sums)| *sums != RollupSums::default()).collect();
+        self.write(&models, lines)
+    }
+
+    fn write(
+        &self,
+        models: &ModelSums,
+        lines: &StatementLines,
+    ) -> Result<Statement, StatementFault> {
         self.compare_totals(lines)?;
         let closing = self.month_totals.closing(self.opening)?;
         let in_all = self.all_totals.closing(0)?;
@@ -95,7 +129,7 @@ impl StatementDraft {
             opening: self.opening,
             month_totals: self.month_totals,
             closing,
-            models: self.models.iter().map(of_model).collect(),
+            models: models.iter().map(of_model).collect(),
             all_totals: self.all_totals,
             journal_lines: self.range.lines,
         })

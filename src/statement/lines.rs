@@ -39,6 +39,8 @@ pub(crate) struct StatementLines {
     range: LineRange,
     /// The sums by model.
     pub(crate) models: ModelSums,
+    /// The sums by model of all lines that were read, also of those of other months.
+    pub(crate) all_models: ModelSums,
     /// The versions of the prices of the charges, by model.
     pub(crate) price_versions: BTreeMap<String, BTreeSet<String>>,
 }
@@ -53,7 +55,8 @@ impl LineRange {
 
 impl StatementLines {
     pub(crate) fn new(range: LineRange) -> StatementLines {
-        StatementLines { range, models: ModelSums::new(), price_versions: BTreeMap::new() }
+        let (models, all_models) = (ModelSums::new(), ModelSums::new());
+        StatementLines { range, models, all_models, price_versions: BTreeMap::new() }
     }
 
     /// Takes lines; those that do not belong to the statement are left out.
@@ -65,6 +68,9 @@ impl StatementLines {
                 |kind, owner| kind == PeriodKind::Day && owner == RollupOwner::Account;
             let day = rows.iter().find(|(key, _)| is_whole_day(key.period.kind, key.owner));
             let Some((key, sums)) = day else { continue };
+            if posted.entry.seq <= self.range.lines {
+                add_sums(&mut self.all_models, &key.model, sums)?;
+            }
             if !self.range.contains(posted.entry.seq, key.period.start) {
                 continue;
             }
