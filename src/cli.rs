@@ -17,6 +17,7 @@ mod charges;
 mod check;
 mod check_books;
 mod credit;
+mod export;
 mod hardening;
 mod holds;
 mod init;
@@ -128,6 +129,9 @@ enum CliCommand {
     /// Print the statement of an account for a month. A month that is over is sealed then: it gets
     /// a number, and never changes.
     Statement(statement::StatementArgs),
+    /// Print what was charged, for other programs.
+    #[command(subcommand)]
+    Export(export::ExportCommand),
     /// Corrections of charges.
     #[command(subcommand)]
     Charge(charge::ChargeCommand),
@@ -211,6 +215,9 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         CliCommand::Usage(args) => with_store(&conf, async |s| usage::run(&s, args, out).await),
         CliCommand::Statement(args) => {
             with_store(&conf, async |s| statement::run(&s, args, out).await)
+        }
+        CliCommand::Export(command) => {
+            with_store(&conf, async |s| export::run(&s, command, out).await)
         }
         CliCommand::Charge(command) => {
             with_store(&conf, async |s| charge::run(context(&s, &conf), command, out).await)

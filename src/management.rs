@@ -13,6 +13,7 @@ pub(crate) mod corrections;
 pub(crate) mod error;
 pub(crate) mod expiry;
 pub(crate) mod field_patch;
+pub(crate) mod focus;
 pub(crate) mod grants;
 pub(crate) mod holds;
 pub(crate) mod jobs;

@@ -1,6 +1,7 @@
 //! Statements of accounts: the month that runs is told so far, and a month that is over is sealed
 //! when somebody asks for it first.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
@@ -9,11 +10,14 @@ use super::accounts::require_account;
 use super::error::{ManagementError, no_such_account};
 use crate::ledger::{AccountName, TransferEntry};
 use crate::statement::{
-    BooksCredit, InvalidMonth, SealedStatement, Statement, StatementBooks, StatementDraft,
-    StatementFault, StatementLines, StatementMonth, StatementSeal, StatementView, digest_of,
+    BooksCredit, InvalidMonth, LineRange, SealedStatement, Statement, StatementBooks,
+    StatementDraft, StatementFault, StatementLines, StatementMonth, StatementSeal, StatementView,
+    digest_of,
 };
 use crate::store::OpenStore;
-use crate::usage::{PeriodKind, RollupKey, RollupOwner, RollupSums, Rollups, UsageBooks, fold};
+use crate::usage::{
+    PeriodKind, PostedEntry, RollupKey, RollupOwner, RollupSums, Rollups, UsageBooks, fold,
+};
 use crate::usage::{UsageOverflow, merge_rollups};
 
 /// The number of lines of a journal that are read at a time.
@@ -65,10 +69,7 @@ pub(crate) async fn read_statement(
     let current = StatementMonth::containing(now);
     // A month is sealed some minutes after its end.
     let unsealed = StatementMonth::containing(now.saturating_sub(SEAL_DELAY_MS));
-    if month > current {
-        let message = format!("'month' must not be after {current}: {month} has not begun yet");
-        return Err(ManagementError::Invalid { field: "month", message });
-    }
+    check_begun(month, now)?;
     let read = read_books(store, account, month, current).await?;
     let first = match sealed.first() {
         Some(one) => Some(one.month),
@@ -106,6 +107,16 @@ pub(crate) async fn read_statement(
             "the statement {month} of account '{account}' is missing among the sealed ones"
         ))),
     }
+}
+
+/// Checks that a month has begun at `now` (unix ms).
+pub(crate) fn check_begun(month: StatementMonth, now: i64) -> Result<(), ManagementError> {
+    let current = StatementMonth::containing(now);
+    if month > current {
+        let message = format!("'month' must not be after {current}: {month} has not begun yet");
+        return Err(ManagementError::Invalid { field: "month", message });
+    }
+    Ok(())
 }
 
 /// Returns the sealed statements. One that somebody sealed just now may be lost with a server that
@@ -183,15 +194,25 @@ async fn make_statement(
 ) -> Result<Statement, ManagementError> {
     let draft = StatementDraft::new(account, month, is_over, books, sealed)?;
     let range = draft.range();
-    let is_of_month = |at: Option<i64>| at.is_some_and(|at| at >= range.start);
-    let first = find_line(store, account, books.lines, is_of_month).await?;
-    let after = first.saturating_sub(1).min(range.sealed_lines.unwrap_or(u64::MAX));
+    let after = find_first(store, account, range).await?;
     let lines = read_lines(store, account, &draft, after, range.end).await?;
     if let Ok(statement) = draft.finish(&lines) {
         return Ok(statement);
     }
     let lines = read_lines(store, account, &draft, 0, i64::MAX).await?;
     Ok(draft.finish(&lines).or_else(|_| draft.finish_with_all(&lines))?)
+}
+
+/// Returns the number of a line after which all lines of a statement are, if the times of lines
+/// never fall.
+pub(super) async fn find_first(
+    store: &OpenStore,
+    account: &AccountName,
+    range: LineRange,
+) -> Result<u64, ManagementError> {
+    let is_of_month = |at: Option<i64>| at.is_some_and(|at| at >= range.start);
+    let first = find_line(store, account, range.lines, is_of_month).await?;
+    Ok(first.saturating_sub(1).min(range.sealed_lines.unwrap_or(u64::MAX)))
 }
 
 /// Returns the number of the first line whose time of posting (unix ms) is what is looked for, if
@@ -221,21 +242,36 @@ async fn read_lines(
     store: &OpenStore,
     account: &AccountName,
     draft: &StatementDraft,
-    mut after: u64,
+    after: u64,
     end: i64,
 ) -> Result<StatementLines, ManagementError> {
     let range = draft.range();
     let mut lines = StatementLines::new(range);
-    while after < range.lines {
+    let take = |page: &[PostedEntry]| lines.push(page);
+    read_pages(store, account, after..range.lines, end, take).await?;
+    Ok(lines)
+}
+
+/// Reads lines of a journal by their numbers, those after the first number up to the last one, or
+/// up to the first one that was posted at `end` (unix ms) or later.
+pub(super) async fn read_pages(
+    store: &OpenStore,
+    account: &AccountName,
+    numbers: Range<u64>,
+    end: i64,
+    mut take: impl FnMut(&[PostedEntry]) -> Result<(), StatementFault>,
+) -> Result<(), ManagementError> {
+    let mut after = numbers.start;
+    while after < numbers.end {
         let page = store.usage.read_posted(account, after, LINES_AT_A_TIME).await?;
         let Some(last) = page.last() else { break };
         after = last.entry.seq;
-        lines.push(&page)?;
+        take(&page)?;
         if last.posted_at.is_some_and(|posted_at| posted_at >= end) {
             break;
         }
     }
-    Ok(lines)
+    Ok(())
 }
 
 /// Reads the books of an account, and waits for a moment if they cannot be used yet.

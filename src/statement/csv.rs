@@ -42,7 +42,7 @@ fn fields(view: &StatementView, item: &StatementItem<'_>) -> Vec<String> {
 
 /// Writes a text in quotes if it needs them. A text that a spreadsheet would take for a formula
 /// gets an apostrophe before it: names come from outside.
-fn text_field(text: &str) -> String {
+pub(super) fn text_field(text: &str) -> String {
     let is_alone = text == "-";
     let first = text.trim_start().chars().next();
     let is_formula = !is_alone

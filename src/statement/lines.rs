@@ -47,7 +47,7 @@ pub(crate) struct StatementLines {
 
 impl LineRange {
     /// Whether a line belongs to the statement that counts on a day which began at `day`.
-    fn contains(&self, seq: u64, day: i64) -> bool {
+    pub(super) fn contains(&self, seq: u64, day: i64) -> bool {
         let is_told = day < self.start && self.sealed_lines.is_none_or(|lines| seq <= lines);
         seq <= self.lines && day < self.end && !is_told
     }

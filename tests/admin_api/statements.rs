@@ -114,6 +114,28 @@ async fn left(api: &AdminWorld, name: &str) -> i64 {
     of("available_nano") + of("held_nano")
 }
 
+/// The rows of FOCUS have the costs of the statement.
+async fn prove_focus(api: &AdminWorld, month: &str, told: &Value, invoice: &str) {
+    let words = ["export", "focus", month, "--account", "acme", "--issuer", "Example, Inc"];
+    let csv = api.world.command(&words).await.done();
+    let mut lines = csv.lines();
+    let header: Vec<&str> = lines.next().expect("a header").split(',').collect();
+    let at = |name: &str| header.iter().position(|column| *column == name).expect("a column");
+    let (billed, category) = (at("BilledCost"), at("ChargeCategory"));
+    let mut sum = 0;
+    for line in lines {
+        assert!(line.contains(&format!(",\"Example, Inc\",{invoice},")), "{line}");
+        let fields: Vec<&str> = line.split(',').collect();
+        let nano = fields[billed].replacen('.', "", 1).parse::<i64>().expect("an amount");
+        assert_eq!(nano < 0, fields[category] == "Adjustment", "{line}");
+        sum += nano;
+    }
+    let of = |name: &str| told[format!("{name}_nano")].as_i64().expect("an amount");
+    assert_eq!(sum, of("opening") + of("payments") - of("refunds") - of("closing"), "{csv}");
+    let all = api.world.command(&["export", "focus", month, "--issuer", "Example, Inc"]).await;
+    assert_eq!(all.done(), csv, "there is no other account");
+}
+
 #[rstest]
 #[tokio::test]
 async fn a_statement_of_a_month_that_is_over_stays_and_what_comes_later_is_in_the_next_one(
@@ -180,6 +202,10 @@ async fn a_statement_of_a_month_that_is_over_stays_and_what_comes_later_is_in_th
     assert!(csv.contains(&format!("acme,{before},sealed,1,charges,lmb-5.5,3,3000,300,")), "{csv}");
     let html = api.world.command(&["statement", name, &before, "--html"]).await.done();
     assert!(html.starts_with("<!doctype html>") && html.contains("lmb-5.5"), "{html}");
+    prove_focus(&api, &before, &one["statement"], "statement-1").await;
+    let current = current.to_string();
+    let running = statement(&api, name, StatementMonth::parse(&current).expect("a month")).await;
+    prove_focus(&api, &current, &running["statement"], &format!("acme-{current}")).await;
     let both = api.world.command(&["--json", "statement", name, &before, "--csv"]).await;
     assert!(both.err.contains("one of --json, --csv and --html"), "{}", both.err);
 }
