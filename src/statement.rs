@@ -33,7 +33,7 @@ mod text;
 mod totals;
 mod view;
 
-pub(crate) use books::{BooksCredit, StatementBooks};
+pub(crate) use books::{BooksCredit, DATED_FROM, StatementBooks};
 pub(crate) use csv::write_csv;
 pub(crate) use document::{Statement, digest_of};
 pub(crate) use draft::StatementDraft;

@@ -9,6 +9,32 @@ mod bodies;
 /// A golden file above this size is cut there, in bytes: the seeds of a fuzzer are short.
 const SEED_BYTES: usize = 4 << 10;
 
+/// The crates that bodies use are those of the fuzzers' own manifest, in the gateway's versions.
+#[test]
+fn fuzzers_have_the_crates_that_targets_use() {
+    let read = |path: &Path| fs::read_to_string(path).expect("a file");
+    let manifest = read(&here().join("Cargo.toml"));
+    let gateway = read(&here().with_file_name("../Cargo.toml"));
+    let version = |manifest: &str, name: &str| -> Option<String> {
+        let line = manifest.lines().find(|line| line.starts_with(&format!("{name} = ")))?;
+        line.split('"').nth(1).map(str::to_owned)
+    };
+    let mut files = Vec::new();
+    golden_files(&here().join("bodies"), &mut files);
+    for file in files {
+        for line in read(&file).lines() {
+            let Some(used) = line.strip_prefix("use ") else { continue };
+            let name = used.split([':', ';', ' ']).next().expect("a name");
+            if ["std", "super", "crate", "tollgate"].contains(&name) {
+                continue;
+            }
+            let of_fuzzers = version(&manifest, name);
+            assert!(of_fuzzers.is_some(), "{name} of {}", file.display());
+            assert_eq!(of_fuzzers, version(&gateway, name), "{name}");
+        }
+    }
+}
+
 /// What a target does with some bytes.
 type Target = fn(&[u8]);
 
@@ -74,5 +100,8 @@ fn each_target_is_a_program_of_its_own() {
         let run = format!("libfuzzer_sys::fuzz_target!(|data: &[u8]| {name}::run(data));\n");
         let body = format!("#[path = \"../bodies/{name}.rs\"]\nmod {name};\n");
         assert!(target.contains(&body) && target.ends_with(&run), "{target}");
+        let text = fs::read_to_string(here().join(format!("bodies/{name}.rs"))).expect("a file");
+        let modules = target.matches("\nmod ").count() - 1;
+        assert_eq!(text.contains("super::checker"), modules == 1, "{name}");
     }
 }

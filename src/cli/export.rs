@@ -1,8 +1,8 @@
 //! `tollgate export`: what was charged, for other programs.
 
-use std::io::Write as _;
+use std::io::{BufWriter, Write as _};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 
 use super::account_name::parse_account;
@@ -46,11 +46,16 @@ pub(super) async fn run(
         Some(name) => vec![parse_account(name)?],
         None => store.ledger.list_accounts().await?,
     };
-    let mut out = std::io::stdout().lock();
+    // What cannot be told is found before anything is printed.
+    for account in &accounts {
+        read_focus(store, account, month).await.with_context(|| format!("account '{account}'"))?;
+    }
+    let mut out = BufWriter::new(std::io::stdout().lock());
     out.write_all(FocusRecord::header().as_bytes())?;
-    for account in accounts {
-        for record in read_focus(store, &account, month, &args.issuer).await? {
-            out.write_all(record.to_csv().as_bytes())?;
+    for account in &accounts {
+        let read = read_focus(store, account, month).await;
+        if let Some(rows) = read.with_context(|| format!("account '{account}'"))? {
+            rows.write(&args.issuer, |record| out.write_all(record.to_csv().as_bytes()))?;
         }
     }
     out.flush()?;

@@ -3,21 +3,38 @@
 use super::error::ManagementError;
 use super::statements::{find_first, read_pages, read_statement};
 use crate::ledger::AccountName;
-use crate::statement::{FocusLines, FocusRecord, LineRange, Statement, StatementMonth};
+use crate::statement::{
+    FocusLines, FocusRecord, LineRange, Statement, StatementMonth, StatementView,
+};
 use crate::store::OpenStore;
 use crate::usage::PostedEntry;
 
+/// The rows of an account for a month.
+pub(crate) struct AccountFocus {
+    lines: FocusLines,
+    view: StatementView,
+}
+
+impl AccountFocus {
+    /// Hands out the rows, one after the other. `issuer` is the name of who sells.
+    pub(crate) fn write<E>(
+        &self,
+        issuer: &str,
+        take: impl FnMut(&FocusRecord) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.lines.write(&self.view, issuer, take)
+    }
+}
+
 /// Returns the rows of an account for a month that has begun: those of its statement, which is
-/// sealed if the month is over. There are none if the account was opened later. `issuer` is the
-/// name of who sells.
+/// sealed if the month is over. There are none if the account was opened later.
 pub(crate) async fn read_focus(
     store: &OpenStore,
     account: &AccountName,
     month: StatementMonth,
-    issuer: &str,
-) -> Result<Vec<FocusRecord>, ManagementError> {
+) -> Result<Option<AccountFocus>, ManagementError> {
     let view = match read_statement(store, account, month).await {
-        Err(ManagementError::Invalid { field: "month", .. }) => return Ok(Vec::new()),
+        Err(ManagementError::Invalid { field: "month", .. }) => return Ok(None),
         view => view?,
     };
     let end = if view.as_of < month.end() { i64::MAX } else { month.end() };
@@ -32,15 +49,14 @@ pub(crate) async fn read_focus(
         sealed_lines: before.map(|before| before.journal_lines),
         lines: view.statement.journal_lines,
     };
-    let totals = &view.statement.month_totals;
     let first = find_first(store, account, range).await?;
     let mut lines = read_lines(store, account, range, first, end).await?;
-    if lines.compare(totals).is_err() {
+    if lines.compare(&view.statement).is_err() {
         // Times are wrong somewhere, so the lines may be anywhere.
         lines = read_lines(store, account, range, 0, i64::MAX).await?;
-        lines.compare(totals)?;
+        lines.compare(&view.statement)?;
     }
-    Ok(lines.records(&view, issuer))
+    Ok(Some(AccountFocus { lines, view }))
 }
 
 async fn read_lines(

@@ -8,9 +8,9 @@ use tokio::time::sleep;
 
 use super::accounts::require_account;
 use super::error::{ManagementError, no_such_account};
-use crate::ledger::{AccountName, TransferEntry};
+use crate::ledger::{AccountName, TransferEntry, Unavailable};
 use crate::statement::{
-    BooksCredit, InvalidMonth, LineRange, SealedStatement, Statement, StatementBooks,
+    BooksCredit, DATED_FROM, InvalidMonth, LineRange, SealedStatement, Statement, StatementBooks,
     StatementDraft, StatementFault, StatementLines, StatementMonth, StatementSeal, StatementView,
     digest_of,
 };
@@ -127,14 +127,19 @@ async fn list_sealed(
     now: i64,
 ) -> Result<Vec<SealedStatement>, ManagementError> {
     let mut sealed = store.statements.list_statements(account).await?;
-    for one in &mut sealed {
-        if now.saturating_sub(one.sealed_at) < YOUNG_MS {
-            let SealedStatement { month, sha256, body, .. } = one.clone();
-            let seal =
-                async || store.statements.seal_statement(account, month, &body, &sha256).await;
-            *one = store.durability.write(seal).await?;
+    // One from ahead was sealed while the clock was wrong, and long ago.
+    let is_young = |one: &SealedStatement| (0..YOUNG_MS).contains(&(now - one.sealed_at));
+    let Some(first) = sealed.iter().position(is_young) else { return Ok(sealed) };
+    let young = sealed.split_off(first);
+    let seal_all = async || {
+        let mut again = Vec::with_capacity(young.len());
+        for SealedStatement { month, body, sha256, .. } in &young {
+            let one = store.statements.seal_statement(account, *month, body, sha256).await?;
+            again.push(one);
         }
-    }
+        Ok::<_, Unavailable>(again)
+    };
+    sealed.extend(store.durability.write(seal_all).await?);
     Ok(sealed)
 }
 
@@ -149,10 +154,11 @@ async fn first_month(
     if !books.has_undated_transfers() {
         return Ok(books.first_month());
     }
-    let is_dated = |posted_at: Option<i64>| posted_at.is_some();
+    let is_dated = |posted_at: Option<i64>| posted_at.is_some_and(|at| at >= DATED_FROM);
     let line = find_line(store, account, books.lines, is_dated).await?;
     let found = store.usage.read_posted(account, line.saturating_sub(1), 1).await?;
-    let posted_at = found.first().and_then(|posted| posted.posted_at);
+    let posted_at =
+        found.first().and_then(|posted| posted.posted_at).filter(|at| *at >= DATED_FROM);
     let months = [posted_at.map(StatementMonth::containing), books.first_transfer_month()];
     Ok(months.into_iter().flatten().min())
 }

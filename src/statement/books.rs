@@ -11,7 +11,7 @@ use crate::usage::{RollupKey, RollupSums};
 
 /// What has an earlier time than 2020-01-01 (unix ms) counts as having none: this program did not
 /// exist then. Lines that cannot be read have the time 0.
-const DATED_FROM: i64 = 1_577_836_800_000;
+pub(crate) const DATED_FROM: i64 = 1_577_836_800_000;
 
 /// Sums of usage by model. A line without a model, such as a correction, has an empty name.
 pub(crate) type ModelSums = BTreeMap<String, RollupSums>;

@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::books::{ModelSums, add_sums};
+use super::document::Statement;
 use super::focus_record::FocusRecord;
 use super::lines::LineRange;
 use super::totals::{StatementFault, StatementTotals};
@@ -77,14 +79,29 @@ impl FocusLines {
         Ok(())
     }
 
-    /// Compares the rows with the statement of these lines.
-    pub(crate) fn compare(&self, statement: &StatementTotals) -> Result<(), StatementFault> {
-        let StatementTotals { payments, grants, refunds, .. } = *statement;
+    /// Compares the rows with the statement of these lines: its sums, and the calls and units of
+    /// each model, since a call may cost nothing.
+    pub(crate) fn compare(&self, statement: &Statement) -> Result<(), StatementFault> {
+        let StatementTotals { payments, grants, refunds, .. } = statement.month_totals;
         let mut totals = StatementTotals { payments, grants, refunds, ..Default::default() };
-        for row in self.rows.values() {
+        let mut models = ModelSums::new();
+        for ((key, _), row) in &self.rows {
             totals.add_usage(&row.sums)?;
+            add_sums(&mut models, &key.model, &row.sums)?;
         }
-        let sums = totals.values().into_iter().zip(statement.values());
+        models.retain(|_, sums| sums.calls > 0);
+        let told = statement.models.iter().filter(|model| model.calls > 0);
+        let told = told.map(|model| (&model.model, model.counts().map(|(_, count)| count)));
+        let counts = |sums: &RollupSums| {
+            let RollupSums { calls, prompt_tokens, completion_tokens, cached_tokens, .. } = *sums;
+            let RollupSums { characters, images, seconds, .. } = *sums;
+            [calls, prompt_tokens, completion_tokens, cached_tokens, characters, images, seconds]
+        };
+        if !told.eq(models.iter().map(|(model, sums)| (model, counts(sums)))) {
+            let why = "the journal has other calls than the statement";
+            return Err(StatementFault::Differs(why.to_owned()));
+        }
+        let sums = totals.values().into_iter().zip(statement.month_totals.values());
         for (name, (lines, told)) in StatementTotals::NAMES.into_iter().zip(sums) {
             if lines != told {
                 let (lines, told) = (lines.nano(), told.nano());
@@ -96,8 +113,13 @@ impl FocusLines {
         Ok(())
     }
 
-    /// Returns the rows of a statement. `issuer` is the name of who sells.
-    pub(crate) fn records(&self, view: &StatementView, issuer: &str) -> Vec<FocusRecord> {
+    /// Hands out the rows of a statement, one after the other. `issuer` is the name of who sells.
+    pub(crate) fn write<E>(
+        &self,
+        view: &StatementView,
+        issuer: &str,
+        mut take: impl FnMut(&FocusRecord) -> Result<(), E>,
+    ) -> Result<(), E> {
         let invoice = match &view.seal {
             Some(seal) => format!("statement-{}", seal.number),
             None => format!("{}-{}", view.statement.account, view.statement.month),
@@ -109,17 +131,16 @@ impl FocusLines {
             month: (view.statement.from.clone(), view.statement.to.clone()),
             ..FocusRecord::default()
         };
-        let mut records = Vec::new();
         for ((key, price_version), row) in &self.rows {
-            records.extend(records_of(&month, key, price_version, row));
+            records_of(&month, key, price_version, row).iter().try_for_each(&mut take)?;
         }
         let grants = view.statement.month_totals.grants.nano();
         if grants > 0 {
             let days = month.month.clone();
             let record = FocusRecord { days, description: "granted credit".to_owned(), ..month };
-            records.push(record.credit(grants.saturating_neg()));
+            take(&record.credit(grants.saturating_neg()))?;
         }
-        records
+        Ok(())
     }
 }
 

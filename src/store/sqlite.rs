@@ -190,10 +190,9 @@ impl Ledger for SqliteStore {
         skipped: u64,
         limit: u32,
     ) -> Result<Vec<TransferEntry>, Unavailable> {
+        // An account may have very many, and the writer has others to serve.
         let account = account.clone();
-        let listing =
-            move |txn: &mut WriteTxn<'_>| transfers::list(txn.conn, &account, skipped, limit);
-        self.scheduler.run(Priority::Now, listing).await
+        self.usage_reader.query(move |c| transfers::list(c, &account, skipped, limit)).await
     }
 
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
