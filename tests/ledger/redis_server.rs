@@ -168,10 +168,12 @@ impl RedisServer {
             if exited {
                 return false;
             }
-            // Whoever answers must be ours: another's server may have the port by now.
+            // Whoever answers must be ours: another's server may have the port by now. It answers
+            // this before it has read its files, and then refuses all else.
             let own = self.child.as_ref().map(|c| format!("process_id:{}", c.id()));
-            let told = self.try_command(&["INFO", "server"]).map(|info| format!("{info:?}"));
-            if matches!((own, told), (Some(own), Ok(told)) if told.contains(&own)) {
+            let told = self.try_command(&["INFO"]).map(|info| format!("{info:?}"));
+            let ready = |told: &str| !told.contains("loading:1");
+            if matches!((own, told), (Some(own), Ok(told)) if told.contains(&own) && ready(&told)) {
                 return true;
             }
             sleep(Duration::from_millis(5));
