@@ -1,6 +1,7 @@
 #![doc = include_str!("../ARCHITECTURE.md")]
 
 pub(crate) mod admin_api;
+pub mod archive;
 pub(crate) mod backoff;
 pub mod catalogue;
 pub mod cli;

@@ -11,7 +11,7 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 26] = [
+const ARROWS: [(&str, &str); 27] = [
     ("backoff", ""),
     ("clock", ""),
     ("failpoints", ""),
@@ -29,12 +29,13 @@ const ARROWS: [(&str, &str); 26] = [
     ("operators", "hex ledger"),
     ("usage", "ledger money"),
     ("statement", "hex ledger money usage"),
+    ("archive", "files hex ledger money usage"),
     ("idempotency", "fast_map hex ledger"),
     ("catalogue", "fast_map hex money dialect ledger toml_reader"),
     (
         "store",
         "backoff clock failpoints fast_map hex jobs ledger money metrics kv_cache permissions \
-         idempotency operators usage statement",
+         idempotency operators usage statement archive",
     ),
     ("jobs", "backoff clock ledger settlement catalogue dialect money metrics files toml_reader"),
     (
