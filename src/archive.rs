@@ -9,6 +9,25 @@ use async_trait::async_trait;
 
 use crate::ledger::{AccountName, Unavailable};
 
+mod archived_lines;
+mod archived_usage;
+mod archiver;
+mod columns;
+mod day_writer;
+mod fault;
+mod journal_archive;
+mod line;
+mod manifest;
+mod part_file;
+mod places;
+mod section;
+
+pub use archived_usage::ArchivedUsage;
+pub use archiver::{ArchiveReport, Archiver, SETTLED_AFTER_MS};
+pub use fault::ArchiveFault;
+pub use journal_archive::JournalArchive;
+pub use section::JournalSection;
+
 /// What the archive has of an account's lines of one day.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchivedDay {
@@ -84,3 +103,6 @@ pub trait ArchiveStore: Send + Sync {
     /// store. Returns whether `holder` has it: one process of a fleet has it at a time.
     async fn take_archive_turn(&self, holder: &str, turn_ms: u64) -> Result<bool, Unavailable>;
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ mod account;
 mod account_name;
 mod account_settings;
 mod amount;
+mod archive;
 mod audit;
 mod backup;
 mod book;
@@ -132,6 +133,9 @@ enum CliCommand {
     /// Print what was charged, for other programs.
     #[command(subcommand)]
     Export(export::ExportCommand),
+    /// The archive of the journals of all accounts.
+    #[command(subcommand)]
+    Archive(archive::ArchiveCommand),
     /// Corrections of charges.
     #[command(subcommand)]
     Charge(charge::ChargeCommand),
@@ -200,7 +204,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         CliCommand::Book(command) => book::run(&conf, command, out),
         CliCommand::Models => models::run(&conf, out),
         CliCommand::Charges { name } => {
-            with_store(&conf, async |s| charges::run(&*s.ledger, name, out).await)
+            with_store(&conf, async |s| charges::run(&s, name, out).await)
         }
         CliCommand::Holds { name } => {
             with_store(&conf, async |s| holds::run(&*s.ledger, name.as_deref(), out).await)
@@ -218,6 +222,9 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         }
         CliCommand::Export(command) => {
             with_store(&conf, async |s| export::run(&s, command, out).await)
+        }
+        CliCommand::Archive(command) => {
+            with_store(&conf, async |s| archive::run(&s, &conf, command, out).await)
         }
         CliCommand::Charge(command) => {
             with_store(&conf, async |s| charge::run(context(&s, &conf), command, out).await)

@@ -1,6 +1,7 @@
 //! The configuration: one file, overlaid by environment variables. All its faults are reported
 //! together.
 
+use crate::archive::JournalSection;
 use crate::catalogue::VendorRoutes;
 use crate::files::FilesSection;
 use crate::gateway::limits::{Limits, Timeouts};
@@ -28,6 +29,8 @@ pub struct Config {
     pub store: StoreSection,
     /// The store of finished videos.
     pub files: FilesSection,
+    /// The archive of journals.
+    pub journal: JournalSection,
     /// The folder of the rules files.
     pub rules_dir: String,
     /// The format and the level of the log.
@@ -107,6 +110,11 @@ fn parse_root(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config 
         server: parse_server(take_section(table, "server", faults), faults),
         store: parse_store(take_section(table, "store", faults), faults),
         files: parse_section(take_section(table, "files", faults), faults, FilesSection::parse),
+        journal: parse_section(
+            take_section(table, "journal", faults),
+            faults,
+            JournalSection::parse,
+        ),
         rules_dir: parse_rules_dir(take_section(table, "rules", faults), faults),
         log: parse_log(take_section(table, "log", faults), faults),
         audit: parse_audit(take_section(table, "audit", faults), faults),

@@ -21,6 +21,7 @@ use object_store::{
     ObjectStoreExt, RetryConfig,
 };
 
+mod archive_files;
 pub(crate) mod bodies;
 mod config;
 mod error;
@@ -31,6 +32,7 @@ pub(crate) mod range;
 pub(crate) mod signed_url;
 mod upload;
 
+pub(crate) use archive_files::ArchiveFiles;
 pub(crate) use config::FilesSection;
 pub(crate) use error::{FileReadError, FileWriteError};
 pub(crate) use names::video_name;
@@ -70,19 +72,26 @@ impl VideoFiles {
     /// [`FileReadError::Unavailable`] if the folder cannot be created or the environment cannot be
     /// read.
     pub(crate) fn open(section: &FilesSection) -> Result<VideoFiles, FileReadError> {
-        match section.location() {
-            Some(StorageLocation::Folder(path)) => {
-                let store = folder::open(path)?;
+        let forms = || FileReadError::Unavailable(config::URL_FORMS.to_owned());
+        VideoFiles::open_location(section.location().ok_or_else(forms)?, folder::open)
+    }
+
+    fn open_location(
+        location: StorageLocation<'_>,
+        open_folder: fn(&str) -> Result<LocalFileSystem, FileReadError>,
+    ) -> Result<VideoFiles, FileReadError> {
+        match location {
+            StorageLocation::Folder(path) => {
+                let store = open_folder(path)?;
                 Ok(VideoFiles {
                     storage: Arc::new(FileStorage::Folder(store)),
                     prefix: String::new(),
                 })
             }
-            Some(StorageLocation::Bucket { bucket, prefix }) => {
+            StorageLocation::Bucket { bucket, prefix } => {
                 let store = FileStorage::Bucket(open_bucket(bucket)?);
                 Ok(VideoFiles { storage: Arc::new(store), prefix })
             }
-            None => Err(FileReadError::Unavailable(config::URL_FORMS.to_owned())),
         }
     }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod accounts;
 pub(crate) mod actor;
+pub(crate) mod archiving;
 pub(crate) mod audit;
 pub(crate) mod books;
 pub(crate) mod books_proof;

@@ -44,6 +44,12 @@ pub struct Metrics {
     pub held_nanousd: IntGauge,
     /// Holds of calls that were dropped before they were settled or voided.
     pub holds_dropped: IntCounter,
+    /// Lines of journals that this process has archived.
+    pub journal_lines_archived: IntCounter,
+    /// Lines of journals that this process has taken out of the store.
+    pub journal_lines_trimmed: IntCounter,
+    /// Runs of the archiver that failed.
+    pub journal_archive_failures: IntCounter,
     /// Charges that accounts could not pay, in nano-USD.
     pub written_off_nanousd: IntCounter,
     /// Charges of which the account could not pay more than a cent.
@@ -134,6 +140,15 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
     holds_open: gauge("holds_open", "Holds that stand"),
     held_nanousd: gauge("held_nanousd", "What open holds hold, in nano-USD"),
     holds_dropped: counter("holds_dropped_total", "Holds that were left to their leases"),
+    journal_lines_archived: counter("journal_lines_archived_total", "Lines that were archived"),
+    journal_lines_trimmed: counter(
+        "journal_lines_trimmed_total",
+        "Archived lines that were taken out of the store",
+    ),
+    journal_archive_failures: counter(
+        "journal_archive_failures_total",
+        "Runs of the archiver that failed",
+    ),
     written_off_nanousd: counter(
         "written_off_nanousd_total",
         "Charges that accounts could not pay, in nano-USD",

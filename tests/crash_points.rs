@@ -26,6 +26,8 @@ const LONG_BURST: usize = 20_000;
 const CALLS_AFTER: usize = 16;
 /// How many of the first calls are all small.
 const SMALL_CALLS: usize = 60;
+/// The calls whose lines are archived.
+const ARCHIVED_CALLS: usize = 60;
 const SPEECH_CHARACTERS: usize = 4_000;
 const SPEECH_COST: i64 = 4_000 * 15_000;
 /// What a chat costs: ten tokens in, ten out. A stream has begun before it ends.
@@ -197,6 +199,61 @@ async fn sums_of_usage_outlive_a_gateway_that_dies_while_it_adds_to_them(
     world.kill_and_start_again().await;
     prove_each(&world.at_rest_with(&served(&answers)).await);
     world.sums_are_proved().await;
+}
+
+/// A run of the archiver is killed at each of its steps, as often as it passes there, and one that
+/// is not killed finishes its work: no line is lost, and no line is archived twice.
+#[rstest]
+#[case::part_written("archive_part_written:")]
+#[case::parts_written("archive_parts_written:")]
+#[case::manifest_written("archive_manifest_written:")]
+#[case::account_noted("archive_account_noted:")]
+#[case::lines_trimmed("archive_lines_trimmed:")]
+#[tokio::test]
+async fn an_archive_outlives_runs_that_die(#[case] point: &'static str) {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let conf = format!("{CONF}\n[journal]\narchive = \"file:{}\"", folder.path().display());
+    let world = World::start(Store::Sqlite).vendor("vendor_b", &[VENDOR]).conf(&conf);
+    let mut world = world.credit("1").run().await;
+    let known = served(&burst(&world, ARCHIVED_CALLS, chat).await);
+    let before = world.at_rest_with(&known).await;
+    world.sums_are_proved().await;
+    world.gateway.kill();
+    make_older(&world);
+    let run = ["--json", "archive", "run"];
+    for pass in 1.. {
+        let armed = format!("{point}{pass}");
+        let Some(signal) = world.killed_command(&run, &[(FAILPOINT, &armed)]).await else { break };
+        assert_eq!(signal, KILLED, "{armed}");
+        // The turn of a dead process ends after two minutes.
+        open_beside(&world).execute_batch("DELETE FROM archive_turn").expect("no turn");
+        assert_eq!(ids_of(&world.told_charges().await), ids_of(&before), "{armed}");
+        world.sums_are_proved().await;
+        // Each death brings the work a step further, except before the manifest is there.
+        assert!(pass < 100, "it never ends");
+    }
+    let last = world.command(&run).await.json().remove(0);
+    assert_eq!(last["finished"], true, "{last}");
+    let in_store = "SELECT count(*), max(seq) FROM journal";
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, usize>(1)?));
+    let left = open_beside(&world).query_row(in_store, [], read).expect("lines");
+    assert_eq!(left, (1, before.len()));
+    assert_eq!(ids_of(&world.told_charges().await), ids_of(&before));
+    world.sums_are_proved().await;
+}
+
+/// Makes the lines of the account forty days old, and the second half of them a day younger.
+fn make_older(world: &World) {
+    let beside = open_beside(world);
+    let older = "UPDATE journal_hour SET hour = hour - 40 * 86400000;
+                 INSERT OR IGNORE INTO journal_hour (account, seq, hour)
+                 SELECT account, max(seq) / 2, (SELECT max(hour) FROM journal_hour) + 86400000
+                 FROM journal GROUP BY account";
+    beside.execute_batch(older).expect("older lines");
+}
+
+fn ids_of(charges: &[Charge]) -> Vec<&str> {
+    charges.iter().map(|charge| charge.request_id.as_str()).collect()
 }
 
 #[rstest]

@@ -29,7 +29,7 @@ const ARROWS: [(&str, &str); 27] = [
     ("operators", "hex ledger"),
     ("usage", "ledger money"),
     ("statement", "hex ledger money usage"),
-    ("archive", "files hex ledger money usage"),
+    ("archive", "failpoints files hex ledger money toml_reader usage"),
     ("idempotency", "fast_map hex ledger"),
     ("catalogue", "fast_map hex money dialect ledger toml_reader"),
     (
@@ -43,11 +43,11 @@ const ARROWS: [(&str, &str); 27] = [
         "backoff clock failpoints fast_map hex jobs ledger settlement kv_cache idempotency \
          catalogue dialect money metrics files toml_reader usage",
     ),
-    ("conf", "gateway jobs store files catalogue toml_reader"),
+    ("conf", "archive gateway jobs store files catalogue toml_reader"),
     (
         "management",
-        "catalogue clock conf gateway jobs ledger money operators permissions statement store \
-         toml_reader usage",
+        "archive catalogue clock conf gateway jobs ledger money operators permissions statement \
+         store toml_reader usage",
     ),
     (
         "admin_api",
@@ -57,12 +57,12 @@ const ARROWS: [(&str, &str); 27] = [
         "cli",
         "clock money toml_reader metrics permissions files dialect ledger kv_cache idempotency \
          catalogue store jobs gateway conf operators \
-         management admin_api statement usage",
+         management admin_api statement usage archive",
     ),
 ];
 
 /// Crates and the only places for them. A name that ends in `*` is the beginning of several.
-const CRATES: [(&str, &[&str]); 9] = [
+const CRATES: [(&str, &[&str]); 10] = [
     ("axum", &["src/admin_api"]),
     ("utoipa*", &["src/admin_api"]),
     ("pingora*", &["src/gateway", "src/cli/serve"]),
@@ -70,6 +70,7 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("redis", &["src/store"]),
     ("tar", &["src/store/backup"]),
     ("object_store", &["src/files"]),
+    ("parquet", &["src/archive"]),
     ("reqwest", &["src/jobs/video_client"]),
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),
 ];

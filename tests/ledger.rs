@@ -9,6 +9,7 @@ mod conformance;
 mod durability;
 mod forgotten;
 mod holds;
+mod journal_archive;
 mod kept;
 mod laws;
 mod loss;

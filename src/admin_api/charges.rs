@@ -14,7 +14,7 @@ use super::page::{AccountPageParameters, AdminPage};
 use super::state::AdminApi;
 use crate::ledger::{AccountName, EntryKind, JournalEntry};
 use crate::management::accounts::require_account;
-use crate::management::charges::entry_json;
+use crate::management::charges::{entry_json, read_entries};
 use crate::management::corrections::{
     corrected_amount, find_charged_account, find_request_lines, no_such_charge,
 };
@@ -113,10 +113,11 @@ pub(super) async fn list_charges(
     let range = parameters.parse()?;
     let after = range.after_number()?.unwrap_or_default();
     require_account(api.ledger(), &account).await?;
-    let entries = api.ledger().read_journal(&account, after, range.limit + 1).await?;
-    let rows = entries.iter().map(|entry| ChargeReply::new(&account, entry));
-    let rows = rows.collect::<Result<Vec<_>, _>>()?;
-    Ok(JsonReply(AdminPage::new(rows, range.limit, |row| row.seq.to_string())))
+    let page = read_entries(&api.store, &account, after, range.limit).await?;
+    let rows = page.entries.iter().map(|entry| ChargeReply::new(&account, entry));
+    let data = rows.collect::<Result<Vec<_>, _>>()?;
+    let next = data.last().filter(|_| page.has_more).map(|row| row.seq.to_string());
+    Ok(JsonReply(AdminPage { data, has_more: next.is_some(), next }))
 }
 
 /// Shows what was charged for a request, and what of it was given back.

@@ -2,21 +2,22 @@
 
 use super::account_name::parse_account;
 use super::output::{OutputFormat, print_line};
-use crate::ledger::{EntryKind, JournalEntry, JournalLine, Ledger, LotId};
+use crate::ledger::{EntryKind, JournalEntry, JournalLine, LotId};
 use crate::management::accounts::require_account;
-use crate::management::charges::entry_json;
+use crate::management::charges::{entry_json, read_entries};
 use crate::management::grants::describe_lot;
 use crate::money::{BilledUnits, Money};
+use crate::store::OpenStore;
 
 /// The number of journal entries that are read at a time.
 const PAGE_SIZE: u32 = 1_000;
 
-pub(super) async fn run(ledger: &dyn Ledger, name: &str, out: OutputFormat) -> anyhow::Result<()> {
+pub(super) async fn run(store: &OpenStore, name: &str, out: OutputFormat) -> anyhow::Result<()> {
     let name = parse_account(name)?;
-    require_account(ledger, &name).await?;
+    require_account(&*store.ledger, &name).await?;
     let mut after = 0;
     loop {
-        let page = ledger.read_journal(&name, after, PAGE_SIZE).await?;
+        let page = read_entries(store, &name, after, PAGE_SIZE).await?.entries;
         let Some(last) = page.last() else { return Ok(()) };
         after = last.seq;
         for entry in &page {

@@ -1,5 +1,8 @@
 //! Runs the commands that use the store.
 
+use std::sync::Arc;
+
+use crate::archive::ArchivedUsage;
 use crate::conf::Config;
 use crate::store::{self, OpenStore};
 
@@ -10,8 +13,15 @@ pub(super) fn with_store(
 ) -> anyhow::Result<()> {
     build_runtime()?.block_on(async {
         let opened = store::open(&conf.store).await?;
-        run(opened).await
+        run(attach_archive(conf, opened)).await
     })
+}
+
+/// Returns a store that reads lines that have left it from the archive of a configuration.
+pub(super) fn attach_archive(conf: &Config, mut store: OpenStore) -> OpenStore {
+    let url = conf.journal.archive.clone();
+    store.usage = Arc::new(ArchivedUsage::new(store.usage, store.archive.clone(), url));
+    store
 }
 
 /// Builds the runtime of a command.

@@ -13,6 +13,7 @@ use pingora::services::background::background_service;
 use pingora::services::listening::Service;
 use tokio::sync::Notify;
 
+use super::runtime::attach_archive;
 use super::{logging, rules, settings};
 use crate::catalogue::Catalogue;
 use crate::conf::Config;
@@ -34,6 +35,7 @@ use crate::store::maintenance::Maintenance;
 use crate::store::{self, HoldTimes, OpenStore, ServingStore};
 
 mod admin;
+mod archiver;
 mod background;
 mod certificate;
 mod console;
@@ -68,6 +70,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let OpenStore { ledger, account_cache, queue, reply_store, usage, .. } =
         stores.requests.clone();
     let maintenance = background::spawn_maintenance(stores.maintenance)?;
+    archiver::spawn(conf, &stores.background)?;
     let routes = build_routes(conf)?;
     let files = Arc::new(VideoFiles::open(&conf.files).context("cannot open files.url")?);
     let bodies = build_body_files(conf, &files);
@@ -246,7 +249,13 @@ fn open_stores(
         runtime.block_on(store::open(&conf.store)).context(cannot)?;
     }
     let times = HoldTimes { lease: conf.timeouts.lease, timeout: conf.timeouts.ledger };
-    store::open_for_serving(&conf.store, leases.clone(), attempts.clone(), times).context(cannot)
+    let opened = store::open_for_serving(&conf.store, leases.clone(), attempts.clone(), times);
+    let stores = opened.context(cannot)?;
+    Ok(ServingStore {
+        requests: attach_archive(conf, stores.requests),
+        background: attach_archive(conf, stores.background),
+        ..stores
+    })
 }
 
 /// Builds the worker, which uses the same routes to the vendors as the gateway.

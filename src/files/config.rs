@@ -130,7 +130,7 @@ fn parse_link_secrets(table: &mut TableReader, faults: &mut Vec<ConfigError>) ->
     secrets
 }
 
-fn parse_location(url: &str) -> Option<StorageLocation<'_>> {
+pub(super) fn parse_location(url: &str) -> Option<StorageLocation<'_>> {
     if let Some(path) = url.strip_prefix("file:") {
         // `file://a/b` would mean the folder b on the host a.
         let is_remote = path.starts_with("//") && !path.starts_with("///");

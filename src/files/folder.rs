@@ -28,10 +28,9 @@ const STALE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Opens a folder, which is created if it does not exist, and deletes old partly written files.
 pub(super) fn open(path: &str) -> Result<LocalFileSystem, FileReadError> {
-    let to_error = |why: io::Error| FileReadError::Unavailable(format!("{path}: {why}"));
-    permissions::make_folder(path.as_ref()).map_err(to_error)?;
-    permissions::make_folder(&FilePath::new(path).join(ROOT_FOLDER)).map_err(to_error)?;
-    let store = LocalFileSystem::new_with_prefix(path)?.with_fsync(true);
+    let store = open_plain(path)?;
+    permissions::make_folder(&FilePath::new(path).join(ROOT_FOLDER))
+        .map_err(|why| folder_error(path, &why))?;
     if let Err(why) = sweep(FilePath::new(path), SystemTime::now()) {
         log::warn!(
             event = "file_sweep_failed", path, error:% = why;
@@ -39,6 +38,16 @@ pub(super) fn open(path: &str) -> Result<LocalFileSystem, FileReadError> {
         );
     }
     Ok(store)
+}
+
+/// Opens a folder, which is created if it does not exist.
+pub(super) fn open_plain(path: &str) -> Result<LocalFileSystem, FileReadError> {
+    permissions::make_folder(path.as_ref()).map_err(|why| folder_error(path, &why))?;
+    Ok(LocalFileSystem::new_with_prefix(path)?.with_fsync(true))
+}
+
+fn folder_error(path: &str, why: &io::Error) -> FileReadError {
+    FileReadError::Unavailable(format!("{path}: {why}"))
 }
 
 /// Deletes the partly written copies of a file.

@@ -2,7 +2,39 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::ledger::{EntryKind, JournalEntry};
+use crate::ledger::{AccountName, EntryKind, JournalEntry, Unavailable};
+use crate::store::OpenStore;
+
+/// Entries of a journal that follow each other.
+#[derive(Debug)]
+pub(crate) struct EntryPage {
+    /// The entries, oldest first.
+    pub(crate) entries: Vec<JournalEntry>,
+    /// Whether there may be more after them. A page of the archive ends with a file of it, so it
+    /// may be short although there are.
+    pub(crate) has_more: bool,
+}
+
+/// Reads entries of a journal after a number, at most `limit`, also those that have left the store.
+///
+/// # Errors
+/// [`Unavailable`] if the store or the archive does not answer.
+pub(crate) async fn read_entries(
+    store: &OpenStore,
+    account: &AccountName,
+    after: u64,
+    limit: u32,
+) -> Result<EntryPage, Unavailable> {
+    let entries = store.ledger.read_journal(account, after, limit).await?;
+    let next = after.saturating_add(1);
+    if entries.first().is_none_or(|first| first.seq == next) {
+        let has_more = entries.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+        return Ok(EntryPage { entries, has_more });
+    }
+    let posted = store.usage.read_posted(account, after, limit).await?;
+    let entries = posted.into_iter().map(|posted| posted.entry).collect();
+    Ok(EntryPage { entries, has_more: true })
+}
 
 /// Returns an entry of a journal as JSON: its line, and the exact amounts beside it. A charge whose
 /// cost is known has its margin, too.

@@ -1,6 +1,7 @@
 //! What there is to tell of an account, from the store or from the command line.
 
 use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -171,6 +172,18 @@ impl World {
             out: text(run.stdout),
             err: text(run.stderr),
         }
+    }
+
+    /// A command that a signal may end. Returns its number; `None` if the command was done.
+    pub(crate) async fn killed_command(&self, words: &[&str], env: &[(&str, &str)]) -> Option<i32> {
+        let mut command = process::command(self.folder.path());
+        command.args(words).envs(env.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = tokio::process::Command::from(command);
+        let run = command.kill_on_drop(true).output().await.expect("the binary");
+        let signal = run.status.signal();
+        let told = String::from_utf8_lossy(&run.stderr);
+        assert!(signal.is_some() || run.status.success(), "{words:?}: {told}");
+        signal
     }
 
     /// All charges of the account, oldest first.

@@ -12,6 +12,7 @@ use super::background::BackgroundTasks;
 use super::handover::ListenerSet;
 use crate::admin_api::server;
 use crate::admin_api::state::{AdminApi, REFUNDS_MAX, REQUESTS_MAX, SEARCHES_MAX};
+use crate::cli::runtime::attach_archive;
 use crate::conf::Config;
 use crate::store::{self, OpenStore};
 
@@ -35,8 +36,11 @@ pub(super) fn build(
     listeners: Arc<ListenerSet>,
 ) -> anyhow::Result<Option<ConsoleService>> {
     let Some(address) = conf.listen.console.clone() else { return Ok(None) };
-    let store =
-        if conf.store.is_embedded() { store.clone() } else { store::open_lazily(&conf.store)? };
+    let store = if conf.store.is_embedded() {
+        store.clone()
+    } else {
+        attach_archive(conf, store::open_lazily(&conf.store)?)
+    };
     let permits = |most| Arc::new(Semaphore::new(most));
     let api = AdminApi {
         store,

@@ -4,10 +4,10 @@ use super::generation::{PAGE_LINES, read_page};
 use super::json_object::{JsonObjectWriter, format_ms, write_list};
 use super::query::ChargesPage;
 use super::shown_line::{JournalView, ShownLine};
-use crate::gateway::api_error::{AccountError, ApiError};
+use crate::gateway::api_error::{AccountError, ApiError, ServerError};
 use crate::gateway::request::key_cache::AuthenticatedCaller;
 use crate::gateway::state::Gateway;
-use crate::ledger::{JournalEntry, KeyId};
+use crate::ledger::{AccountName, JournalEntry, KeyId};
 use crate::money::UsageBasis;
 
 /// At most this many pages of the journal are read for one page of the list, so a page may be short
@@ -29,12 +29,31 @@ pub(super) async fn list_charges(
     let mut collected =
         CollectedCharges::new(JournalView::of_caller(caller), asked.after, asked.limit);
     for _ in 0..PAGES_MAX {
-        let page = read_page(gateway, account, collected.next, PAGE_LINES).await?;
-        if collected.add(&page) {
+        let (page, has_more) = read_lines(gateway, account, collected.next).await?;
+        if collected.add(&page, has_more) {
             break;
         }
     }
     Ok(collected.into_json())
+}
+
+/// Reads a page of the journal, also of lines that have left the store. Returns whether there may
+/// be more after it, too.
+async fn read_lines(
+    gateway: &Gateway,
+    account: &AccountName,
+    after: u64,
+) -> Result<(Vec<JournalEntry>, bool), ApiError> {
+    let page = read_page(gateway, account, after, PAGE_LINES).await?;
+    if page.first().is_none_or(|first| first.seq == after.saturating_add(1)) {
+        let has_more = page.len() >= PAGE_LINES as usize;
+        return Ok((page, has_more));
+    }
+    // A page of the archive may be short, and the store has the lines after it.
+    let posted = gateway.usage.read_posted(account, after, PAGE_LINES);
+    let posted = gateway.with_ledger_timeout("journal", posted).await;
+    let posted = posted.map_err(|_| ServerError::LedgerUnavailable)?;
+    Ok((posted.into_iter().map(|posted| posted.entry).collect(), true))
 }
 
 /// The lines of a page while they are collected.
@@ -54,7 +73,7 @@ impl CollectedCharges<'_> {
 
     /// Adds the entries that may be seen, as long as there is room. Returns whether the page is
     /// full, or the journal has ended.
-    fn add(&mut self, entries: &[JournalEntry]) -> bool {
+    fn add(&mut self, entries: &[JournalEntry], has_more: bool) -> bool {
         for entry in entries {
             let line = ShownLine::parse(entry).filter(|line| self.view.shows(line));
             if let Some(line) = line {
@@ -66,7 +85,7 @@ impl CollectedCharges<'_> {
             }
             self.next = entry.seq;
         }
-        self.has_more = entries.len() >= PAGE_LINES as usize;
+        self.has_more = has_more;
         !self.has_more || self.rows.len() == self.limit
     }
 
@@ -138,7 +157,8 @@ mod tests {
                 let mut page = CollectedCharges::new(JournalView::of_key(&key), after, limit);
                 for _ in 0..PAGES_MAX {
                     let last = all.min(page.next + page_lines);
-                    if page.add(&entries(&key, page.next + 1..=last)) {
+                    let has_more = last - page.next >= page_lines;
+                    if page.add(&entries(&key, page.next + 1..=last), has_more) {
                         break;
                     }
                 }
@@ -156,6 +176,17 @@ mod tests {
         }
     }
 
+    /// A page of the archive ends with a file of it.
+    #[test]
+    fn a_short_page_is_not_the_end_of_the_journal() {
+        let key = key();
+        let mut page = CollectedCharges::new(JournalView::of_key(&key), 0, 10);
+        assert!(!page.add(&entries(&key, 1..=4), true));
+        assert_eq!((page.rows.len(), page.next, page.has_more), (1, 4, true));
+        assert!(page.add(&entries(&key, 5..=6), false), "this is the end");
+        assert_eq!((page.rows.len(), page.has_more), (2, false));
+    }
+
     #[test]
     fn a_line_of_another_kind_is_passed_over_and_a_correction_has_what_it_has() {
         let key = key();
@@ -166,7 +197,7 @@ mod tests {
         lines[1].line =
             format!(r#"{{"corrects":"r0","correction":"t","at":0,"key_id":{}}}"#, key.id.0);
         let mut page = CollectedCharges::new(JournalView::of_key(&key), 0, 10);
-        assert!(page.add(&lines), "the journal has ended");
+        assert!(page.add(&lines, false), "the journal has ended");
         assert_eq!((page.rows.len(), page.next), (2, 3));
         let expected = format!(
             concat!(
@@ -191,7 +222,7 @@ mod tests {
         let expiry = [JournalEntry { seq: 1, kind, amount, written_off: Money::ZERO, line }];
         let rows_of = |key: &KeyRecord| {
             let mut page = CollectedCharges::new(JournalView::of_key(key), 0, 10);
-            page.add(&expiry);
+            page.add(&expiry, false);
             page.rows
         };
         assert!(rows_of(&key()).is_empty());
