@@ -2,6 +2,7 @@
 
 mod account_settings;
 mod allotments;
+mod archive;
 mod budget_faults;
 mod budgets_in_file;
 mod canaries;

@@ -1,11 +1,12 @@
-//! The interfaces of an open store: ledger, account cache, job queue, replies, operators, usage and
-//! statements, for every kind of store.
+//! The interfaces of an open store: ledger, account cache, job queue, replies, operators, usage,
+//! statements and archive, for every kind of store.
 
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 
 use super::redis::RedisStore;
+use crate::archive::ArchiveStore;
 use crate::idempotency::ReplyStore;
 use crate::jobs::JobQueue;
 use crate::kv_cache::AccountCache;
@@ -35,6 +36,8 @@ pub struct OpenStore {
     pub usage: Arc<dyn UsageStore>,
     /// The sealed statements. On a server they share the connection of the queue.
     pub statements: Arc<dyn StatementStore>,
+    /// How far journals are archived. On a server it shares the connection of the queue.
+    pub archive: Arc<dyn ArchiveStore>,
     /// Waits until an acknowledged write is durable.
     pub durability: DurabilityScope,
     /// The connections to a server; empty for an embedded store.
@@ -67,7 +70,7 @@ impl OpenStore {
     pub(super) fn from_embedded<S>(store: Arc<S>) -> OpenStore
     where
         S: Ledger + AccountCache + JobQueue + ReplyStore + OperatorStore,
-        S: UsageStore + StatementStore + 'static,
+        S: UsageStore + StatementStore + ArchiveStore + 'static,
     {
         OpenStore {
             ledger: store.clone(),
@@ -76,7 +79,8 @@ impl OpenStore {
             reply_store: store.clone(),
             operators: store.clone(),
             usage: store.clone(),
-            statements: store,
+            statements: store.clone(),
+            archive: store,
             durability: DurabilityScope(None),
             connections: Vec::new(),
         }
@@ -98,6 +102,7 @@ impl OpenStore {
             operators: queue.clone(),
             usage: queue.clone(),
             statements: queue.clone(),
+            archive: queue.clone(),
             queue,
             account_cache,
             reply_store,

@@ -21,6 +21,8 @@ use crate::money::Money;
 mod account_settings;
 mod allotments;
 mod aof_tail;
+mod archive;
+mod archive_scripts;
 mod budgets;
 mod client;
 mod cluster;
@@ -179,11 +181,8 @@ impl Ledger for RedisStore {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let keys = AccountKeys::of(account);
-        let mut range = redis::cmd("LRANGE");
-        range.arg(keys.journal()).arg(seq).arg(seq.saturating_add(u64::from(limit) - 1));
-        let lines: Vec<String> = self.connection().await?.query(&range).await?;
-        let numbered = (seq + 1..).zip(&lines);
+        let page = self.read_lines(&AccountKeys::of(account), seq, limit, false).await?;
+        let numbered = (page.after + 1..).zip(&page.lines);
         numbered.map(|(seq, text)| keys::parse_journal_entry(seq, text)).collect()
     }
 
@@ -210,8 +209,8 @@ impl Ledger for RedisStore {
     }
 
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
-        let length = redis::cmd("LLEN").arg(AccountKeys::of(account).journal()).to_owned();
-        self.connection().await?.query(&length).await
+        let found = self.find_archive_state(&AccountKeys::of(account)).await?;
+        Ok(found.map_or(0, |state| state.lines))
     }
 
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable> {

@@ -23,6 +23,8 @@ mod account_settings;
 mod accounts;
 mod allotment_rows;
 mod allotments;
+mod archive;
+mod archive_rows;
 mod budget_rows;
 mod budgets;
 mod cache_entries;

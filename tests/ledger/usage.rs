@@ -21,7 +21,7 @@ fn nano(nano: i64) -> Money {
     Money::from_nano(nano).expect("not negative")
 }
 
-async fn open_account(store: &OpenStore, account: &str) {
+pub(super) async fn open_account(store: &OpenStore, account: &str) {
     store.ledger.open_account(&name(account)).await.expect("an account");
     let paid = Operation::Credit { tx: "p".to_owned(), amount: nano(200) };
     store.ledger.submit(&name(account), paid).await.expect("a payment");
@@ -29,7 +29,7 @@ async fn open_account(store: &OpenStore, account: &str) {
 
 /// Charges calls, each of which has a number. Some cost more than was held, and some more than
 /// there is.
-async fn charge(store: &OpenStore, account: &str, calls: std::ops::Range<i64>) {
+pub(super) async fn charge(store: &OpenStore, account: &str, calls: std::ops::Range<i64>) {
     for number in calls {
         let (id, account) = (format!("r{number}"), name(account));
         let key = (number % 3 > 0).then(|| KeyId(number.unsigned_abs() % 3));
@@ -48,7 +48,7 @@ async fn charge(store: &OpenStore, account: &str, calls: std::ops::Range<i64>) {
     }
 }
 
-async fn correct(store: &OpenStore, account: &str, number: i64) {
+pub(super) async fn correct(store: &OpenStore, account: &str, number: i64) {
     let (tx, request) = (format!("c{number}"), format!("r{number}"));
     let (found, reason) = ((1..100).collect(), String::new());
     let op = Operation::Correct { tx, request, found, amount: nano(2), reason };
@@ -56,7 +56,7 @@ async fn correct(store: &OpenStore, account: &str, number: i64) {
     assert!(matches!(outcome, Outcome::Corrected(_)), "{outcome:?}");
 }
 
-async fn fold_all(store: &OpenStore, lines_max: u32) -> u64 {
+pub(super) async fn fold_all(store: &OpenStore, lines_max: u32) -> u64 {
     let mut lines = 0;
     loop {
         let report = store.usage.fold_next(lines_max).await.expect("a step");

@@ -48,7 +48,7 @@ impl RedisStore {
         if found.is_none() {
             log::error!(
                 event = "journal_search_gave_up", request_id = id;
-                "journal too long to search for a late call; call taken for charged"
+                "journal cannot be searched for a late call; call taken for charged"
             );
         }
         let mut call = operation_call(keys, op);
@@ -59,7 +59,7 @@ impl RedisStore {
 
     /// Searches the journal for the charge of a call, from its end to the first line whose hold may
     /// be forgotten. Returns the charge as digits, or an empty text if there is none; `None` if
-    /// the journal is too long.
+    /// the journal is too long, or lacks lines of the last day that are in the archive.
     async fn find_charge(
         &self,
         keys: &AccountKeys,
@@ -76,6 +76,7 @@ impl RedisStore {
             let words: Vec<&str> = reply.iter().map(String::as_str).collect();
             match *words {
                 ["found", charge] => return Ok(Some(charge.to_owned())),
+                ["gone"] => return Ok(None),
                 ["none"] => return Ok(Some(String::new())),
                 ["more", lines] => lines.clone_into(&mut left),
                 _ => return Err(Unavailable(format!("unexpected answer: {reply:?}"))),

@@ -48,15 +48,22 @@ impl AccountKeys {
         self.key_for("open")
     }
 
-    /// Returns the key of the journal, a list of the account's charges.
+    /// Returns the key of the journal, a list of the account's charges. The first lines may have
+    /// left it: the account has the number of the last one of these in `journal_base`.
     pub(super) fn journal(&self) -> String {
         self.key_for("journal")
     }
 
     /// Returns the key of the sorted set of the hours in which lines of the journal were posted, by
-    /// the indexes of their first lines.
+    /// the indexes that their first lines had when no line had left the journal.
     pub(super) fn journal_hours(&self) -> String {
         self.key_for("journal-hours")
+    }
+
+    /// Returns the key of the sorted set of the days that are in the archive, by the numbers of
+    /// their last lines: `DAY LAST_SEQ DIGEST`.
+    pub(super) fn archived_days(&self) -> String {
+        self.key_for("archived-days")
     }
 
     /// Returns the key of the hash that tells how far the journal is folded into the sums of usage.

@@ -10,6 +10,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use redis::{FromRedisValue, Pipeline, Value};
 
+use super::archive::JOURNAL_BASE_FIELD;
 use super::keys::{AccountKeys, DUE_KEY};
 use super::operations::reply_strings;
 use super::reply_parts::unexpected;
@@ -35,14 +36,16 @@ const LINES_AT_A_TIME: u32 = 200;
 /// About how many accounts are looked at in a second for lines that nobody has marked.
 const ACCOUNTS_PER_LOOK: u32 = 250;
 /// What is asked of each of them.
-const ASKED: usize = 3;
+const ASKED: usize = 4;
 
 /// How far the journal of an account is folded.
 struct FoldState {
     /// The number of the last line that is in the sums; 0 if none is.
     folded: u64,
-    /// The number of lines.
+    /// The number of the last line.
     lines: u64,
+    /// The number of the last line that is no longer in the journal; 0 if all are.
+    base: u64,
 }
 
 /// What a step knows of the server.
@@ -88,7 +91,8 @@ impl RedisStore {
             oldest.arg(keys.usage_index(&hours)).arg(0).arg(0);
             let folded = redis::cmd("HGET").arg(keys.usage()).arg("seq").to_owned();
             let lines = redis::cmd("LLEN").arg(keys.journal()).to_owned();
-            [lines, folded, oldest]
+            let base = redis::cmd("HGET").arg(keys.account()).arg(JOURNAL_BASE_FIELD).to_owned();
+            [lines, base, folded, oldest]
         });
         let told = self.connection().await?.query_each::<Value>(commands.collect()).await;
         // The others have their turn, whatever is wrong with these.
@@ -97,10 +101,12 @@ impl RedisStore {
             Vec::new()
         });
         for (name, of_one) in names.iter().zip(told.chunks_exact(ASKED)) {
-            let [lines, folded, oldest] = of_one else { continue };
+            let [lines, base, folded, oldest] = of_one else { continue };
             let folded: Option<u64> = read_reply(folded).unwrap_or_default();
+            let base: Option<u64> = read_reply(base).unwrap_or_default();
+            let lines = read_reply(lines).map(|lines: u64| lines.saturating_add(base.unwrap_or(0)));
             // What cannot be read is told when the account has its turn.
-            if read_reply(lines) != Ok(folded.unwrap_or(0)) {
+            if lines != Ok(folded.unwrap_or(0)) {
                 self.usage_marks.add(name);
             }
             let oldest: Vec<i64> = read_reply(oldest).unwrap_or_default();
@@ -132,9 +138,11 @@ impl RedisStore {
         read.atomic();
         read.cmd("HGET").arg(keys.usage()).arg("seq");
         read.cmd("LLEN").arg(keys.journal());
-        let (folded, lines): (Option<u64>, u64) =
+        read.cmd("HGET").arg(keys.account()).arg(JOURNAL_BASE_FIELD);
+        let (folded, lines, base): (Option<u64>, u64, Option<u64>) =
             self.connection().await?.query_pipeline(&read).await?;
-        Ok(FoldState { folded: folded.unwrap_or(0), lines })
+        let base = base.unwrap_or(0);
+        Ok(FoldState { folded: folded.unwrap_or(0), lines: base.saturating_add(lines), base })
     }
 
     /// Folds lines of an account, at most `lines_max`; `None` if others do so at the same time, or
@@ -146,7 +154,12 @@ impl RedisStore {
         lines_max: u32,
     ) -> Result<Option<FoldedAccount>, Unavailable> {
         let keys = AccountKeys::of(account);
-        let FoldState { folded, lines } = self.read_fold_state(&keys).await?;
+        let FoldState { folded, lines, base } = self.read_fold_state(&keys).await?;
+        if folded < base {
+            return Err(Unavailable(format!(
+                "lines 1 to {base} are in the archive, so the sums cannot be made from the store"
+            )));
+        }
         if folded == lines {
             return Ok(Some(FoldedAccount { lines: 0, has_more: false }));
         }
@@ -219,7 +232,7 @@ impl RedisStore {
 /// deletes those of hours that are too old.
 fn begin_call(keys: &AccountKeys, folded: Range<u64>) -> ScriptCall {
     let mut call = ScriptCall::default();
-    call.key(keys.usage()).key(keys.journal());
+    call.key(keys.usage()).key(keys.account()).key(keys.journal());
     call.arg(folded.start).arg(folded.end).arg(HOURS_KEPT_MS);
     call
 }

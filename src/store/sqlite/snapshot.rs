@@ -31,7 +31,8 @@ SELECT name,
        credit - COALESCE((SELECT SUM(p.amount) FROM payment AS p WHERE p.account = a.id), 0)
   FROM account AS a";
 /// The same of a file that knows refunds and corrections: the lines of these take back what the
-/// lines of charges say. Before it come the tables of [`GRANTS`] or [`NO_GRANTS`].
+/// lines of charges say. Before it come the tables of [`GRANTS`] or [`NO_GRANTS`], and of [`BASE`]
+/// or [`NO_BASE`].
 const DIFFERENCES_WITH_TRANSFERS: &str = "
 correction (account, amount, written_off) AS (
     SELECT account, SUM(amount), SUM(written_off)
@@ -39,16 +40,19 @@ correction (account, amount, written_off) AS (
 SELECT name,
        (credit - available - held) - (posted - a.written_off),
        posted - COALESCE((SELECT SUM(j.amount) FROM journal AS j WHERE j.account = a.id), 0)
-           + 2 * COALESCE(c.amount, 0) + COALESCE(e.amount, 0),
+           + 2 * COALESCE(c.amount, 0) + COALESCE(e.amount, 0)
+           - COALESCE(b.charged - b.corrected, 0),
        a.written_off
            - COALESCE((SELECT SUM(j.written_off) FROM journal AS j WHERE j.account = a.id), 0)
-           + 2 * COALESCE(c.written_off, 0),
+           + 2 * COALESCE(c.written_off, 0)
+           - COALESCE(b.written_off - b.corrected_written_off, 0),
        credit - COALESCE((SELECT SUM(p.amount) FROM payment AS p WHERE p.account = a.id), 0)
            + COALESCE((SELECT SUM(t.moved) FROM transfer AS t
                         WHERE t.account = a.id AND t.kind = 'refund'), 0)
-           - COALESCE(g.amount, 0) + COALESCE(e.amount, 0)
+           - COALESCE(g.amount, 0) + COALESCE(e.amount, 0) + COALESCE(b.expired, 0)
   FROM account AS a LEFT JOIN correction AS c ON c.account = a.id
-  LEFT JOIN granted AS g ON g.account = a.id LEFT JOIN expired AS e ON e.account = a.id";
+  LEFT JOIN granted AS g ON g.account = a.id LEFT JOIN expired AS e ON e.account = a.id
+  LEFT JOIN base AS b ON b.account = a.id";
 /// What was granted to accounts, and what of it has expired. The lines of expiries charge nothing.
 const GRANTS: &str = "
 WITH granted (account, amount) AS (
@@ -60,6 +64,15 @@ expired (account, amount) AS (
 const NO_GRANTS: &str = "
 WITH granted (account, amount) AS (SELECT 0, 0 WHERE 0),
 expired (account, amount) AS (SELECT 0, 0 WHERE 0),";
+/// What the lines said that have left journals for the archive.
+const BASE: &str = "
+base (account, charged, written_off, corrected, corrected_written_off, expired) AS (
+    SELECT account, charged, written_off, corrected, corrected_written_off, expired
+      FROM journal_base),";
+/// The same of a file that knows no archive.
+const NO_BASE: &str = "
+base (account, charged, written_off, corrected, corrected_written_off, expired) AS (
+    SELECT 0, 0, 0, 0, 0, 0 WHERE 0),";
 /// What must be 0 of each window of a budget: the difference between what is lent of it and the
 /// slices of allotments, and between what else is held in it and the holds.
 const WINDOW_DIFFERENCES: &str = "
@@ -218,7 +231,9 @@ fn compare_books(connection: &Connection) -> rusqlite::Result<Vec<Vec<String>>> 
     let sql = if has_transfers {
         let has_grants = older_tables::has_table(connection, "expiry_line")?;
         let grants = if has_grants { GRANTS } else { NO_GRANTS };
-        format!("{grants}{DIFFERENCES_WITH_TRANSFERS}")
+        let has_base = older_tables::has_table(connection, "journal_base")?;
+        let base = if has_base { BASE } else { NO_BASE };
+        format!("{grants}{base}{DIFFERENCES_WITH_TRANSFERS}")
     } else {
         DIFFERENCES.to_owned()
     };
@@ -452,7 +467,8 @@ mod tests {
         let file = Connection::open(&path).expect("a file");
         file.execute_batch(
             "DROP TABLE credit_lot; DROP TABLE hold_lots; DROP TABLE credit_grant;
-             DROP TABLE correction_lots; DROP TABLE expiry_line",
+             DROP TABLE correction_lots; DROP TABLE expiry_line; DROP TABLE journal_base;
+             DROP TABLE archived_day; DROP TABLE archive_turn",
         )
         .expect("dropped");
         let copy = folder.path().join("copy.db");

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params, params_from_iter};
 
 use super::accounts::read_money;
+use super::archive_rows::require_lines;
 use super::posted_lines::read_posted;
 use crate::ledger::{AccountName, KeyId};
 use crate::usage::{
@@ -139,7 +140,8 @@ pub(super) fn read_due(
             break;
         }
         cursor.folded.store(account, Ordering::SeqCst);
-        let entries = match read_posted(c, account, folded, left) {
+        let lines = require_lines(c, account, folded);
+        let entries = match lines.and_then(|()| read_posted(c, account, folded, left)) {
             Ok(entries) => entries,
             Err(why) => {
                 failed.push(format!("account '{name}': {why}"));
@@ -225,6 +227,8 @@ pub(super) fn apply(
     if folded != due.folded || version > FOLD_VERSION {
         return Ok(None);
     }
+    // Before sums of an older version go that cannot be made anew.
+    require_lines(c, account, folded)?;
     if version < FOLD_VERSION {
         c.prepare_cached("DELETE FROM usage_rollup WHERE account = ?")?.execute([account])?;
     }

@@ -2,7 +2,8 @@
 -- the operation `correct_charge` of src/ledger/prepaid/correct.rs.
 -- KEYS: the account, its payments, its transfers, its corrected requests, the journal.
 -- ARGV: the id of the correction, the request, the amount, why, the beginning of the journal line;
---   then the numbers of the request's lines in the journal. Other lines are passed over.
+--   then the numbers of the request's lines in the journal. Other lines are passed over, and those
+--   that have left the journal.
 -- Reply: 'corrected' and the amount that was given back; 'conflict' if the id was used for
 --   something else; 'unknown_charge' if no line is a charge of the request; 'too_many_lots' if it
 --   was paid from a lot that is closed and has no place; 'out_of_range'; or 'no_account'.
@@ -17,11 +18,11 @@ local FIRST_LINE = 6
 local function read_charges(lots)
   local wanted = line_mark(request)
   local charged, seen = nil, {}
-  local lines = redis.call('LLEN', journal)
+  local base, lines = journal_base(account), journal_length(account, journal)
   for at = FIRST_LINE, #ARGV do
     local number = tonumber(ARGV[at])
-    local is_known = number >= 1 and number <= lines and not seen[number]
-    local entry = is_known and redis.call('LINDEX', journal, number - 1)
+    local is_known = number > base and number <= lines and not seen[number]
+    local entry = is_known and redis.call('LINDEX', journal, number - base - 1)
     seen[number] = true
     local posted, lost, line = string.match(entry or '', '^(%d+) (%d+) (.*)$')
     if posted and string.find(line, wanted, 1, true) then

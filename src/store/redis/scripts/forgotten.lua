@@ -40,6 +40,13 @@ local function search_floor(account)
   return tonumber(age >= ENDED_HOLD_TTL_MS and known[2] or known[1])
 end
 
+-- Whether lines have left the journal among which a search would have to look: one of them was
+-- posted within the last day, as far as the hour of the last one tells.
+local function lacks_late_lines(account)
+  local hour = tonumber(redis.call('HGET', account, 'journal_base_hour') or '0')
+  return now_ms() < hour + 3600000 + ENDED_HOLD_TTL_MS
+end
+
 -- Whether an unknown hold may be one that was charged and is forgotten.
 local function may_be_forgotten(account, id)
   local begun = begun_at(id)
@@ -62,7 +69,7 @@ local function mark_journal(account, journal, marked_at, mark)
   local now = now_ms()
   local age = now - tonumber(marked_at or '0')
   if age >= ENDED_HOLD_TTL_MS then
-    local length = redis.call('LLEN', journal)
+    local length = journal_length(account, journal)
     redis.call('HSET', account, 'journal_floor', mark or length, 'journal_mark', length,
       'journal_marked_at', string.format('%.0f', now))
   elseif age < 0 then

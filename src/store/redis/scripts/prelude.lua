@@ -41,6 +41,17 @@ local function now_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
+-- Returns the number of the last line that has left the journal of an account for the archive: the
+-- line with the index 0 has the number after it.
+local function journal_base(account)
+  return tonumber(redis.call('HGET', account, 'journal_base') or '0')
+end
+
+-- Returns the number of the last line of a journal, with those that have left it counted.
+local function journal_length(account, journal)
+  return journal_base(account) + redis.call('LLEN', journal)
+end
+
 -- Notes the hour from which on lines are appended to the journal of an account. A script calls it
 -- before it writes anything else: while a slot of a cluster moves, a key that is gone ends the
 -- script. A clock that was set back leaves lines in the hour of the line before them, but not if
@@ -51,7 +62,7 @@ local function note_hour(account)
   local known = tonumber(redis.call('HGET', account, 'journal_hour') or '0')
   if hour > known or hour < known - 86400000 then
     local tag, text = tag_of(account), string.format('%.0f', hour)
-    local first = redis.call('LLEN', tag .. 'journal')
+    local first = journal_length(account, tag .. 'journal')
     -- There may be a mark of a line that never came.
     redis.call('ZREMRANGEBYSCORE', tag .. 'journal-hours', first, first)
     redis.call('ZADD', tag .. 'journal-hours', first, first .. ' ' .. text)

@@ -1,8 +1,7 @@
 //! Lines of a journal with the hours in which they were posted. The script that appends a line
 //! notes the hour of the server's clock if it is a later one than that of the line before.
 
-use redis::Pipeline;
-
+use super::super::archive::JournalPage;
 use super::super::keys::{self, AccountKeys};
 use super::super::reply_parts::{parse_part, unexpected};
 use super::super::shared_store::RedisStore;
@@ -10,7 +9,8 @@ use crate::ledger::Unavailable;
 use crate::usage::{HourMark, PostedEntry, hour_of};
 
 impl RedisStore {
-    /// Returns lines of a journal after `seq`, at most `limit`, with their hours.
+    /// Returns lines of a journal after `seq`, at most `limit`, with their hours: the first ones
+    /// that are still there.
     pub(super) async fn read_posted_lines(
         &self,
         keys: &AccountKeys,
@@ -20,23 +20,14 @@ impl RedisStore {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        let last = seq.saturating_add(u64::from(limit) - 1);
-        let mut read = Pipeline::new();
-        read.atomic();
-        read.cmd("LRANGE").arg(keys.journal()).arg(seq).arg(last);
-        // The mark of the first line is the last one that is not after it.
-        read.cmd("ZREVRANGEBYSCORE").arg(keys.journal_hours()).arg(seq).arg("-inf");
-        read.arg("LIMIT").arg(0).arg(1);
-        read.cmd("ZRANGEBYSCORE").arg(keys.journal_hours()).arg(format!("({seq}")).arg(last);
-        let (lines, first, others): (Vec<String>, Vec<String>, Vec<String>) =
-            self.connection().await?.query_pipeline(&read).await?;
-        let marks = first.iter().chain(&others).map(|text| parse_mark(text));
+        let JournalPage { after, lines, marks } = self.read_lines(keys, seq, limit, true).await?;
+        let marks = marks.iter().map(|text| parse_mark(text));
         let marks: Vec<HourMark> = marks.collect::<Result<_, _>>()?;
         let posted = |(seq, text): (u64, &String)| {
             let entry = keys::parse_journal_entry(seq, text)?;
             Ok(PostedEntry { entry, posted_at: hour_of(&marks, seq) })
         };
-        (seq + 1..).zip(&lines).map(posted).collect()
+        (after + 1..).zip(&lines).map(posted).collect()
     }
 }
 

@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use redis::Pipeline;
 
+use super::super::archive::JOURNAL_BASE_FIELD;
 use super::super::keys::AccountKeys;
-use super::super::reply_parts::parse_money;
+use super::super::reply_parts::{parse_money, parse_part};
 use super::super::shared_store::RedisStore;
 use super::rows::{self, RowGroup};
 use crate::ledger::{KeyId, Unavailable};
@@ -181,7 +182,15 @@ impl RedisStore {
     ) -> Result<BTreeSet<RowGroup>, Unavailable> {
         let mut groups = BTreeSet::new();
         let lines = after.and_then(|after| Some((after, last.checked_sub(after)?)));
-        let Some((after, lines)) = lines.filter(|(_, lines)| *lines <= LINES_BETWEEN_MAX) else {
+        let mut entries = None;
+        if let Some((after, lines)) = lines.filter(|(_, lines)| *lines <= LINES_BETWEEN_MAX) {
+            let lines = u32::try_from(lines).unwrap_or(u32::MAX);
+            let found = self.read_posted_lines(keys, after, lines).await?;
+            // Some of them may have left the journal for the archive meanwhile.
+            let is_whole = found.first().is_none_or(|first| first.entry.seq == after + 1);
+            entries = is_whole.then_some(found);
+        }
+        let Some(entries) = entries else {
             for view in views {
                 let range = i64::MIN..i64::MAX;
                 let all = self.list_groups(keys, PeriodKind::Day, *view, range).await?;
@@ -189,8 +198,6 @@ impl RedisStore {
             }
             return Ok(groups);
         };
-        let lines = u32::try_from(lines).unwrap_or(u32::MAX);
-        let entries = self.read_posted_lines(keys, after, lines).await?;
         let rows = fold(&entries).map_err(super::overflow)?;
         let days = rows.keys().filter(|key| key.period.kind == PeriodKind::Day);
         groups.extend(days.map(RowGroup::of).filter(|group| views.contains(&group.view)));
@@ -202,12 +209,15 @@ impl RedisStore {
     async fn read_book_head(&self, keys: &AccountKeys) -> Result<Option<UsageBooks>, Unavailable> {
         let mut read = Pipeline::new();
         read.atomic();
-        read.cmd("HMGET").arg(keys.account()).arg(&["posted", "written_off"]);
+        let fields = ["posted", "written_off", JOURNAL_BASE_FIELD];
+        read.cmd("HMGET").arg(keys.account()).arg(&fields);
         read.cmd("HGET").arg(keys.usage()).arg("seq");
         read.cmd("LLEN").arg(keys.journal());
         let (balances, folded, lines): (Vec<Option<String>>, Option<u64>, u64) =
             self.connection().await?.query_pipeline(&read).await?;
-        let [Some(posted), Some(written_off)] = &*balances else { return Ok(None) };
+        let [Some(posted), Some(written_off), base] = &*balances else { return Ok(None) };
+        let base = base.as_deref().map_or(Ok(0), parse_part::<u64>)?;
+        let lines = base.saturating_add(lines);
         let (posted, written_off) = (parse_money(posted)?, parse_money(written_off)?);
         let (folded, days) = (folded.unwrap_or(0), Rollups::new());
         Ok(Some(UsageBooks { folded, lines, posted, written_off, days }))
