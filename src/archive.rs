@@ -5,14 +5,11 @@
 //! the store. Both only grow. A line leaves the store only when it is in the archive, in the sums
 //! of usage, and not the last one of its account.
 
-use async_trait::async_trait;
-
-use crate::ledger::{AccountName, Unavailable};
-
-mod archived_lines;
+mod archive_store;
 mod archived_usage;
 mod archiver;
 mod columns;
+mod comparison;
 mod day_writer;
 mod fault;
 mod journal_archive;
@@ -22,87 +19,12 @@ mod part_file;
 mod places;
 mod section;
 
+pub use archive_store::{ArchiveState, ArchiveStore, ArchivedDay};
 pub use archived_usage::ArchivedUsage;
 pub use archiver::{ArchiveReport, Archiver, SETTLED_AFTER_MS};
 pub use fault::ArchiveFault;
 pub use journal_archive::JournalArchive;
 pub use section::JournalSection;
-
-/// What the archive has of an account's lines of one day.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ArchivedDay {
-    /// The beginning of the day, in unix ms.
-    pub day: i64,
-    /// The number of the last line.
-    pub last_seq: u64,
-    /// The SHA-256 over all lines of the account up to this one, each chained to the one before, in
-    /// hexadecimal digits.
-    pub digest: String,
-}
-
-/// How far the journal of an account is archived, and how far it has left the store.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ArchiveState {
-    /// The number of the last line of the journal; 0 if it has none.
-    pub lines: u64,
-    /// The number of the last line that is in the sums of usage.
-    pub folded: u64,
-    /// The last day in the archive; `None` if there is none.
-    pub archived: Option<ArchivedDay>,
-    /// The number of the last line that is no longer in the store; 0 if all are.
-    pub trimmed: u64,
-}
-
-impl ArchiveState {
-    /// Returns the number of the last line in the archive; 0 if none is.
-    #[must_use]
-    pub fn archived_seq(&self) -> u64 {
-        self.archived.as_ref().map_or(0, |day| day.last_seq)
-    }
-}
-
-/// What a store knows of the archive.
-#[async_trait]
-pub trait ArchiveStore: Send + Sync {
-    /// Returns the time by the clock of the store, in unix ms.
-    async fn archive_clock(&self) -> Result<i64, Unavailable>;
-    /// Returns how far the journal of an account is archived and has left the store; `None` if
-    /// there is no such account.
-    async fn read_archive_state(
-        &self,
-        account: &AccountName,
-    ) -> Result<Option<ArchiveState>, Unavailable>;
-    /// Notes that the lines after number `after`, up to `day.last_seq`, are in the archive. Returns
-    /// whether they are noted: they are not if `after` is not the last archived line, if
-    /// `day.last_seq` is not above it or above the last line of the journal, or if `day.day` is not
-    /// after the last archived day. A repeat of the last note is noted, and changes nothing.
-    async fn mark_archived(
-        &self,
-        account: &AccountName,
-        after: u64,
-        day: &ArchivedDay,
-    ) -> Result<bool, Unavailable>;
-    /// Returns the archived days of an account whose last lines have numbers above `seq`, oldest
-    /// first, at most `limit`.
-    async fn list_archived_days(
-        &self,
-        account: &AccountName,
-        seq: u64,
-        limit: u32,
-    ) -> Result<Vec<ArchivedDay>, Unavailable>;
-    /// Deletes lines up to number `to`, oldest first, at most `limit` of them: those that are
-    /// archived and in the sums of usage, but never the last one of the journal. Returns the number
-    /// of the last line that is no longer in the store.
-    async fn trim_journal(
-        &self,
-        account: &AccountName,
-        to: u64,
-        limit: u32,
-    ) -> Result<u64, Unavailable>;
-    /// Takes the turn to write to the archive, or prolongs it, for `turn_ms` by the clock of the
-    /// store. Returns whether `holder` has it: one process of a fleet has it at a time.
-    async fn take_archive_turn(&self, holder: &str, turn_ms: u64) -> Result<bool, Unavailable>;
-}
 
 #[cfg(test)]
 mod tests;

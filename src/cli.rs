@@ -43,7 +43,7 @@ mod statement;
 mod usage;
 
 use output::OutputFormat;
-use runtime::with_store;
+use runtime::{with_store, with_store_alone};
 
 use crate::conf::Config;
 use crate::management::actor::Actor;
@@ -224,7 +224,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
             with_store(&conf, async |s| export::run(&s, command, out).await)
         }
         CliCommand::Archive(command) => {
-            with_store(&conf, async |s| archive::run(&s, &conf, command, out).await)
+            with_store_alone(&conf, async |s| archive::run(&s, &conf, command, out).await)
         }
         CliCommand::Charge(command) => {
             with_store(&conf, async |s| charge::run(context(&s, &conf), command, out).await)

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{ArchiveStore, JournalArchive};
+use super::archive_store::ArchiveStore;
+use super::fault::ArchiveFault;
+use super::journal_archive::JournalArchive;
 use crate::ledger::{AccountName, Unavailable};
 use crate::usage::{
     FoldReport, PostedEntry, RollupKey, RollupSums, UsageBooks, UsageQuery, UsageStore,
@@ -33,13 +35,44 @@ impl ArchivedUsage {
         ArchivedUsage { usage, noted, url, opened: Mutex::default() }
     }
 
-    fn archive(&self) -> Result<Option<JournalArchive>, Unavailable> {
+    fn archive(&self) -> Result<Option<JournalArchive>, ArchiveFault> {
         let Some(url) = &self.url else { return Ok(None) };
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if opened.is_none() {
             *opened = Some(JournalArchive::open(url)?);
         }
         Ok(opened.clone())
+    }
+
+    /// Reads lines after number `seq` that have left the store; `last` is the last one that has.
+    async fn read_archived(
+        &self,
+        account: &AccountName,
+        seq: u64,
+        limit: u32,
+        last: u64,
+    ) -> Result<Vec<PostedEntry>, ArchiveFault> {
+        let next = seq.saturating_add(1);
+        let Some(archive) = self.archive()? else {
+            return Err(ArchiveFault::Unavailable(format!(
+                "lines {next} to {last} of account '{account}' are in an archive, and \
+                 journal.archive does not say where it is"
+            )));
+        };
+        let (noted, name) = (self.noted.clone(), account.clone());
+        // Whoever gives up waiting leaves a read that ends, and the next one finds what it has
+        // read. So nobody can begin more reads than may run at a time.
+        let reading =
+            tokio::spawn(async move { archive.read_lines(&*noted, &name, seq, limit).await });
+        let read = reading.await.map_err(|why| ArchiveFault::Unavailable(why.to_string()))?;
+        let lines = read?;
+        if lines.first().is_none_or(|first| first.entry.seq != next) {
+            return Err(ArchiveFault::Differs(format!(
+                "lines {next} to {last} of account '{account}' are neither in the store nor in \
+                 the archive"
+            )));
+        }
+        Ok(lines)
     }
 }
 
@@ -77,25 +110,18 @@ impl UsageStore for ArchivedUsage {
         limit: u32,
     ) -> Result<Vec<PostedEntry>, Unavailable> {
         let page = self.usage.read_posted(account, seq, limit).await?;
-        let next = seq.saturating_add(1);
         // The store has the last line of each journal, so its page shows that lines have left it.
-        let Some(first) = page.first().filter(|first| first.entry.seq > next) else {
+        let Some(first) = page.first().filter(|first| first.entry.seq > seq.saturating_add(1))
+        else {
             return Ok(page);
         };
         let last = first.entry.seq.saturating_sub(1);
-        let Some(archive) = self.archive()? else {
-            return Err(Unavailable(format!(
-                "lines {next} to {last} of account '{account}' are in an archive, and \
-                 journal.archive does not say where it is"
-            )));
-        };
-        let lines = archive.read_lines(&*self.noted, account, seq, limit).await?;
-        if lines.first().is_none_or(|first| first.entry.seq != next) {
-            return Err(Unavailable(format!(
-                "lines {next} to {last} of account '{account}' are neither in the store nor in \
-                 the archive"
-            )));
-        }
-        Ok(lines)
+        self.read_archived(account, seq, limit, last).await.map_err(|why| {
+            log::warn!(
+                event = "journal_archive_not_read", account = account.as_str(), error:% = why;
+                "archived lines not read"
+            );
+            why.into()
+        })
     }
 }

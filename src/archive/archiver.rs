@@ -3,24 +3,27 @@
 //! A day of a bucket is written in steps, each of which can be repeated after a crash:
 //!
 //! 1. The lines are written to files that are named by their content.
-//! 2. The manifest is written, once: from here on it says what the day has.
-//! 3. All files are read back, and each line is compared with that of the store.
+//! 2. All files are read back, and each line is compared with that of the store.
+//! 3. The manifest is written, once: from here on it says what the day has.
 //! 4. The store notes for each account how far the archive has it.
 //! 5. After some days the lines that are noted are deleted from the store.
+//!
+//! One process has the turn. One that was away for so long that it has lost its turn does no harm:
+//! it deletes no file, and neither writes a manifest that is there nor notes what others have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::archived_lines::{Comparison, day_of_line};
+use super::archive_store::{ArchiveState, ArchiveStore, ArchivedDay};
+use super::comparison::{Comparison, day_of_line};
 use super::day_writer::{DayWriter, FinishedPart};
 use super::fault::ArchiveFault;
 use super::journal_archive::{JournalArchive, folder_of};
 use super::line::LineDigest;
-use super::manifest::{Manifest, PreviousManifest};
+use super::manifest::{Manifest, ManifestAccount, PreviousManifest};
 use super::places::{DAY_MS, DayFolder, bucket_of};
-use super::{ArchiveState, ArchiveStore, ArchivedDay};
 use crate::failpoints::failpoint;
 use crate::ledger::{AccountName, Ledger};
-use crate::usage::UsageStore;
+use crate::usage::{PeriodKind, UsageStore};
 
 /// A day is archived this long after its end, in ms: what a server lost in a failover may return
 /// until then, in another order.
@@ -53,7 +56,7 @@ pub struct Archiver<'a> {
     pub archive: &'a JournalArchive,
     /// What the store knows of the archive.
     pub noted: &'a dyn ArchiveStore,
-    /// The journals.
+    /// The journals, as the store itself has them.
     pub usage: &'a dyn UsageStore,
     /// The accounts.
     pub ledger: &'a dyn Ledger,
@@ -66,6 +69,9 @@ pub struct Archiver<'a> {
 /// The accounts of a bucket, and how far they are.
 type Bucket = Vec<(AccountName, ArchiveState)>;
 
+/// The folders that have a manifest.
+type ManifestFolders = BTreeSet<DayFolder>;
+
 /// What has to be done in a bucket.
 enum NextStep {
     /// Nothing until another day is over.
@@ -77,48 +83,84 @@ enum NextStep {
 }
 
 impl Archiver<'_> {
-    /// Archives all days that are over, and takes lines out of the store that are old enough.
+    /// Returns the last day that is to be archived by now, by its beginning in unix ms. A run has
+    /// nothing to do that a run on the same day has done.
     ///
     /// # Errors
-    /// [`ArchiveFault`]: nothing was deleted that the archive does not have.
-    pub async fn run(&self) -> Result<ArchiveReport, ArchiveFault> {
-        let report = self.run_in_turn().await;
-        // The next one need not wait for the end of the turn.
-        self.noted.take_archive_turn(self.holder, 1).await?;
-        report
+    /// [`ArchiveFault::Unavailable`] if the store does not answer.
+    pub async fn settled_day(&self) -> Result<i64, ArchiveFault> {
+        let settled = self.noted.archive_clock().await?.saturating_sub(SETTLED_AFTER_MS);
+        Ok(PeriodKind::Day.start_of(settled).saturating_sub(DAY_MS))
     }
 
-    async fn run_in_turn(&self) -> Result<ArchiveReport, ArchiveFault> {
+    /// Archives all days that are over, and takes lines out of the store that are old enough. A
+    /// bucket that fails does not keep the others from their work.
+    ///
+    /// # Errors
+    /// The first [`ArchiveFault`]: nothing was deleted that the archive does not have.
+    pub async fn run(&self) -> Result<ArchiveReport, ArchiveFault> {
         let mut report = ArchiveReport::default();
+        let ran = self.run_in_turn(&mut report).await;
+        // The next one need not wait for the end of the turn.
+        self.noted.take_archive_turn(self.holder, 1).await?;
+        ran.map(|()| report)
+    }
+
+    async fn run_in_turn(&self, report: &mut ArchiveReport) -> Result<(), ArchiveFault> {
         let mut names: BTreeMap<u8, Vec<AccountName>> = BTreeMap::new();
         for account in self.ledger.list_accounts().await? {
             names.entry(bucket_of(&account)).or_default().push(account);
         }
+        let mut folders = self.archive.list_manifests().await?;
+        let mut fault = None;
         for (number, names) in &mut names {
             names.sort_unstable();
-            loop {
-                if !self.noted.take_archive_turn(self.holder, TURN_MS).await? {
-                    report.is_interrupted = true;
-                    return Ok(report);
-                }
-                let bucket = self.read_states(names).await?;
-                match self.find_next(*number, &bucket).await? {
-                    NextStep::Wait => break,
-                    NextStep::Write(folder, day, previous) => {
-                        self.write_day(&folder, day, &bucket, previous).await?;
-                    }
-                    NextStep::Note(folder, manifest, day) => {
-                        let lines = self.note_day(&folder, &manifest, day).await?;
-                        report.days = report.days.saturating_add(1);
-                        report.archived = report.archived.saturating_add(lines);
-                    }
-                }
+            match self.archive_bucket(*number, names, &mut folders, report).await {
+                Ok(()) if report.is_interrupted => return Ok(()),
+                Ok(()) => {}
+                Err(why) => fault = fault.or(Some(why)),
             }
         }
         for account in names.values().flatten() {
-            report.trimmed = report.trimmed.saturating_add(self.trim(account).await?);
+            match self.trim(account).await {
+                Ok(trimmed) => report.trimmed = report.trimmed.saturating_add(trimmed),
+                Err(why) => fault = fault.or(Some(why)),
+            }
         }
-        Ok(report)
+        fault.map_or(Ok(()), Err)
+    }
+
+    /// Archives all days of a bucket that are over.
+    async fn archive_bucket(
+        &self,
+        number: u8,
+        names: &[AccountName],
+        folders: &mut ManifestFolders,
+        report: &mut ArchiveReport,
+    ) -> Result<(), ArchiveFault> {
+        loop {
+            if !self.noted.take_archive_turn(self.holder, TURN_MS).await? {
+                report.is_interrupted = true;
+                return Ok(());
+            }
+            let bucket = self.read_states(names).await?;
+            let lines = match self.find_next(number, &bucket, folders).await? {
+                NextStep::Wait => return Ok(()),
+                NextStep::Write(folder, day, previous) => {
+                    let manifest = self.write_day(&folder, day, &bucket, previous).await?;
+                    folders.insert(folder.clone());
+                    // Another process was first. What it has written is compared at the next step.
+                    let Some(manifest) = manifest else { continue };
+                    self.note_day(&manifest, day).await?
+                }
+                NextStep::Note(folder, manifest, day) => {
+                    self.compare_day(&folder, &manifest).await?;
+                    self.note_day(&manifest, day).await?
+                }
+            };
+            report.days = report.days.saturating_add(1);
+            report.archived = report.archived.saturating_add(lines);
+        }
     }
 
     async fn read_states(&self, names: &[AccountName]) -> Result<Bucket, ArchiveFault> {
@@ -131,9 +173,22 @@ impl Archiver<'_> {
         Ok(bucket)
     }
 
+    /// Takes the turn once more.
+    async fn keep_turn(&self) -> Result<(), ArchiveFault> {
+        if self.noted.take_archive_turn(self.holder, TURN_MS).await? {
+            return Ok(());
+        }
+        Err(ArchiveFault::Unavailable("another process is at work on the archive".to_owned()))
+    }
+
     /// Finds what has to be done next in a bucket. The last day that any account has in the archive
     /// is finished first.
-    async fn find_next(&self, number: u8, bucket: &Bucket) -> Result<NextStep, ArchiveFault> {
+    async fn find_next(
+        &self,
+        number: u8,
+        bucket: &Bucket,
+        folders: &ManifestFolders,
+    ) -> Result<NextStep, ArchiveFault> {
         let noted =
             bucket.iter().filter_map(|(name, state)| Some((name, state.archived.as_ref()?)));
         let latest = noted.max_by_key(|(_, day)| day.day);
@@ -150,22 +205,46 @@ impl Archiver<'_> {
         }
         let after = latest.map(|(_, day)| day.day);
         let Some(day) = self.find_day(bucket, after).await? else { return Ok(NextStep::Wait) };
-        let settled = self.noted.archive_clock().await?.saturating_sub(SETTLED_AFTER_MS);
-        if day.saturating_add(DAY_MS) > settled {
+        if day > self.settled_day().await? {
             return Ok(NextStep::Wait);
         }
         let out_of_range = || ArchiveFault::Differs(format!("{day} is no day"));
         let folder = DayFolder::new(day, number).ok_or_else(out_of_range)?;
-        Ok(match self.archive.read_manifest(&folder).await? {
-            Some(read) if has_unnoted(&read.manifest, bucket) => {
-                NextStep::Note(folder, read.manifest, day)
-            }
-            Some(_) => {
-                let what = format!("{} has other lines than the store", folder.manifest());
-                return Err(ArchiveFault::Differs(what));
-            }
-            None => NextStep::Write(folder, day, previous),
-        })
+        let is_later = |known: &&DayFolder| {
+            let after = previous.as_ref().map_or("", |previous| &previous.day);
+            known.bucket == number && known.day.as_str() > after
+        };
+        match folders.iter().find(is_later) {
+            None => Ok(NextStep::Write(folder, day, previous)),
+            Some(known) if *known == folder => self.take_up(folder, day, bucket, previous).await,
+            // A restored backup lacks what the archive has.
+            Some(known) => Err(ArchiveFault::Differs(format!(
+                "{} is there, and the next lines of the store are of {}",
+                known.manifest(),
+                folder.day
+            ))),
+        }
+    }
+
+    /// Takes up a day whose manifest is there although nothing of it is noted.
+    async fn take_up(
+        &self,
+        folder: DayFolder,
+        day: i64,
+        bucket: &Bucket,
+        previous: Option<PreviousManifest>,
+    ) -> Result<NextStep, ArchiveFault> {
+        let name = folder.manifest();
+        let fault = |what: &str| ArchiveFault::Differs(format!("{name} {what}"));
+        let read = self.archive.read_manifest(&folder).await?;
+        let manifest = read.ok_or_else(|| fault("is missing"))?.manifest;
+        if manifest.previous != previous {
+            return Err(fault("follows another manifest than the one that is noted"));
+        }
+        if !has_unnoted(&manifest, bucket) {
+            return Err(fault("has other lines than the store"));
+        }
+        Ok(NextStep::Note(folder, manifest, day))
     }
 
     /// Returns the first day of lines that are not archived, which is after the day `after`; `None`
@@ -188,18 +267,15 @@ impl Archiver<'_> {
         Ok(first)
     }
 
-    /// Writes the files and the manifest of a day and a bucket.
+    /// Writes the files of a day and a bucket, compares them with the store, and writes the
+    /// manifest. Returns it; `None` if another process has written it meanwhile.
     async fn write_day(
         &self,
         folder: &DayFolder,
         day: i64,
         bucket: &Bucket,
         previous: Option<PreviousManifest>,
-    ) -> Result<(), ArchiveFault> {
-        // What a process wrote that did not come to its manifest is no part of the archive.
-        for name in self.archive.files.list(&folder.to_string()).await? {
-            self.archive.files.delete(&name).await?;
-        }
+    ) -> Result<Option<Manifest>, ArchiveFault> {
         let mut writer = DayWriter::new();
         for (name, state) in bucket.iter().filter(|(_, state)| state.lines > state.archived_seq()) {
             let digest = state.archived.as_ref().map_or("", |archived| &archived.digest);
@@ -209,17 +285,14 @@ impl Archiver<'_> {
         if let Some(part) = writer.finish()? {
             self.put_part(folder, part).await?;
         }
-        if !self.noted.take_archive_turn(self.holder, TURN_MS).await? {
-            // Whoever has the turn may have deleted these files.
-            let what = "another process is at work on the archive".to_owned();
-            return Err(ArchiveFault::Unavailable(what));
-        }
-        let json = writer.into_manifest(folder, previous).to_json()?;
+        let manifest = writer.into_manifest(folder, previous);
         failpoint!("archive_parts_written");
-        // If another process was first, its manifest counts.
-        self.archive.files.create(&folder.manifest(), json.into()).await?;
-        failpoint!("archive_manifest_written");
-        Ok(())
+        self.compare_day(folder, &manifest).await?;
+        self.keep_turn().await?;
+        let json = manifest.to_json()?;
+        let is_created = self.archive.files.create(&folder.manifest(), json.into()).await?;
+        failpoint!("archive_manifest_written", if is_created);
+        Ok(is_created.then_some(manifest))
     }
 
     /// Writes the lines of an account up to the end of a day.
@@ -234,7 +307,9 @@ impl Archiver<'_> {
         let mut after = after;
         loop {
             let page = self.usage.read_posted(account, after, LINES_AT_A_TIME).await?;
-            let is_last = page.len() < LINES_AT_A_TIME as usize;
+            if page.is_empty() {
+                return Ok(());
+            }
             for line in page {
                 if day_of_line(&line) > day {
                     return Ok(());
@@ -242,35 +317,29 @@ impl Archiver<'_> {
                 after = line.entry.seq;
                 if let Some(part) = writer.push(line)? {
                     self.put_part(folder, part).await?;
-                    self.noted.take_archive_turn(self.holder, TURN_MS).await?;
+                    self.keep_turn().await?;
                 }
-            }
-            if is_last {
-                return Ok(());
             }
         }
     }
 
     async fn put_part(&self, folder: &DayFolder, part: FinishedPart) -> Result<(), ArchiveFault> {
-        // One of that name has the same bytes.
-        self.archive.files.create(&folder.file(&part.name), part.bytes.into()).await?;
-        failpoint!("archive_part_written");
+        // One of that name has the same bytes, which is checked before the manifest is written.
+        let name = folder.file(&part.name);
+        let is_created = self.archive.files.create(&name, part.bytes.into()).await?;
+        failpoint!("archive_part_written", if is_created);
         Ok(())
     }
 
-    /// Reads back a day, compares it with the store, and notes what the archive has. Returns the
-    /// number of lines that were noted.
-    async fn note_day(
+    /// Reads back the lines of a day that are not noted, and compares them with the store.
+    async fn compare_day(
         &self,
         folder: &DayFolder,
         manifest: &Manifest,
-        day: i64,
-    ) -> Result<u64, ArchiveFault> {
-        let (mut comparison, mut noted) = (Comparison::new(self.archive, folder, manifest), 0_u64);
+    ) -> Result<(), ArchiveFault> {
+        let mut comparison = Comparison::new(self.archive, folder, manifest);
         for found in &manifest.accounts {
-            let unknown = || ArchiveFault::Differs(format!("'{}' is no account", found.account));
-            let name = AccountName::parse(&found.account).ok_or_else(unknown)?;
-            let state = self.noted.read_archive_state(&name).await?.ok_or_else(unknown)?;
+            let (name, state) = self.state_of(found).await?;
             if state.archived_seq() >= found.last_seq {
                 continue;
             }
@@ -283,17 +352,39 @@ impl Archiver<'_> {
                 )));
             }
             comparison.compare(self.usage, &name, found).await?;
-            let (last_seq, digest) = (found.last_seq, found.digest.clone());
-            let archived = ArchivedDay { day, last_seq, digest };
-            if !self.noted.mark_archived(&name, state.archived_seq(), &archived).await? {
+            self.keep_turn().await?;
+        }
+        Ok(())
+    }
+
+    async fn state_of(
+        &self,
+        found: &ManifestAccount,
+    ) -> Result<(AccountName, ArchiveState), ArchiveFault> {
+        let unknown = || ArchiveFault::Differs(format!("'{}' is no account", found.account));
+        let name = AccountName::parse(&found.account).ok_or_else(unknown)?;
+        let state = self.noted.read_archive_state(&name).await?.ok_or_else(unknown)?;
+        Ok((name, state))
+    }
+
+    /// Notes what the archive has of a day, all of which was compared. Returns the number of lines
+    /// that were noted.
+    async fn note_day(&self, manifest: &Manifest, day: i64) -> Result<u64, ArchiveFault> {
+        let mut noted = 0_u64;
+        for found in &manifest.accounts {
+            let (name, state) = self.state_of(found).await?;
+            if state.archived_seq() >= found.last_seq {
+                continue;
+            }
+            let (after, last_seq) = (found.first_seq.saturating_sub(1), found.last_seq);
+            let archived = ArchivedDay { day, last_seq, digest: found.digest.clone() };
+            if !self.noted.mark_archived(&name, after, &archived).await? {
                 return Err(ArchiveFault::Unavailable(format!(
                     "account '{name}': another process has noted other lines"
                 )));
             }
             failpoint!("archive_account_noted");
-            let lines = last_seq.saturating_sub(state.archived_seq());
-            noted = noted.saturating_add(lines);
-            self.noted.take_archive_turn(self.holder, TURN_MS).await?;
+            noted = noted.saturating_add(last_seq.saturating_sub(after));
         }
         Ok(noted)
     }

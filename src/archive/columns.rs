@@ -15,7 +15,7 @@ use parquet::schema::types::{ColumnPath, Type};
 
 use super::fault::ArchiveFault;
 use super::line::{LineColumns, signed_amounts};
-use crate::ledger::{AccountName, EntryKind, JournalEntry, KeyId};
+use crate::ledger::{AccountName, EntryKind, JournalEntry};
 use crate::money::Money;
 use crate::usage::PostedEntry;
 
@@ -58,14 +58,10 @@ const fn optional(name: &'static str, source: Source) -> Column {
     Column { name, is_required: false, source }
 }
 
-fn to_signed(count: Option<u64>) -> Option<i64> {
-    count.and_then(|count| i64::try_from(count).ok())
-}
-
 /// All columns, in the order of the files.
 const COLUMNS: [Column; 28] = [
     required("account", Source::Text(|row| Some(row.line.account.as_str()))),
-    required("seq", Source::Number(|row| to_signed(Some(row.line.posted.entry.seq)))),
+    required("seq", Source::Number(|row| i64::try_from(row.line.posted.entry.seq).ok())),
     required("kind", Source::Text(|row| Some(row.line.posted.entry.kind.as_str()))),
     required("amount_nano", Source::Number(|row| Some(row.line.posted.entry.amount.nano()))),
     required(
@@ -78,28 +74,28 @@ const COLUMNS: [Column; 28] = [
         Source::Number(|row| Some(signed_amounts(&row.line.posted).1)),
     ),
     optional("posted_at", Source::Time(|row| row.line.posted.posted_at)),
-    optional("at", Source::Time(|row| row.columns.at)),
-    optional("request_id", Source::Text(|row| row.columns.request_id.as_deref())),
-    optional("key_id", Source::Number(|row| to_signed(row.columns.key_id.map(|KeyId(id)| id)))),
-    optional("key_prefix", Source::Text(|row| row.columns.key_prefix.as_deref())),
-    optional("endpoint", Source::Text(|row| row.columns.endpoint.as_deref())),
-    optional("model", Source::Text(|row| row.columns.model.as_deref())),
-    optional("vendor", Source::Text(|row| row.columns.vendor.as_deref())),
-    optional("route", Source::Text(|row| row.columns.route.as_deref())),
-    optional("basis", Source::Text(|row| row.columns.basis.as_deref())),
-    optional("price_version", Source::Text(|row| row.columns.price_version.as_deref())),
-    optional("book", Source::Text(|row| row.columns.book.as_deref())),
-    optional("prompt_tokens", Source::Number(|row| to_signed(row.columns.usage.prompt_tokens))),
+    optional("at", Source::Time(|row| row.columns.number("at"))),
     optional(
-        "completion_tokens",
-        Source::Number(|row| to_signed(row.columns.usage.completion_tokens)),
+        "request_id",
+        Source::Text(|row| row.columns.text("request_id").or(row.columns.text("corrects"))),
     ),
-    optional("cached_tokens", Source::Number(|row| to_signed(row.columns.usage.cached_tokens))),
-    optional("characters", Source::Number(|row| to_signed(row.columns.usage.characters))),
-    optional("images", Source::Number(|row| to_signed(row.columns.usage.images))),
-    optional("seconds", Source::Number(|row| to_signed(row.columns.usage.seconds))),
-    optional("list_nano", Source::Number(|row| row.columns.list_nano)),
-    optional("cost_nano", Source::Number(|row| row.columns.cost_nano)),
+    optional("key_id", Source::Number(|row| row.columns.number("key_id"))),
+    optional("key_prefix", Source::Text(|row| row.columns.text("key_prefix"))),
+    optional("endpoint", Source::Text(|row| row.columns.text("endpoint"))),
+    optional("model", Source::Text(|row| row.columns.text("model"))),
+    optional("vendor", Source::Text(|row| row.columns.text("vendor"))),
+    optional("route", Source::Text(|row| row.columns.text("route"))),
+    optional("basis", Source::Text(|row| row.columns.text("basis"))),
+    optional("price_version", Source::Text(|row| row.columns.text("price_version"))),
+    optional("book", Source::Text(|row| row.columns.text("book"))),
+    optional("prompt_tokens", Source::Number(|row| row.columns.units("prompt_tokens"))),
+    optional("completion_tokens", Source::Number(|row| row.columns.units("completion_tokens"))),
+    optional("cached_tokens", Source::Number(|row| row.columns.units("cached_tokens"))),
+    optional("characters", Source::Number(|row| row.columns.units("characters"))),
+    optional("images", Source::Number(|row| row.columns.units("images"))),
+    optional("seconds", Source::Number(|row| row.columns.units("seconds"))),
+    optional("list_nano", Source::Number(|row| row.columns.number("list_nano"))),
+    optional("cost_nano", Source::Number(|row| row.columns.number("cost_nano"))),
     required("line", Source::Text(|row| Some(&row.line.posted.entry.line))),
 ];
 

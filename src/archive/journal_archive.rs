@@ -1,15 +1,16 @@
 //! Reads and writes the files of the archive.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
+use super::archive_store::{ArchiveStore, ArchivedDay};
 use super::fault::ArchiveFault;
 use super::line::LineDigest;
-use super::manifest::{Manifest, ManifestAccount, ManifestPart, ManifestPiece, sha256_of};
+use super::manifest::{Manifest, ManifestPart, sha256_of};
 use super::part_file::PartFile;
 use super::places::{DayFolder, bucket_of};
-use super::{ArchiveStore, ArchivedDay};
 use crate::files::ArchiveFiles;
 use crate::ledger::AccountName;
 use crate::usage::PostedEntry;
@@ -18,23 +19,31 @@ use crate::usage::PostedEntry;
 const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// A file of lines has at most this many bytes.
 const PART_BYTES_MAX: u64 = 256 << 20;
-/// At most this many pages of lines are read at a time, each with one file in memory.
+/// At most this many reads run at a time, each with one file in memory.
 const READS_MAX: usize = 4;
+
+/// At most this many reads wait for their turn.
+const WAITING_MAX: usize = 256;
+/// The lines that were read last are kept up to this many bytes of all accounts together.
+const KEPT_BYTES_MAX: usize = 64 << 20;
 
 /// The archive of the journals of one store, in a folder or a bucket of its own.
 #[derive(Clone)]
 pub struct JournalArchive {
     pub(super) files: ArchiveFiles,
     reads: Arc<Semaphore>,
-    /// The lines that were read last: most often the next page of an account is in them, too.
-    last_read: Arc<Mutex<Option<ReadLines>>>,
+    waiting: Arc<Semaphore>,
+    /// The lines that were read last, the newest ones at the end: most often the next page of an
+    /// account is in them, too.
+    kept: Arc<Mutex<VecDeque<KeptLines>>>,
 }
 
 /// Lines of an account that follow each other.
 #[derive(Clone)]
-struct ReadLines {
+struct KeptLines {
     account: AccountName,
     lines: Arc<Vec<PostedEntry>>,
+    bytes: usize,
 }
 
 /// A manifest that was read, with its digest.
@@ -52,8 +61,14 @@ impl JournalArchive {
     /// read.
     pub fn open(url: &str) -> Result<JournalArchive, ArchiveFault> {
         let files = ArchiveFiles::open(url)?;
-        let reads = Arc::new(Semaphore::new(READS_MAX));
-        Ok(JournalArchive { files, reads, last_read: Arc::default() })
+        let [reads, waiting] = [READS_MAX, WAITING_MAX].map(|most| Arc::new(Semaphore::new(most)));
+        Ok(JournalArchive { files, reads, waiting, kept: Arc::default() })
+    }
+
+    /// Lists the folders that have a manifest.
+    pub(super) async fn list_manifests(&self) -> Result<BTreeSet<DayFolder>, ArchiveFault> {
+        let names = self.files.list().await?;
+        Ok(names.iter().filter_map(|name| DayFolder::of_manifest(name)).collect())
     }
 
     /// Reads the manifest of a day and a bucket; `None` if there is none.
@@ -62,9 +77,12 @@ impl JournalArchive {
         folder: &DayFolder,
     ) -> Result<Option<ReadManifest>, ArchiveFault> {
         let bytes = self.files.read(&folder.manifest(), MANIFEST_BYTES_MAX).await?;
-        let Some(bytes) = bytes else { return Ok(None) };
-        let manifest = Manifest::parse(&bytes, &folder.day, folder.bucket)?;
-        Ok(Some(ReadManifest { manifest, sha256: sha256_of(&bytes) }))
+        let (Some(bytes), folder) = (bytes, folder.clone()) else { return Ok(None) };
+        run_blocking(move || {
+            let manifest = Manifest::parse(&bytes, &folder.day, folder.bucket)?;
+            Ok(Some(ReadManifest { manifest, sha256: sha256_of(&bytes) }))
+        })
+        .await
     }
 
     /// Reads a file that a manifest names.
@@ -76,8 +94,8 @@ impl JournalArchive {
         let name = folder.file(&part.file);
         let bytes = self.files.read(&name, PART_BYTES_MAX).await?;
         let missing = || ArchiveFault::Differs(format!("there is no file {name}"));
-        let bytes = bytes.ok_or_else(missing)?;
-        PartFile::open(bytes, part)
+        let (bytes, part) = (bytes.ok_or_else(missing)?, part.clone());
+        run_blocking(move || PartFile::open(bytes, &part)).await
     }
 
     /// Reads lines of an account after number `seq`, oldest first, at most `limit`: those of one
@@ -93,19 +111,42 @@ impl JournalArchive {
         seq: u64,
         limit: u32,
     ) -> Result<Vec<PostedEntry>, ArchiveFault> {
-        let known = self.lock_last_read().clone();
-        let known = known.filter(|read| read.account == *account).map(|read| read.lines);
-        let known = known.map(|lines| page_of(&lines, seq, limit)).unwrap_or_default();
-        if !known.is_empty() {
-            return Ok(known);
-        }
+        let busy = |_| ArchiveFault::Unavailable("too many wait for the archive".to_owned());
+        let waiting = self.waiting.try_acquire().map_err(busy)?;
         let _turn = self.reads.acquire().await;
+        drop(waiting);
+        if let Some(page) = self.find_kept(account, seq, limit) {
+            return Ok(page);
+        }
         let noted = store.list_archived_days(account, seq, 1).await?;
         let Some(noted) = noted.first() else { return Ok(Vec::new()) };
-        let lines = Arc::new(self.read_piece_after(account, noted, seq).await?);
+        let lines = self.read_piece_after(account, noted, seq).await?;
         let page = page_of(&lines, seq, limit);
-        *self.lock_last_read() = Some(ReadLines { account: account.clone(), lines });
+        self.keep(account, lines);
         Ok(page)
+    }
+
+    /// Returns a page of the lines that were read last; `None` if its first line is not among them.
+    fn find_kept(&self, account: &AccountName, seq: u64, limit: u32) -> Option<Vec<PostedEntry>> {
+        let kept: Vec<_> = {
+            let kept = self.lock_kept();
+            let of_account = kept.iter().filter(|kept| kept.account == *account);
+            of_account.map(|kept| kept.lines.clone()).collect()
+        };
+        kept.iter().map(|lines| page_of(lines, seq, limit)).find(|page| !page.is_empty())
+    }
+
+    /// Keeps lines that were read, and drops those that were read long ago.
+    fn keep(&self, account: &AccountName, lines: Vec<PostedEntry>) {
+        let each = |line: &PostedEntry| size_of::<PostedEntry>() + line.entry.line.capacity();
+        let bytes = lines.iter().map(each).sum();
+        let mut kept = self.lock_kept();
+        kept.push_back(KeptLines { account: account.clone(), lines: Arc::new(lines), bytes });
+        let mut sum: usize = kept.iter().map(|kept| kept.bytes).sum();
+        while sum > KEPT_BYTES_MAX {
+            let Some(oldest) = kept.pop_front() else { break };
+            sum -= oldest.bytes;
+        }
     }
 
     /// Reads the piece of a day in which the line after number `seq` is.
@@ -136,12 +177,12 @@ impl JournalArchive {
             .get(at)
             .and_then(|piece| Some((piece.clone(), manifest.parts.get(piece.part)?)));
         let (piece, part) = place.ok_or_else(|| fault("the manifest lacks a file"))?;
-        let file = self.read_part(&folder, part).await?;
-        read_piece(file, found.clone(), piece, before).await
+        let (mut file, found) = (self.read_part(&folder, part).await?, found.clone());
+        run_blocking(move || file.read_piece(&found, &piece, &before)).await
     }
 
-    fn lock_last_read(&self) -> MutexGuard<'_, Option<ReadLines>> {
-        self.last_read.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_kept(&self) -> MutexGuard<'_, VecDeque<KeptLines>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -153,15 +194,12 @@ fn page_of(lines: &[PostedEntry], seq: u64, limit: u32) -> Vec<PostedEntry> {
     lines.iter().skip(first).take(limit).cloned().collect()
 }
 
-/// Decodes a piece beside the tasks of the runtime.
-async fn read_piece(
-    mut file: PartFile,
-    account: ManifestAccount,
-    piece: ManifestPiece,
-    before: LineDigest,
-) -> Result<Vec<PostedEntry>, ArchiveFault> {
-    let reading = tokio::task::spawn_blocking(move || file.read_piece(&account, &piece, &before));
-    reading.await.map_err(|why| ArchiveFault::Unavailable(why.to_string()))?
+/// Does work that keeps a processor busy beside the tasks of the runtime.
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ArchiveFault> + Send + 'static,
+) -> Result<T, ArchiveFault> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|why| ArchiveFault::Unavailable(why.to_string()))?
 }
 
 /// Returns the folder of an archived day of an account.

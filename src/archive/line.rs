@@ -1,51 +1,38 @@
 //! A line of a journal as the archive has it, and the digests that chain lines to each other.
 
-use serde::Deserialize;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::fault::ArchiveFault;
 use crate::hex::to_hex;
-use crate::ledger::{EntryKind, KeyId};
+use crate::ledger::EntryKind;
 use crate::money::Money;
 use crate::usage::PostedEntry;
 
-/// The members of a line that are columns of their own, as far as it has them. What cannot be read
-/// is null in the column: the line itself is in the archive as it is.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct LineColumns {
-    pub(super) request_id: Option<String>,
-    pub(super) at: Option<i64>,
-    pub(super) key_id: Option<KeyId>,
-    pub(super) key_prefix: Option<String>,
-    pub(super) endpoint: Option<String>,
-    pub(super) model: Option<String>,
-    pub(super) vendor: Option<String>,
-    pub(super) route: Option<String>,
-    pub(super) basis: Option<String>,
-    pub(super) price_version: Option<String>,
-    pub(super) book: Option<String>,
-    pub(super) usage: LineUnits,
-    pub(super) list_nano: Option<i64>,
-    pub(super) cost_nano: Option<i64>,
-}
-
-/// The units of a line that are columns.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct LineUnits {
-    pub(super) prompt_tokens: Option<u64>,
-    pub(super) completion_tokens: Option<u64>,
-    pub(super) cached_tokens: Option<u64>,
-    pub(super) characters: Option<u64>,
-    pub(super) images: Option<u64>,
-    pub(super) seconds: Option<u64>,
-}
+/// The members of a line that are columns of their own. One that is missing or of another type is
+/// null in its column: the line itself is in the archive as it is.
+#[derive(Debug, Default)]
+pub(super) struct LineColumns(Value);
 
 impl LineColumns {
     /// Reads the columns of a line.
     pub(super) fn parse(line: &str) -> LineColumns {
-        serde_json::from_str(line).unwrap_or_default()
+        LineColumns(serde_json::from_str(line).unwrap_or_default())
+    }
+
+    /// Returns a text.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name)?.as_str()
+    }
+
+    /// Returns a number. One that does not fit is `None`.
+    pub(super) fn number(&self, name: &str) -> Option<i64> {
+        self.0.get(name)?.as_i64()
+    }
+
+    /// Returns a number of the billed units.
+    pub(super) fn units(&self, name: &str) -> Option<i64> {
+        self.0.get("usage")?.get(name)?.as_i64()
     }
 }
 

@@ -117,12 +117,16 @@ impl Manifest {
         for account in &manifest.accounts {
             account.check(manifest.parts.len()).map_err(fault)?;
         }
+        if !manifest.accounts.is_sorted_by(|one, next| one.account < next.account) {
+            return Err(fault("its accounts are not in order"));
+        }
         Ok(manifest)
     }
 
     /// Returns what the manifest has of an account.
     pub(super) fn account(&self, name: &AccountName) -> Option<&ManifestAccount> {
-        self.accounts.iter().find(|account| account.account == name.as_str())
+        let found = self.accounts.binary_search_by(|one| one.account.as_str().cmp(name.as_str()));
+        found.ok().and_then(|at| self.accounts.get(at))
     }
 }
 

@@ -77,12 +77,12 @@ impl PartFile {
 
     /// Returns the lines of a row group.
     fn read_rows(&mut self, index: usize) -> Result<&[ArchivedLine], ArchiveFault> {
-        let group = match self.group.take().filter(|group| group.index == index) {
-            Some(group) => group,
-            None => {
-                let group = self.reader.get_row_group(index).map_err(|why| parquet_fault(&why))?;
-                RowGroup { index, lines: read_group(&*group)? }
-            }
+        let last = self.group.take().filter(|group| group.index == index);
+        let group = if let Some(group) = last {
+            group
+        } else {
+            let group = self.reader.get_row_group(index).map_err(|why| parquet_fault(&why))?;
+            RowGroup { index, lines: read_group(&*group)? }
         };
         Ok(&self.group.insert(group).lines)
     }

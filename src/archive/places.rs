@@ -19,7 +19,7 @@ pub(super) fn bucket_of(account: &AccountName) -> u8 {
 }
 
 /// The folder of a day and a bucket.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DayFolder {
     /// The day, as in `2026-11-23`.
     pub(super) day: String,
@@ -31,6 +31,14 @@ impl DayFolder {
     /// Returns the folder of a day (unix ms) and a bucket; `None` if the day is out of range.
     pub(super) fn new(day: i64, bucket: u8) -> Option<DayFolder> {
         Some(DayFolder { day: date_text(day)?, bucket })
+    }
+
+    /// Returns the folder of the manifest with this name; `None` if it is no name of a manifest.
+    pub(super) fn of_manifest(name: &str) -> Option<DayFolder> {
+        let rest = name.strip_prefix("day=")?.strip_suffix("/manifest.json")?;
+        let (day, bucket) = rest.split_once("/bucket=")?;
+        let folder = DayFolder { day: day.to_owned(), bucket: bucket.parse().ok()? };
+        (folder.manifest() == name).then_some(folder)
     }
 
     /// Returns the name of the manifest.

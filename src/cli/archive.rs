@@ -7,7 +7,7 @@ use serde_json::json;
 use super::output::{OutputFormat, print_line};
 use crate::archive::{ArchiveReport, JournalArchive};
 use crate::conf::Config;
-use crate::management::archiving::run_archiver;
+use crate::management::archiving::archiver_of;
 use crate::store::OpenStore;
 
 #[derive(Debug, Subcommand)]
@@ -28,7 +28,7 @@ pub(super) async fn run(
     let url = url.context("journal.archive does not say where the archive is")?;
     let archive = JournalArchive::open(url)?;
     let holder = format!("command {}", uuid::Uuid::now_v7());
-    let report = run_archiver(store, &archive, &conf.journal, &holder).await?;
+    let report = archiver_of(store, &archive, &conf.journal, &holder).run().await?;
     let ArchiveReport { days, archived, trimmed, is_interrupted } = report;
     if out.json {
         let shown = json!({

@@ -11,10 +11,15 @@ pub(super) fn with_store(
     conf: &Config,
     run: impl AsyncFnOnce(OpenStore) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    build_runtime()?.block_on(async {
-        let opened = store::open(&conf.store).await?;
-        run(attach_archive(conf, opened)).await
-    })
+    with_store_alone(conf, async |store| run(attach_archive(conf, store)).await)
+}
+
+/// Opens the store of a configuration without the archive, and runs `run` on it.
+pub(super) fn with_store_alone(
+    conf: &Config,
+    run: impl AsyncFnOnce(OpenStore) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    build_runtime()?.block_on(async { run(store::open(&conf.store).await?).await })
 }
 
 /// Returns a store that reads lines that have left it from the archive of a configuration.

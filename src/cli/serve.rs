@@ -70,7 +70,6 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let OpenStore { ledger, account_cache, queue, reply_store, usage, .. } =
         stores.requests.clone();
     let maintenance = background::spawn_maintenance(stores.maintenance)?;
-    archiver::spawn(conf, &stores.background)?;
     let routes = build_routes(conf)?;
     let files = Arc::new(VideoFiles::open(&conf.files).context("cannot open files.url")?);
     let bodies = build_body_files(conf, &files);
@@ -251,6 +250,7 @@ fn open_stores(
     let times = HoldTimes { lease: conf.timeouts.lease, timeout: conf.timeouts.ledger };
     let opened = store::open_for_serving(&conf.store, leases.clone(), attempts.clone(), times);
     let stores = opened.context(cannot)?;
+    archiver::spawn(conf, &stores.background)?;
     Ok(ServingStore {
         requests: attach_archive(conf, stores.requests),
         background: attach_archive(conf, stores.background),

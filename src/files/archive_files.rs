@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use futures_util::stream::StreamExt;
+use object_store::path::Path;
 use object_store::{GetOptions, PutMode, PutOptions};
 
 use super::VideoFiles;
@@ -70,27 +71,19 @@ impl ArchiveFiles {
         Ok(Some(found.bytes().await?))
     }
 
-    /// Returns the names of the files in a folder, in order.
+    /// Returns the names of all files.
     ///
     /// # Errors
     /// [`FileReadError::Unavailable`] if the store does not answer.
-    pub(crate) async fn list(&self, folder: &str) -> Result<Vec<String>, FileReadError> {
-        let folder = self.0.object_path(folder)?;
-        let mut listed = self.0.object_store().list(Some(&folder));
+    pub(crate) async fn list(&self) -> Result<Vec<String>, FileReadError> {
+        let prefix = self.0.prefix.trim_end_matches('/');
+        let folder = (!prefix.is_empty()).then(|| Path::from(prefix));
+        let mut listed = self.0.object_store().list(folder.as_ref());
         let mut names = Vec::new();
         while let Some(meta) = listed.next().await {
             let location = meta?.location;
             names.extend(location.as_ref().strip_prefix(&self.0.prefix).map(str::to_owned));
         }
-        names.sort_unstable();
         Ok(names)
-    }
-
-    /// Deletes a file. One that does not exist is no error.
-    ///
-    /// # Errors
-    /// [`FileReadError::Unavailable`] if the store does not delete it.
-    pub(crate) async fn delete(&self, name: &str) -> Result<(), FileReadError> {
-        self.0.delete(name).await
     }
 }

@@ -1,37 +1,26 @@
 //! The archive of journals: what is written to it and leaves the store.
 
-use super::error::ManagementError;
-use crate::archive::{ArchiveFault, ArchiveReport, Archiver, JournalArchive, JournalSection};
+use crate::archive::{Archiver, JournalArchive, JournalSection};
 use crate::store::OpenStore;
 
 /// The length of a day, in ms.
 const DAY_MS: u64 = 86_400_000;
 
-impl From<ArchiveFault> for ManagementError {
-    fn from(why: ArchiveFault) -> ManagementError {
-        match why {
-            ArchiveFault::Unavailable(why) => crate::ledger::Unavailable(why).into(),
-            ArchiveFault::Differs(_) => ManagementError::BooksDiffer(why.to_string()),
-        }
-    }
-}
-
-/// Archives all days of a store that are over, and takes lines out of the store that are old
-/// enough. `holder` is a name that no other process has.
-pub(crate) async fn run_archiver(
-    store: &OpenStore,
-    archive: &JournalArchive,
+/// Returns what archives the journals of a store. `store` is the store itself, which does not read
+/// the archive, and `holder` a name that no other process has.
+pub(crate) fn archiver_of<'a>(
+    store: &'a OpenStore,
+    archive: &'a JournalArchive,
     section: &JournalSection,
-    holder: &str,
-) -> Result<ArchiveReport, ManagementError> {
+    holder: &'a str,
+) -> Archiver<'a> {
     let keep_ms = section.keep_days.saturating_mul(DAY_MS);
-    let archiver = Archiver {
+    Archiver {
         archive,
         noted: &*store.archive,
         usage: &*store.usage,
         ledger: &*store.ledger,
         keep_ms: i64::try_from(keep_ms).unwrap_or(i64::MAX),
         holder,
-    };
-    Ok(archiver.run().await?)
+    }
 }

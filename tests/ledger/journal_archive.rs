@@ -149,6 +149,16 @@ async fn archive_with(
     folder: &Path,
     keep_days: i64,
 ) -> Result<ArchiveReport, ArchiveFault> {
+    archive_as("test", store, noted, folder, keep_days).await
+}
+
+async fn archive_as(
+    holder: &str,
+    store: &OpenStore,
+    noted: &dyn ArchiveStore,
+    folder: &Path,
+    keep_days: i64,
+) -> Result<ArchiveReport, ArchiveFault> {
     let archive = JournalArchive::open(&address(folder)).expect("an archive");
     let archiver = Archiver {
         archive: &archive,
@@ -156,7 +166,7 @@ async fn archive_with(
         usage: &*store.usage,
         ledger: &*store.ledger,
         keep_ms: keep_days * DAY_MS,
-        holder: "test",
+        holder,
     };
     archiver.run().await
 }
@@ -248,13 +258,19 @@ async fn without_its_archive_older_lines_are_not_told_and_none_is_skipped() {
     }
 }
 
-/// A store that fails after a number of notes.
+/// A store that fails after a number of notes, or that gives everybody the turn.
 struct Failing {
     noted: Arc<dyn ArchiveStore>,
     left: AtomicU32,
+    gives_turn: bool,
 }
 
 impl Failing {
+    fn new(aged: &Aged, left: u32) -> Failing {
+        let noted = aged.store.archive.clone();
+        Failing { noted, left: AtomicU32::new(left), gives_turn: false }
+    }
+
     fn pass(&self) -> Result<(), Unavailable> {
         let left = self.left.load(Ordering::SeqCst);
         if left == 0 {
@@ -308,7 +324,8 @@ impl ArchiveStore for Failing {
     }
 
     async fn take_archive_turn(&self, holder: &str, turn_ms: u64) -> Result<bool, Unavailable> {
-        self.noted.take_archive_turn(holder, turn_ms).await
+        // Whoever was away for long believes that it has the turn.
+        Ok(self.noted.take_archive_turn(holder, turn_ms).await? || self.gives_turn)
     }
 }
 
@@ -320,8 +337,7 @@ async fn a_run_that_ends_after_any_note_is_finished_by_the_next_one() {
         let mut runs = 0;
         loop {
             // Each run comes one note further than the one before.
-            let left = AtomicU32::new(1);
-            let failing = Failing { noted: aged.store.archive.clone(), left };
+            let failing = Failing::new(&aged, 1);
             let ended = archive_with(&aged.store, &failing, to.path(), 30).await;
             aged.prove(to.path()).await;
             runs += 1;
@@ -341,24 +357,39 @@ async fn two_that_archive_at_the_same_time_archive_each_line_once() {
     for url in urls(&folder, &server) {
         let (aged, to) = (Aged::new(&url).await, TempDir::new().expect("a folder"));
         let other = opened(&url).await;
-        let archives = [(); 2].map(|()| JournalArchive::open(&address(to.path())));
-        let [one, two] = archives.map(|archive| archive.expect("an archive"));
-        let archiver = |store: &'static OpenStore, archive, holder| Archiver {
-            archive,
-            noted: &*store.archive,
-            usage: &*store.usage,
-            ledger: &*store.ledger,
-            keep_ms: 30 * DAY_MS,
-            holder,
+        let (first, second) = (&*aged.store.archive, &*other.archive);
+        let run = async |noted, holder| {
+            archive_as(holder, &aged.store, noted, to.path(), 30).await.expect("a run")
         };
-        let [first, second]: [&OpenStore; 2] =
-            [aged.store.clone(), other].map(|store| &*Box::leak(Box::new(store)));
-        let (a, b) = (archiver(first, &one, "a"), archiver(second, &two, "b"));
-        let (a, b) = tokio::join!(a.run(), b.run());
-        let (a, b) = (a.expect("a run"), b.expect("a run"));
+        let (a, b) = tokio::join!(run(first, "a"), run(second, "b"));
         assert!(a.is_interrupted || b.is_interrupted, "{a:?} {b:?}");
         assert_eq!(a.archived + b.archived, ACCOUNTS.len() as u64 * OLD_LINES);
         aged.prove(to.path()).await;
+    }
+}
+
+/// A process that has lost its turn without knowing it deletes nothing, and the books are whole
+/// whatever it does.
+#[tokio::test]
+async fn an_archiver_that_has_lost_its_turn_does_no_harm() {
+    let (folder, server) = (TempDir::new().expect("a folder"), RedisServer::shared());
+    for url in urls(&folder, &server) {
+        let (aged, to) = (Aged::new(&url).await, TempDir::new().expect("a folder"));
+        let both = [(); 3].map(|()| Failing {
+            noted: aged.store.archive.clone(),
+            left: AtomicU32::new(u32::MAX),
+            gives_turn: true,
+        });
+        let run = async |noted: &Failing, holder, wait_ms| {
+            tokio::time::sleep(std::time::Duration::from_millis(wait_ms)).await;
+            archive_as(holder, &aged.store, noted, to.path(), 30).await
+        };
+        // One of them may find that another has noted what it was about to note.
+        let _ = tokio::join!(run(&both[0], "a", 0), run(&both[1], "b", 3), run(&both[2], "c", 15));
+        aged.prove(to.path()).await;
+        archive(&aged.store, to.path(), 30).await.expect("a run");
+        aged.prove(to.path()).await;
+        assert_eq!(aged.trimmed().await, [20; ACCOUNTS.len()]);
     }
 }
 
@@ -388,9 +419,13 @@ async fn nothing_leaves_a_store_whose_archive_does_not_agree() {
     let url = format!("sqlite:{}", folder.path().join("ledger.db").display());
     let (aged, to) = (Aged::new(&url).await, TempDir::new().expect("a folder"));
     // The first day is written and not noted.
-    let failing = Failing { noted: aged.store.archive.clone(), left: AtomicU32::new(0) };
+    let failing = Failing::new(&aged, 0);
     archive_with(&aged.store, &failing, to.path(), 30).await.expect_err("it has died");
-    for path in files_in(to.path()) {
+    // A bucket that does not agree does not keep the others from their work.
+    let of_bob = |path: &PathBuf| path.to_string_lossy().contains("bucket=01");
+    let files: Vec<PathBuf> = files_in(to.path()).into_iter().filter(of_bob).collect();
+    assert_eq!(files.len(), 2);
+    for path in files {
         let bytes = std::fs::read(&path).expect("a file");
         let is_manifest = path.ends_with("manifest.json");
         let text =
@@ -408,7 +443,7 @@ async fn nothing_leaves_a_store_whose_archive_does_not_agree() {
             }
             let why = archive(&aged.store, to.path(), 30).await.expect_err("it was changed");
             assert!(matches!(why, ArchiveFault::Differs(_)), "{why}");
-            assert_eq!(aged.trimmed().await, [0; ACCOUNTS.len()]);
+            assert_eq!(aged.trimmed().await, [20, 0, 20, 20, 20]);
             std::fs::write(&path, &bytes).expect("as it was");
         }
     }
@@ -418,9 +453,50 @@ async fn nothing_leaves_a_store_whose_archive_does_not_agree() {
     file.execute(change, []).expect("changed");
     let why = archive(&aged.store, to.path(), 30).await.expect_err("the store was changed");
     assert!(why.to_string().contains("the store has other lines"), "{why}");
-    assert_eq!(aged.trimmed().await, [0; ACCOUNTS.len()]);
+    assert_eq!(aged.trimmed().await, [20, 0, 20, 20, 20]);
     file.execute("UPDATE journal SET line = replace(line, '\"r4\"', '\"r3\"') WHERE seq = 4", [])
         .expect("as it was");
     archive(&aged.store, to.path(), 30).await.expect("a run");
     aged.prove(to.path()).await;
+}
+
+/// A restored backup lacks the newest lines, which the archive has: nothing is noted of the day of
+/// which any line is lost, and nothing is written beside it.
+#[tokio::test]
+async fn lines_that_a_store_has_lost_and_the_archive_has_stop_the_archiver() {
+    let mut server = RedisServer::start();
+    let store = opened(&server.url()).await;
+    let to = TempDir::new().expect("a folder");
+    // Two accounts of one bucket.
+    let pair = ["ada", "cy"];
+    for account in pair {
+        store.ledger.open_account(&name(account)).await.expect("an account");
+        charge(&store, account, 0..25).await;
+    }
+    let copy = server.copy();
+    for account in pair {
+        charge(&store, account, 25..LINES).await;
+        set_ages(&server.url(), account);
+    }
+    while store.usage.fold_next(1_000).await.expect("a step").has_more {}
+    archive(&store, to.path(), 3).await.expect("a run");
+    let files = files_in(to.path());
+    server.fall_back_to(&copy);
+    let store = opened(&server.url()).await;
+    charge(&store, pair[0], 40..45).await;
+    for account in pair {
+        set_ages(&server.url(), account);
+    }
+    while store.usage.fold_next(1_000).await.expect("a step").has_more {}
+    for _ in 0..2 {
+        let why = archive(&store, to.path(), 3).await.expect_err("lines are lost");
+        assert!(matches!(why, ArchiveFault::Differs(_)), "{why}");
+        assert_eq!(files_in(to.path()), files);
+        for account in pair {
+            let state = store.archive.read_archive_state(&name(account)).await.expect("it");
+            // The two days of which no line is lost are noted, and leave the store.
+            let state = state.expect("an account");
+            assert_eq!((state.archived_seq(), state.trimmed), (20, 20), "{account}");
+        }
+    }
 }

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use crate::archive::{ArchiveReport, JournalArchive, JournalSection};
-use crate::cli::runtime::{attach_archive, build_runtime};
+use crate::archive::{ArchiveFault, ArchiveReport, Archiver, JournalArchive, JournalSection};
+use crate::cli::runtime::build_runtime;
 use crate::conf::Config;
-use crate::management::archiving::run_archiver;
+use crate::management::archiving::archiver_of;
 use crate::metrics::METRICS;
 use crate::store::{self, OpenStore};
 
@@ -21,11 +21,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(5);
 /// rest of the process, which is `store`; to a server the thread has connections of its own.
 pub(super) fn spawn(conf: &Config, store: &OpenStore) -> anyhow::Result<()> {
     let Some(url) = conf.journal.archive.clone() else { return Ok(()) };
-    let store = if conf.store.is_embedded() {
-        store.clone()
-    } else {
-        attach_archive(conf, store::open_lazily(&conf.store)?)
-    };
+    let store =
+        if conf.store.is_embedded() { store.clone() } else { store::open_lazily(&conf.store)? };
     let section = conf.journal.clone();
     let archive = JournalArchive::open(&url)?;
     let runtime = build_runtime()?;
@@ -37,12 +34,17 @@ pub(super) fn spawn(conf: &Config, store: &OpenStore) -> anyhow::Result<()> {
 /// Archives journals as days end. It never returns.
 async fn archive_journals(store: &OpenStore, archive: &JournalArchive, section: &JournalSection) {
     let holder = uuid::Uuid::now_v7().to_string();
+    let archiver = archiver_of(store, archive, section, &holder);
+    let mut done_day = None;
     tokio::time::sleep(FIRST_WAIT).await;
     loop {
-        let wait = match run_archiver(store, archive, section, &holder).await {
-            Ok(report) => {
-                report_run(&report);
-                if report.is_interrupted { RETRY_INTERVAL } else { INTERVAL }
+        let wait = match run_on_new_day(&archiver, &mut done_day).await {
+            Ok(is_finished) => {
+                if is_finished {
+                    INTERVAL
+                } else {
+                    RETRY_INTERVAL
+                }
             }
             Err(why) => {
                 METRICS.journal_archive_failures.inc();
@@ -55,6 +57,23 @@ async fn archive_journals(store: &OpenStore, archive: &JournalArchive, section: 
         };
         tokio::time::sleep(wait).await;
     }
+}
+
+/// Archives what there is, unless that was done for the same day. Returns whether it is done.
+async fn run_on_new_day(
+    archiver: &Archiver<'_>,
+    done_day: &mut Option<i64>,
+) -> Result<bool, ArchiveFault> {
+    let day = archiver.settled_day().await?;
+    if *done_day == Some(day) {
+        return Ok(true);
+    }
+    let report = archiver.run().await?;
+    report_run(&report);
+    if !report.is_interrupted {
+        *done_day = Some(day);
+    }
+    Ok(!report.is_interrupted)
 }
 
 fn report_run(report: &ArchiveReport) {

@@ -1,5 +1,7 @@
 //! Lists the charges of a key, or of its account with its corrections and expiries.
 
+use std::time::Duration;
+
 use super::generation::{PAGE_LINES, read_page};
 use super::json_object::{JsonObjectWriter, format_ms, write_list};
 use super::query::ChargesPage;
@@ -13,6 +15,8 @@ use crate::money::UsageBasis;
 /// At most this many pages of the journal are read for one page of the list, so a page may be short
 /// although more follow.
 const PAGES_MAX: u32 = 5;
+/// A read of lines that have left the store may take this long: it fetches a file.
+const ARCHIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Answers with a page of the charges that a key may see.
 ///
@@ -51,8 +55,8 @@ async fn read_lines(
     }
     // A page of the archive may be short, and the store has the lines after it.
     let posted = gateway.usage.read_posted(account, after, PAGE_LINES);
-    let posted = gateway.with_ledger_timeout("journal", posted).await;
-    let posted = posted.map_err(|_| ServerError::LedgerUnavailable)?;
+    let posted = tokio::time::timeout(ARCHIVE_TIMEOUT, posted).await;
+    let posted = posted.ok().and_then(Result::ok).ok_or(ServerError::LedgerUnavailable)?;
     Ok((posted.into_iter().map(|posted| posted.entry).collect(), true))
 }
 

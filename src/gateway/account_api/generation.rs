@@ -113,6 +113,10 @@ impl CallSearch<'_> {
             }
             let page = read_page(self.gateway, self.account, first, count).await?;
             self.collect(&page, id, &mut found)?;
+            // What is before has left the store.
+            if page.first().is_none_or(|entry| entry.seq > first.saturating_add(1)) {
+                break;
+            }
             last = first;
         }
         Ok(found)

@@ -90,12 +90,18 @@ async fn has_line(
         }
         // Entries are in the order in which calls ended. Some came late, from the outbox of a
         // process that was away.
-        if first == 0 || are_all_before(&page, since) {
+        if first == 0 || begins_later(&page, first) || are_all_before(&page, since) {
             return Ok(false);
         }
         last = first;
     }
     Ok(true)
+}
+
+/// Whether the entries right after number `first` have left the store: they are in the archive, so
+/// they are days old.
+fn begins_later(page: &[JournalEntry], first: u64) -> bool {
+    page.first().is_none_or(|entry| entry.seq > first.saturating_add(1))
 }
 
 /// Whether all entries whose times can be read are older than a time, and there is one.

@@ -78,12 +78,12 @@ impl<'a> Comparison<'a> {
         before: &LineDigest,
     ) -> Result<Vec<PostedEntry>, ArchiveFault> {
         let missing = || ArchiveFault::Differs("a file is missing in a manifest".to_owned());
-        let mut file = match self.file.take().filter(|(part, _)| *part == piece.part) {
-            Some((_, file)) => file,
-            None => {
-                let part = self.manifest.parts.get(piece.part).ok_or_else(missing)?;
-                self.archive.read_part(self.folder, part).await?
-            }
+        let last = self.file.take().filter(|(part, _)| *part == piece.part);
+        let mut file = if let Some((_, file)) = last {
+            file
+        } else {
+            let part = self.manifest.parts.get(piece.part).ok_or_else(missing)?;
+            self.archive.read_part(self.folder, part).await?
         };
         let lines = file.read_piece(found, piece, before)?;
         self.file = Some((piece.part, file));
