@@ -20,9 +20,13 @@ pub(super) const TRANSFERS_VERSION: u32 = 4;
 /// counting which lot it came from, and would not let it expire.
 pub(super) const LOTS_VERSION: u32 = 5;
 
+/// The version of a store from its first deletion of an account on: a program before it would take
+/// a payment for the account, or issue a key of it.
+pub(super) const DELETION_VERSION: u32 = 7;
+
 /// The latest version that this program can read. It is raised only by a change that programs
 /// before it would misread.
-pub(super) const DATA_VERSION: u32 = LOTS_VERSION;
+pub(super) const DATA_VERSION: u32 = DELETION_VERSION;
 
 /// Returns why a store with data of this version cannot be used; `None` if it can.
 pub(super) fn version_fault(found: u32) -> Option<String> {

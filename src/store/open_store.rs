@@ -9,7 +9,7 @@ use super::redis::RedisStore;
 use crate::idempotency::ReplyStore;
 use crate::jobs::JobQueue;
 use crate::kv_cache::AccountCache;
-use crate::ledger::{Ledger, Unavailable};
+use crate::ledger::{AccountEraser, Ledger, Unavailable};
 use crate::operators::OperatorStore;
 use crate::statement::StatementStore;
 use crate::usage::UsageStore;
@@ -35,6 +35,8 @@ pub struct OpenStore {
     pub usage: Arc<dyn UsageStore>,
     /// The sealed statements. On a server they share the connection of the queue.
     pub statements: Arc<dyn StatementStore>,
+    /// The deletion of accounts. On a server it shares the connection of the queue.
+    pub eraser: Arc<dyn AccountEraser>,
     /// Waits until an acknowledged write is durable.
     pub durability: DurabilityScope,
     /// The connections to a server; empty for an embedded store.
@@ -67,7 +69,7 @@ impl OpenStore {
     pub(super) fn from_embedded<S>(store: Arc<S>) -> OpenStore
     where
         S: Ledger + AccountCache + JobQueue + ReplyStore + OperatorStore,
-        S: UsageStore + StatementStore + 'static,
+        S: UsageStore + StatementStore + AccountEraser + 'static,
     {
         OpenStore {
             ledger: store.clone(),
@@ -76,7 +78,8 @@ impl OpenStore {
             reply_store: store.clone(),
             operators: store.clone(),
             usage: store.clone(),
-            statements: store,
+            statements: store.clone(),
+            eraser: store,
             durability: DurabilityScope(None),
             connections: Vec::new(),
         }
@@ -98,6 +101,7 @@ impl OpenStore {
             operators: queue.clone(),
             usage: queue.clone(),
             statements: queue.clone(),
+            eraser: queue.clone(),
             queue,
             account_cache,
             reply_store,

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use redis::{Arg, Cmd, Script, ScriptInvocation, ToRedisArgs};
 
+use super::deletion_scripts::DeletionScripts;
 use super::operator_scripts::OperatorScripts;
 use super::statement_scripts::StatementScripts;
 use crate::ledger::Operation;
@@ -30,6 +31,7 @@ pub(in crate::store) struct Scripts {
     pub(super) access: AccessScripts,
     pub(super) operators: OperatorScripts,
     pub(super) statements: StatementScripts,
+    pub(super) deletion: DeletionScripts,
     /// Writes sums of usage.
     pub(super) usage_add: Script,
     /// The same without any rows: old ones are deleted. It may run when the memory is full.
@@ -69,6 +71,7 @@ impl Scripts {
             access: AccessScripts::build(make),
             operators: OperatorScripts::build(make),
             statements: StatementScripts::build(make),
+            deletion: DeletionScripts::build(make, LOTS_LUA),
             usage_add: make("", &[include_str!("scripts/usage/add.lua")]),
             usage_purge: make(ALLOW_OOM, &[include_str!("scripts/usage/add.lua")]),
         }
@@ -99,7 +102,7 @@ impl Scripts {
         let all = money.into_iter().chain(ends).chain(videos).chain(index).chain(idempotency);
         let all = all.chain(storage).chain(fleet).chain(allotments).chain(budgets);
         let all = all.chain(access).chain(self.operators.all());
-        let all = all.chain(self.statements.all());
+        let all = all.chain(self.statements.all()).chain(self.deletion.all());
         all.chain([&self.usage_add, &self.usage_purge]).collect()
     }
 }

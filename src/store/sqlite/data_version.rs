@@ -2,7 +2,9 @@
 
 use rusqlite::Connection;
 
-pub(super) use super::super::data_version::{LOTS_VERSION, SLICES_VERSION, TRANSFERS_VERSION};
+pub(super) use super::super::data_version::{
+    DELETION_VERSION, LOTS_VERSION, SLICES_VERSION, TRANSFERS_VERSION,
+};
 
 /// Raises the version of the data, so that no version of the program opens the store that would
 /// misread it.
