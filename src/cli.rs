@@ -188,7 +188,9 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
             if command.wants_new_store() {
                 init::create_store(&conf)?;
             }
-            with_store(&conf, async |s| account::run(context(&s, &conf), command, out).await)
+            with_store(&conf, async |s| {
+                account::run(context(&s, &conf), &conf.files, command, out).await
+            })
         }
         CliCommand::Credit(command) => {
             with_store(&conf, async |s| credit::run(context(&s, &conf), command, out).await)

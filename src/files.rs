@@ -147,6 +147,43 @@ impl VideoFiles {
         }
     }
 
+    /// Opens the store as [`open`](VideoFiles::open) does, but creates nothing: `None` for a folder
+    /// that does not exist.
+    ///
+    /// # Errors
+    /// Those of [`open`](VideoFiles::open).
+    pub(crate) fn open_existing(
+        section: &FilesSection,
+    ) -> Result<Option<VideoFiles>, FileReadError> {
+        match section.location() {
+            Some(StorageLocation::Folder(path)) if !std::path::Path::new(path).exists() => Ok(None),
+            _ => VideoFiles::open(section).map(Some),
+        }
+    }
+
+    /// Deletes all files and bodies of an account. The same again deletes what is left.
+    ///
+    /// # Errors
+    /// [`FileReadError::Unavailable`] if the store does not list or delete them.
+    pub(crate) async fn erase_account(&self, account: &str) -> Result<(), FileReadError> {
+        for folder in names::account_folders(account) {
+            let path = self.object_path(&folder)?;
+            let listed = self.object_store().list(Some(&path)).map(|meta| Ok(meta?.location));
+            let found: Vec<Result<Path, FileReadError>> = listed.collect().await;
+            for location in found {
+                match self.object_store().delete(&location?).await {
+                    Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                    Err(why) => return Err(why.into()),
+                }
+            }
+            if let FileStorage::Folder(store) = &*self.storage {
+                // It may have what is partly written.
+                folder::delete_folder(store, &path).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns a URL at which the store itself serves the file to anyone, for the time `life`;
     /// `None` for a folder, which serves nothing. Whether the file exists is not checked.
     ///

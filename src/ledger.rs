@@ -15,6 +15,7 @@ mod account_name;
 mod account_settings;
 mod book_name;
 pub mod budget;
+mod deletion;
 pub mod in_memory;
 mod journal;
 pub(crate) mod journal_search;
@@ -34,6 +35,7 @@ pub use account_name::AccountName;
 pub use account_settings::{AccountSettings, PlanName};
 pub use book_name::BookName;
 pub use budget::BudgetUse;
+pub use deletion::{AccountRemains, DeletionMark};
 pub(crate) use journal::{BookedAmount, JournalLine, PricedUsage, ServedCall};
 pub use journal::{EntryKind, JournalEntry};
 pub(crate) use json_text::{push_number, push_string};
@@ -70,7 +72,7 @@ pub struct Unavailable(pub String);
 /// [`prepaid`].
 #[async_trait]
 pub trait Ledger: Send + Sync {
-    /// Opens an account; `false` if it exists already.
+    /// Opens an account; `false` if it exists already, or is deleted.
     async fn open_account(&self, account: &AccountName) -> Result<bool, Unavailable>;
     /// Submits an operation on an account. When this returns, the operation is on its way to the
     /// store.
@@ -91,7 +93,10 @@ pub trait Ledger: Send + Sync {
     /// Returns an account's balances; `None` if there is no such account. What gateways have
     /// borrowed and not used counts as available.
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable>;
-    /// Returns all accounts, ordered by name.
+    /// Returns when an account was deleted, in unix seconds; `None` if it was not, or there is no
+    /// such account.
+    async fn account_deletion(&self, account: &AccountName) -> Result<Option<i64>, Unavailable>;
+    /// Returns all accounts, ordered by name, also those that are deleted: they have their books.
     async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable>;
     /// Returns entries of an account's journal after `seq`, oldest first, at most `limit`.
     async fn read_journal(
@@ -124,7 +129,7 @@ pub trait Ledger: Send + Sync {
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable>;
     /// Ends every hold whose lease has expired: posts its checkpoint and releases the rest.
     async fn expire_holds(&self) -> Result<SweepReport, Unavailable>;
-    /// Adds an API key.
+    /// Adds an API key. A deleted account gets none.
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable>;
     /// Returns the record of an API key; `None` if it is unknown.
     async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable>;
@@ -147,7 +152,7 @@ pub trait Ledger: Send + Sync {
     /// Returns a number that rises when a key is revoked or its scope changes.
     async fn key_revision(&self) -> Result<u64, Unavailable>;
     /// Sets the limit of a budget, or removes it (`None`). What was spent stays spent, and a window
-    /// whose limit was removed counts on. `false` if there is no such account.
+    /// whose limit was removed counts on. `false` if there is no such account, or it is deleted.
     ///
     /// A version of the program that knows no budgets does not find the keys that a budget is about
     /// any more: all keys of the account, or the one key.
@@ -170,7 +175,8 @@ pub trait Ledger: Send + Sync {
         account: &AccountName,
         settings: Replacement<AccountSettings>,
     ) -> Result<Replaced, Unavailable>;
-    /// Returns the settings of an account; `None` if there is no such account.
+    /// Returns the settings of an account; `None` if there is no such account. One that is deleted
+    /// is suspended.
     async fn account_settings(
         &self,
         account: &AccountName,
@@ -187,6 +193,31 @@ pub trait Ledger: Send + Sync {
     }
     /// Checks that the store answers.
     async fn ping(&self) -> Result<(), Unavailable>;
+}
+
+/// What a store does to delete accounts.
+#[async_trait]
+pub trait AccountEraser: Send + Sync {
+    /// Marks an account as deleted, if it has nothing left. That is checked in the same step, so no
+    /// hold, payment or grant comes in between. From then on the store refuses whatever would put
+    /// something into the account, its keys are not found, and keys, budgets and settings are
+    /// refused.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot be reached. Then the account may be marked.
+    async fn mark_deleted(&self, account: &AccountName) -> Result<DeletionMark, Unavailable>;
+    /// Returns the accounts that are deleted, in order.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot be reached.
+    async fn list_deleted(&self) -> Result<Vec<AccountName>, Unavailable>;
+    /// Erases what an account that is deleted has beside its books: keys, settings, budgets, rate
+    /// limits, idempotency keys with their replies, cache entries and video jobs. An account that
+    /// is not deleted keeps everything. The same again erases what is left.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if the store cannot be reached. Then a part may be erased.
+    async fn erase_account(&self, account: &AccountName) -> Result<(), Unavailable>;
 }
 
 /// Money set aside for one call. Only a ledger makes a hold, and ending the hold consumes it. So no
@@ -247,7 +278,7 @@ pub enum HoldRefused {
     /// The id was used before for another hold, or for one that has ended.
     #[error("the id was used before")]
     Conflict,
-    /// The account does not exist.
+    /// The account does not exist, or is deleted.
     #[error("there is no such account")]
     NoAccount,
     /// The money is lent to a gateway that has not given it back in time.
@@ -306,7 +337,7 @@ pub async fn place_hold(
             Err(HoldRefused::BudgetExceeded { window, least, left })
         }
         Outcome::BudgetInUse(left) => Err(HoldRefused::BudgetInUse { least, left }),
-        Outcome::NoAccount => Err(HoldRefused::NoAccount),
+        Outcome::NoAccount | Outcome::AccountDeleted => Err(HoldRefused::NoAccount),
         Outcome::Wait => Err(HoldRefused::Lent),
         Outcome::HoldExists { open: false, .. }
         | Outcome::Conflict

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::world::{ACCOUNT, Answer, Builder, Store, World, chat_of, closed_port};
 
 mod books;
+mod deletion;
 mod grants;
 mod holds;
 mod jobs;

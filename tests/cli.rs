@@ -36,6 +36,7 @@ async fn accounts_are_opened_shown_and_listed(#[values(Store::Sqlite, Store::Red
         "plan": null,
         "book": null,
         "suspended": false,
+        "deleted_at": null,
         "budgets": [],
     });
     assert_eq!(shown, std::slice::from_ref(&expected));

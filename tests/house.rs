@@ -46,12 +46,13 @@ const ARROWS: [(&str, &str); 27] = [
     ("conf", "archive gateway jobs store files catalogue toml_reader"),
     (
         "management",
-        "archive catalogue clock conf gateway jobs ledger money operators permissions statement \
-         store toml_reader usage",
+        "archive catalogue clock conf files gateway jobs ledger money operators permissions \
+         statement store toml_reader usage",
     ),
     (
         "admin_api",
-        "catalogue clock conf gateway jobs ledger management money operators statement store usage",
+        "catalogue clock conf files gateway jobs ledger management money operators statement store \
+         usage",
     ),
     (
         "cli",

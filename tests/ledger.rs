@@ -7,6 +7,7 @@ mod budget_faults;
 mod budgets_in_file;
 mod canaries;
 mod conformance;
+mod deletion;
 mod durability;
 mod forgotten;
 mod holds;

@@ -46,12 +46,13 @@ const fn once(rule: RouteRule) -> RouteRule {
 }
 
 /// All routes.
-pub(super) const ROUTES: [RouteRule; 32] = [
+pub(super) const ROUTES: [RouteRule; 33] = [
     open("/admin/v1/openapi.json"),
     read("/admin/v1/accounts"),
     write("POST", "/admin/v1/accounts"),
     read("/admin/v1/accounts/{name}"),
     write("PATCH", "/admin/v1/accounts/{name}"),
+    own("DELETE", "/admin/v1/accounts/{name}"),
     read("/admin/v1/payments"),
     write("POST", "/admin/v1/payments"),
     write("POST", "/admin/v1/grants"),
@@ -105,12 +106,13 @@ mod tests {
 
     /// What the roles are for, said once more.
     #[test]
-    fn support_reads_an_operator_writes_and_only_an_owner_manages_operators() {
+    fn support_reads_an_operator_writes_and_only_an_owner_deletes_and_manages_operators() {
         for RouteRule { method, path, role, .. } in ROUTES {
             let expected = match (path, method) {
                 ("/admin/v1/openapi.json", _) => None,
                 (_, "GET") => Some(Role::Support),
                 (path, _) if path.starts_with("/admin/v1/operators") => Some(Role::Owner),
+                ("/admin/v1/accounts/{name}", "DELETE") => Some(Role::Owner),
                 _ => Some(Role::Operator),
             };
             assert_eq!(role, expected, "{method} {path}");

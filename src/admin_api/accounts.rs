@@ -4,20 +4,36 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::amounts::{parse_account_name, parse_usd};
 use super::budgets::{BudgetAmounts, BudgetReply};
 use super::error::AdminError;
 use super::extract::{JsonBody, JsonReply, PathName, QueryParameters};
-use super::page::{AdminPage, PageParameters};
+use super::page::{AdminPage, PageRange};
 use super::state::AdminApi;
 use crate::ledger::OpenLot;
 use crate::management::accounts::{self, AccountView, NewAccount, SettingsPatch};
 use crate::management::actor::Actor;
 use crate::management::context::ManagementContext;
+use crate::management::deletion;
 use crate::management::field_patch::FieldPatch;
 use crate::management::grants::expiry_text;
+
+/// The parameters of the list of accounts.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct AccountListParameters {
+    /// Whether accounts that are deleted are listed as well.
+    #[serde(default)]
+    deleted: bool,
+    /// The `next` of the page before.
+    after: Option<String>,
+    /// The most rows of the page, from 1 to 1000; 100 if it is missing.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
+    limit: Option<String>,
+}
 
 /// An account that is to be opened.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -93,8 +109,24 @@ pub(super) struct AccountReply {
     book: Option<String>,
     /// Whether all calls of the account are refused.
     suspended: bool,
+    /// When the account was deleted, in unix seconds; null if it was not.
+    deleted_at: Option<i64>,
     /// The budgets of the account and of its keys.
     budgets: Vec<BudgetReply>,
+}
+
+/// An account that was deleted.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct DeletedAccountReply {
+    /// The name.
+    #[schema(example = "acme")]
+    name: String,
+    /// Always true.
+    deleted: bool,
+    /// When the account was deleted, in unix seconds.
+    deleted_at: i64,
+    /// Whether it was deleted before, so that only what was left was erased now.
+    was_deleted: bool,
 }
 
 /// Credit that was granted with one source and one expiry.
@@ -148,6 +180,7 @@ impl AccountReply {
             plan: view.settings.plan.as_ref().map(ToString::to_string),
             book: view.settings.book.as_ref().map(ToString::to_string),
             suspended: view.settings.suspended,
+            deleted_at: view.deleted_at,
             budgets: view.budgets.iter().map(|b| BudgetReply::new(b, &view.keys)).collect(),
         }
     }
@@ -159,15 +192,16 @@ impl AccountReply {
     path = "/admin/v1/accounts",
     tag = "accounts",
     operation_id = "listAccounts",
-    params(PageParameters),
+    params(AccountListParameters),
     responses((status = 200, description = "Accounts.", body = AdminPage<AccountReply>))
 )]
 pub(super) async fn list_accounts(
     State(api): State<AdminApi>,
-    QueryParameters(parameters): QueryParameters<PageParameters>,
+    QueryParameters(parameters): QueryParameters<AccountListParameters>,
 ) -> Result<JsonReply<AdminPage<AccountReply>>, AdminError> {
-    let range = parameters.parse()?;
-    let all = api.ledger().list_accounts().await?;
+    let AccountListParameters { deleted, after, limit } = parameters;
+    let range = PageRange::parse(after, limit.as_deref())?;
+    let all = accounts::list_accounts(&api.store, deleted).await?;
     let is_later = |name: &str| range.after.as_deref().is_none_or(|after| name > after);
     let page_size = usize::try_from(range.limit).unwrap_or(usize::MAX).saturating_add(1);
     let mut rows = Vec::new();
@@ -252,6 +286,37 @@ pub(super) async fn update_account(
     };
     let view = api.change(actor, setting).await?;
     Ok(JsonReply(AccountReply::new(&view)))
+}
+
+/// Deletes an account that has nothing left, and erases what it has beside its books: keys,
+/// settings, budgets, stored replies, cache entries, video jobs and files. Journal, payments,
+/// statements and sums of usage stay. Of an account that is deleted already, what is left is
+/// erased.
+#[utoipa::path(
+    delete,
+    path = "/admin/v1/accounts/{name}",
+    tag = "accounts",
+    operation_id = "deleteAccount",
+    params(("name" = String, Path, description = "The name of the account.")),
+    responses((status = 200, description = "What was deleted.", body = DeletedAccountReply))
+)]
+pub(super) async fn delete_account(
+    State(api): State<AdminApi>,
+    Extension(actor): Extension<Actor>,
+    PathName(name): PathName,
+) -> Result<JsonReply<DeletedAccountReply>, AdminError> {
+    let name = parse_account_name("name", &name)?;
+    let (files, account) = (api.files.clone(), name.clone());
+    let deleting = async move |context: ManagementContext<'_>| {
+        Ok(deletion::delete_account(context, Some(&files), &account).await?)
+    };
+    let done = api.change(actor, deleting).await?;
+    Ok(JsonReply(DeletedAccountReply {
+        name: name.to_string(),
+        deleted: true,
+        deleted_at: done.at,
+        was_deleted: done.was_deleted,
+    }))
 }
 
 fn parse_settings(api: &AdminApi, body: &AccountPatchBody) -> Result<SettingsPatch, AdminError> {

@@ -95,7 +95,12 @@ fn complete_operation(operation: &mut Operation, rule: &RouteRule) {
         ),
         ("405", true, "The path takes other methods; the `allow` header lists them."),
         ("408", has_body, "The body came too slowly."),
-        ("409", is_write, "It exists already, or an id or an idempotency key was used before."),
+        (
+            "409",
+            is_write,
+            "It exists already, an id or an idempotency key was used before, or the account is \
+             deleted, or is to be deleted and is not empty.",
+        ),
         ("413", has_body, "The body is too large."),
         ("415", has_body, "The body is not `application/json`."),
         ("500", true, "Something failed here."),

@@ -39,7 +39,7 @@ pub(crate) fn build(api: AdminApi) -> Router {
 fn describe() -> (Router<AdminApi>, Document) {
     let (router, mut document) = OpenApiRouter::with_openapi(AdminDocument::openapi())
         .routes(routes!(accounts::list_accounts, accounts::create_account))
-        .routes(routes!(accounts::show_account, accounts::update_account))
+        .routes(routes!(accounts::show_account, accounts::update_account, accounts::delete_account))
         .routes(routes!(payments::list_payments, payments::create_payment))
         .routes(routes!(payments::create_grant))
         .routes(routes!(payments::create_refund))

@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::error::AdminError;
 use crate::catalogue::Catalogue;
 use crate::conf::AuditSection;
+use crate::files::VideoFiles;
 use crate::gateway::in_flight::InFlight;
 use crate::gateway::upstream::routes::RouteTable;
 use crate::ledger::{BookName, Ledger, PlanName};
@@ -31,6 +32,8 @@ pub(crate) struct AdminApi {
     pub(crate) store: OpenStore,
     /// Where the audit trail is.
     pub(crate) audit: AuditSection,
+    /// The files of accounts.
+    pub(crate) files: Arc<VideoFiles>,
     /// The catalogue in force.
     pub(crate) catalogue: Arc<ArcSwap<Catalogue>>,
     /// The routes to the vendors.

@@ -1,6 +1,6 @@
-//! `tollgate account`: open accounts, list them, show one, change one.
+//! `tollgate account`: open accounts, list them, show one, change one, delete one.
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
@@ -9,11 +9,14 @@ use super::account_settings::{SettingChanges, setting_lines};
 use super::amount::parse_amount;
 use super::budgets::{BudgetArgs, ShownBudgets};
 use super::output::{OutputFormat, print_line};
+use crate::files::{FilesSection, VideoFiles};
 use crate::ledger::account::Balances;
 use crate::ledger::{AccountName, CreditLot, Ledger, OpenLot};
 use crate::management::accounts::{self, AccountView, NewAccount};
 use crate::management::context::ManagementContext;
+use crate::management::deletion::{self, DeletedAccount};
 use crate::management::error::{parse_book_name, parse_plan_name};
+use crate::management::expiry::time_text;
 use crate::management::grants::{describe_lot, expiry_text};
 
 #[derive(Debug, Subcommand)]
@@ -36,7 +39,11 @@ pub(super) enum AccountCommand {
         new_store: bool,
     },
     /// List all accounts.
-    List,
+    List {
+        /// List those that are deleted as well.
+        #[arg(long)]
+        deleted: bool,
+    },
     /// Show an account's balances, lots of granted credit, settings and budgets.
     Show {
         /// Its name.
@@ -51,6 +58,12 @@ pub(super) enum AccountCommand {
         #[command(flatten)]
         settings: SettingChanges,
     },
+    /// Delete an account that has nothing left, and erase what it has beside its books: keys,
+    /// settings, budgets, stored replies, video jobs and files.
+    Delete {
+        /// Its name.
+        name: String,
+    },
 }
 
 impl AccountCommand {
@@ -64,7 +77,7 @@ impl AccountCommand {
         match self {
             AccountCommand::Create { plan, .. } => plan.as_deref(),
             AccountCommand::Set { settings, .. } => settings.plan(),
-            AccountCommand::List | AccountCommand::Show { .. } => None,
+            _ => None,
         }
     }
 
@@ -73,13 +86,14 @@ impl AccountCommand {
         match self {
             AccountCommand::Create { book, .. } => book.as_deref(),
             AccountCommand::Set { settings, .. } => settings.book(),
-            AccountCommand::List | AccountCommand::Show { .. } => None,
+            _ => None,
         }
     }
 }
 
 pub(super) async fn run(
     context: ManagementContext<'_>,
+    files: &FilesSection,
     command: &AccountCommand,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
@@ -94,8 +108,8 @@ pub(super) async fn run(
             accounts::open_account(context, &new).await?;
             show_account(ledger, &new.name, out).await
         }
-        AccountCommand::List => {
-            for name in ledger.list_accounts().await? {
+        AccountCommand::List { deleted } => {
+            for name in accounts::list_accounts(context.store, *deleted).await? {
                 show_account(ledger, &name, out).await?;
             }
             Ok(())
@@ -111,7 +125,34 @@ pub(super) async fn run(
             accounts::set_account(context, &name, &limits, &settings.parse()?).await?;
             show_account(ledger, &name, out).await
         }
+        AccountCommand::Delete { name } => {
+            delete_account(context, files, &parse_account(name)?, out).await
+        }
     }
+}
+
+async fn delete_account(
+    context: ManagementContext<'_>,
+    files: &FilesSection,
+    name: &AccountName,
+    out: OutputFormat,
+) -> anyhow::Result<()> {
+    let files = VideoFiles::open_existing(files).context("cannot open files.url")?;
+    let DeletedAccount { at, was_deleted } =
+        deletion::delete_account(context, files.as_ref(), name).await?;
+    if out.json {
+        let (name, deleted) = (name.as_str(), true);
+        let shown = json!({
+            "name": name, "deleted": deleted, "deleted_at": at, "was_deleted": was_deleted,
+        });
+        print_line(format_args!("{shown}"))?;
+    } else if was_deleted {
+        let at = time_text(at);
+        print_line(format_args!("account {name} was deleted at {at}; what was left is erased"))?;
+    } else {
+        print_line(format_args!("account {name} is deleted, and erased but for its books"))?;
+    }
+    Ok(())
 }
 
 pub(super) async fn show_account(
@@ -120,7 +161,7 @@ pub(super) async fn show_account(
     out: OutputFormat,
 ) -> anyhow::Result<()> {
     let view = accounts::read_account(ledger, name).await?;
-    let AccountView { balances, lots, settings, budgets, keys, .. } = view;
+    let AccountView { balances, lots, settings, deleted_at, budgets, keys, .. } = view;
     let Balances { credit, available, held, posted, written_off } = balances;
     let budgets = ShownBudgets::new(budgets, &keys);
     if out.json {
@@ -135,6 +176,7 @@ pub(super) async fn show_account(
             "plan": settings.plan,
             "book": settings.book,
             "suspended": settings.suspended,
+            "deleted_at": deleted_at,
             "budgets": budgets.to_json(),
         });
         print_line(format_args!("{shown}"))?;
@@ -149,8 +191,13 @@ pub(super) async fn show_account(
             let lot = describe_lot(*id);
             print_line(format_args!("lot          {lot}: available {available}, held {held} USD"))?;
         }
-        for (what, text) in setting_lines(&settings) {
-            print_line(format_args!("{what:<13}{text}"))?;
+        match deleted_at {
+            Some(at) => print_line(format_args!("deleted      {}", time_text(at)))?,
+            None => {
+                for (what, text) in setting_lines(&settings) {
+                    print_line(format_args!("{what:<13}{text}"))?;
+                }
+            }
         }
         budgets.print()?;
     }

@@ -75,7 +75,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let bodies = build_body_files(conf, &files);
     let videos = build_videos(conf, queue, &files)?;
     let worker =
-        build_worker(conf, &routes, &catalogue, stores.worker, &videos, files, bodies.clone())?;
+        build_worker(conf, &routes, &catalogue, stores.worker, &videos, &files, bodies.clone())?;
     let (connection_limits, admin_max) = build_connection_limits(conf);
     let server = Server::new_with_opt_and_conf(Some(Opt::default()), pingora_conf(conf));
     let gateway = Gateway::new(GatewayConfig {
@@ -125,7 +125,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let admin = admin::build(conf, maintenance.clone(), routes.clone(), catalogue, admin_max)?;
     resolve_vendors(&routes)?;
     let listeners = Arc::<ListenerSet>::default();
-    let console = console::build(conf, &stores.background, &background, listeners.clone())?;
+    let console = console::build(conf, &stores.background, &background, files, listeners.clone())?;
     let force_stop = background.force_stop.clone();
     let (startup, signals) = prepare(conf, upgrade, maintenance, force_stop, listeners)?;
     let worker = conf.videos.worker.then(|| background::VideoWorker(Arc::new(worker)));
@@ -265,7 +265,7 @@ fn build_worker(
     catalogue: &Arc<ArcSwap<Catalogue>>,
     store: OpenStore,
     videos: &VideoService,
-    files: Arc<VideoFiles>,
+    files: &Arc<VideoFiles>,
     bodies: Arc<BodyFiles>,
 ) -> anyhow::Result<JobWorker> {
     let mut video_routes = Vec::new();
@@ -286,7 +286,7 @@ fn build_worker(
         queue: store.queue,
         ledger: store.ledger,
         store_name: store::kind_label(&conf.store),
-        files,
+        files: files.clone(),
         bodies,
         catalogue: catalogue.clone(),
         video_client: VideoClient::new(video_routes, answer_wait)

@@ -67,6 +67,16 @@ pub(super) async fn delete_staged(
     .await
 }
 
+/// Deletes a folder with all that is in it, also what is partly written. One that does not exist is
+/// no error.
+pub(super) async fn delete_folder(
+    store: &LocalFileSystem,
+    path: &Path,
+) -> Result<(), FileReadError> {
+    let place = store.path_to_filesystem(path)?;
+    run_blocking(move || ignore_not_found(fs::remove_dir_all(place)).map(drop)).await
+}
+
 /// Reads a range of an open file.
 pub(super) fn read_range(
     file: File,

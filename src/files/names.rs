@@ -11,6 +11,17 @@ pub(crate) fn video_name(account: &str, job: &str) -> String {
     format!("videos/{}/{job}.mp4", escape_account(account))
 }
 
+/// Returns the folders in which the files and bodies of an account are.
+pub(super) fn account_folders(account: &str) -> [String; 3] {
+    let account = escape_account(account);
+    let [replies, requests] = BodyKind::ALL.map(BodyKind::folder);
+    [
+        format!("videos/{account}"),
+        format!("{ROOT_FOLDER}/{replies}/{account}"),
+        format!("{ROOT_FOLDER}/{requests}/{account}"),
+    ]
+}
+
 fn escape_account(account: &str) -> String {
     let escape = if account.starts_with('.') { "=" } else { "" };
     format!("{escape}{account}")

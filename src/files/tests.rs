@@ -311,3 +311,35 @@ async fn an_address_of_a_bucket_is_signed_without_asking_it() {
     assert!(query.contains("X-Amz-Expires=600&"), "{query}");
     assert!(!query.contains("secret"), "{query}");
 }
+
+#[tokio::test]
+async fn all_files_of_an_account_are_erased_and_those_of_others_stay() {
+    let (root, files) = folder();
+    let body = |kind, account: &str, id: &str| {
+        let (account, id) = (account.to_owned(), id.to_owned());
+        bodies::BodyName { kind, account, expires_s: 7, id }.path()
+    };
+    let mut names = Vec::new();
+    for account in ["a", "aa", ".."] {
+        names.push(video_name(account, "video_1"));
+        names.push(body(bodies::BodyKind::Reply, account, "r"));
+        names.push(body(bodies::BodyKind::Request, account, "video_2"));
+    }
+    for name in &names {
+        let written = files.write(name, stream::iter(pieces(9, 9)), MANY).await;
+        assert_eq!(written.map_err(|why| format!("{why:?}")), Ok(9), "{name}");
+    }
+    let videos = root.path().join("made/for it/videos/a");
+    std::fs::write(videos.join("video_3.mp4#1"), "x").expect("written");
+    for _ in 0..2 {
+        for account in ["a", "..", "nobody"] {
+            files.erase_account(account).await.expect("erased");
+        }
+    }
+    assert!(!videos.exists());
+    for name in &names {
+        let is_of_other = name.contains("/aa/");
+        let length = files.length(name).await.expect("an answer");
+        assert_eq!(length, is_of_other.then_some(9), "{name}");
+    }
+}

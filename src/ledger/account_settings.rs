@@ -83,6 +83,20 @@ impl AccountSettings {
         serde_json::to_string(self).unwrap_or_default()
     }
 
+    /// Returns what a store keeps in the place of the settings of an account that was deleted at
+    /// this time, in unix seconds. No version of the program can read it as settings, so the keys
+    /// of the account open nothing.
+    #[must_use]
+    pub(crate) fn deletion_json(deleted_at: i64) -> String {
+        format!(r#"{{"suspended":true,"deleted_at":{deleted_at}}}"#)
+    }
+
+    /// Returns the settings that people are shown of a deleted account.
+    #[must_use]
+    pub(crate) fn of_deleted() -> AccountSettings {
+        AccountSettings { suspended: true, ..AccountSettings::default() }
+    }
+
     /// Reads what [`AccountSettings::to_json`] has written; `None` if it cannot be read. Then the
     /// keys of the account must open nothing.
     #[must_use]
@@ -116,6 +130,7 @@ mod tests {
             r#"{"plan":""}"#,
             r#"{"book":"a b"}"#,
             r#"{"later":1}"#,
+            &AccountSettings::deletion_json(7),
         ] {
             assert_eq!(AccountSettings::parse_json(bad), None, "{bad}");
         }

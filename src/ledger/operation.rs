@@ -255,6 +255,8 @@ pub enum Outcome {
     TooManyLots,
     /// There is no such account.
     NoAccount,
+    /// The account is deleted: nothing comes into it, and no call begins. Nothing was done.
+    AccountDeleted,
     /// A sum would exceed the range of [`Money`]; nothing was done.
     OutOfRange,
 }

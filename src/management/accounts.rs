@@ -1,5 +1,6 @@
 //! Accounts: opening them, and changing their settings and budgets.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::audit::{AuditedBudgets, AuditedChange};
@@ -8,6 +9,7 @@ use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_account};
 use super::field_patch::FieldPatch;
 use super::key_scope::CHANGE_ATTEMPTS_MAX;
+use super::living::missing_account;
 use super::payments::submit_payment;
 use crate::ledger::account::Balances;
 use crate::ledger::{
@@ -15,6 +17,7 @@ use crate::ledger::{
     PlanName, Replaced, Replacement,
 };
 use crate::money::Money;
+use crate::store::OpenStore;
 
 /// An account that is to be opened.
 #[derive(Debug)]
@@ -62,6 +65,8 @@ pub(crate) struct AccountView {
     /// The open lots of granted credit, in the order in which they are drawn.
     pub(crate) lots: Vec<OpenLot>,
     pub(crate) settings: AccountSettings,
+    /// When the account was deleted, in unix seconds; `None` if it was not.
+    pub(crate) deleted_at: Option<i64>,
     /// The budgets of the account and of its keys.
     pub(crate) budgets: Vec<BudgetUse>,
     /// The keys, if some of the budgets are about keys.
@@ -89,7 +94,10 @@ pub(crate) async fn open_account(
             is_new.store(true, Ordering::Relaxed);
         }
         if !is_new.load(Ordering::Relaxed) {
-            let message = format!("account '{name}' is there already");
+            let message = match ledger.account_deletion(name).await? {
+                None => format!("account '{name}' is there already"),
+                Some(_) => format!("account '{name}' was deleted, and its books have the name"),
+            };
             return Err(ManagementError::AlreadyExists { what: "account", message });
         }
         // Somebody may have suspended it already.
@@ -147,13 +155,28 @@ pub(crate) async fn read_account(
     let Some(balances) = ledger.balances(name).await? else { return Err(no_such_account(name)) };
     let lots = ledger.list_lots(name).await?;
     let settings = read_settings(ledger, name).await?;
+    let deleted_at = ledger.account_deletion(name).await?;
     let budgets = ledger.list_budgets(name).await?;
     let has_keys = budgets.iter().any(|budget| matches!(budget.owner, BudgetOwner::Key(_)));
     let keys = if has_keys { ledger.list_keys(name).await? } else { Vec::new() };
-    Ok(AccountView { name: name.clone(), balances, lots, settings, budgets, keys })
+    let name = name.clone();
+    Ok(AccountView { name, balances, lots, settings, deleted_at, budgets, keys })
 }
 
-/// Checks that there is an account of this name.
+/// Returns the accounts, by name. Those that are deleted are among them only if `with_deleted`.
+pub(crate) async fn list_accounts(
+    store: &OpenStore,
+    with_deleted: bool,
+) -> Result<Vec<AccountName>, ManagementError> {
+    let mut names = store.ledger.list_accounts().await?;
+    if !with_deleted {
+        let deleted: BTreeSet<_> = store.eraser.list_deleted().await?.into_iter().collect();
+        names.retain(|name| !deleted.contains(name));
+    }
+    Ok(names)
+}
+
+/// Checks that there is an account of this name, which may be deleted.
 pub(crate) async fn require_account(
     ledger: &dyn Ledger,
     name: &AccountName,
@@ -187,7 +210,7 @@ async fn change_settings(
         match ledger.set_account_settings(name, Replacement { before, after }).await? {
             Replaced::Done => return Ok(()),
             Replaced::Changed => {}
-            Replaced::Unknown => return Err(no_such_account(name)),
+            Replaced::Unknown => return Err(missing_account(ledger, name).await),
         }
     }
     Err(account_changed(name))

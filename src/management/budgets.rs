@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::error::{ManagementError, no_such_account};
+use super::error::ManagementError;
+use super::living::{missing_account, require_living};
 use crate::clock::unix_ms;
 use crate::ledger::prepaid::window::WindowUse;
 use crate::ledger::{AccountName, BudgetOwner, BudgetUse, Ledger, WindowId, WindowKind};
@@ -45,9 +46,7 @@ pub(crate) async fn set_limits(
     if changes.is_empty() {
         return Ok(());
     }
-    if ledger.balances(account).await?.is_none() {
-        return Err(no_such_account(account));
-    }
+    require_living(ledger, account).await?;
     let known = ledger.list_budgets(account).await?;
     let is_known =
         |kind: WindowKind| known.iter().any(|budget| budget.owner == owner && budget.kind == kind);
@@ -57,7 +56,7 @@ pub(crate) async fn set_limits(
     // New limits come first: in between, more is limited rather than less.
     for (kind, limit) in set.into_iter().chain(removed) {
         if !ledger.set_budget(account, owner, *kind, *limit).await? {
-            return Err(no_such_account(account));
+            return Err(missing_account(ledger, account).await);
         }
     }
     Ok(())

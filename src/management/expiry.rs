@@ -7,7 +7,7 @@ pub(crate) fn not_in_the_future(what: &str, shown: &str, now: i64) -> String {
 }
 
 /// Returns a time (unix seconds) in the format of RFC 3339, or as a number if it is beyond that.
-pub(super) fn time_text(at: i64) -> String {
+pub(crate) fn time_text(at: i64) -> String {
     let moment = jiff::Timestamp::from_second(at);
     moment.map_or_else(|_| at.to_string(), |moment| moment.to_string())
 }

@@ -7,6 +7,7 @@ use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_key};
 use super::key_scope::{ScopePatch, change_scope};
 use super::key_search::{FoundKeys, find_keys, has_ended, now_s, parse_key_id};
+use super::living::require_living;
 use crate::ledger::key::ApiKey;
 use crate::ledger::{AccountName, BudgetOwner, KeyRecord, KeyScope, Ledger};
 
@@ -24,7 +25,7 @@ pub(crate) async fn issue_key(
     scope: KeyScope,
 ) -> Result<IssuedKey, ManagementError> {
     let ledger = context.ledger();
-    require_account(ledger, account).await?;
+    require_living(ledger, account).await?;
     let key = make_key()?;
     let record = KeyRecord::new(&key, account.clone(), now_s(), scope);
     let owner = BudgetOwner::Key(record.id);
@@ -39,7 +40,12 @@ pub(crate) async fn issue_key(
     let adding = async || {
         // The budgets must be in force before the key works.
         budgets::set_limits(ledger, &record.account, owner, limits).await?;
-        Ok(ledger.add_key(key.hash(), record.clone()).await?)
+        let added = ledger.add_key(key.hash(), record.clone()).await;
+        if added.is_err() {
+            // The account may have been deleted since.
+            require_living(ledger, &record.account).await?;
+        }
+        Ok(added?)
     };
     context.change(&change, adding).await?;
     Ok(IssuedKey { key, record })

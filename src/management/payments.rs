@@ -6,6 +6,7 @@ use super::accounts::require_account;
 use super::audit::AuditedChange;
 use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_account};
+use super::living::account_deleted;
 use crate::ledger::{AccountName, Ledger, Operation, Outcome, TransferEntry, Unavailable};
 use crate::money::Money;
 
@@ -138,6 +139,7 @@ pub(crate) fn used_before(message: String) -> ManagementError {
 pub(crate) fn refused(account: &AccountName, outcome: &Outcome) -> ManagementError {
     match outcome {
         Outcome::NoAccount => no_such_account(account),
+        Outcome::AccountDeleted => account_deleted(account),
         Outcome::OutOfRange => ManagementError::Invalid {
             field: "amount_usd",
             message: "the balance would be too large".to_owned(),

@@ -222,6 +222,10 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         self.outbox.balances(account).await
     }
 
+    async fn account_deletion(&self, account: &AccountName) -> Result<Option<i64>, Unavailable> {
+        self.outbox.account_deletion(account).await
+    }
+
     async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
         self.outbox.list_accounts().await
     }

@@ -24,9 +24,13 @@ pub(super) const LOTS_VERSION: u32 = 5;
 /// before it would take the journal for shorter than it is, and give numbers twice.
 pub(super) const ARCHIVE_VERSION: u32 = 6;
 
+/// The version of a store from its first deletion of an account on: a program before it would take
+/// a payment for the account, or issue a key of it.
+pub(super) const DELETION_VERSION: u32 = 7;
+
 /// The latest version that this program can read. It is raised only by a change that programs
 /// before it would misread.
-pub(super) const DATA_VERSION: u32 = ARCHIVE_VERSION;
+pub(super) const DATA_VERSION: u32 = DELETION_VERSION;
 
 /// Returns why a store with data of this version cannot be used; `None` if it can.
 pub(super) fn version_fault(found: u32) -> Option<String> {

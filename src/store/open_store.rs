@@ -10,7 +10,7 @@ use crate::archive::ArchiveStore;
 use crate::idempotency::ReplyStore;
 use crate::jobs::JobQueue;
 use crate::kv_cache::AccountCache;
-use crate::ledger::{Ledger, Unavailable};
+use crate::ledger::{AccountEraser, Ledger, Unavailable};
 use crate::operators::OperatorStore;
 use crate::statement::StatementStore;
 use crate::usage::UsageStore;
@@ -38,6 +38,8 @@ pub struct OpenStore {
     pub statements: Arc<dyn StatementStore>,
     /// How far journals are archived. On a server it shares the connection of the queue.
     pub archive: Arc<dyn ArchiveStore>,
+    /// The deletion of accounts. On a server it shares the connection of the queue.
+    pub eraser: Arc<dyn AccountEraser>,
     /// Waits until an acknowledged write is durable.
     pub durability: DurabilityScope,
     /// The connections to a server; empty for an embedded store.
@@ -70,7 +72,7 @@ impl OpenStore {
     pub(super) fn from_embedded<S>(store: Arc<S>) -> OpenStore
     where
         S: Ledger + AccountCache + JobQueue + ReplyStore + OperatorStore,
-        S: UsageStore + StatementStore + ArchiveStore + 'static,
+        S: UsageStore + StatementStore + ArchiveStore + AccountEraser + 'static,
     {
         OpenStore {
             ledger: store.clone(),
@@ -80,7 +82,8 @@ impl OpenStore {
             operators: store.clone(),
             usage: store.clone(),
             statements: store.clone(),
-            archive: store,
+            archive: store.clone(),
+            eraser: store,
             durability: DurabilityScope(None),
             connections: Vec::new(),
         }
@@ -103,6 +106,7 @@ impl OpenStore {
             usage: queue.clone(),
             statements: queue.clone(),
             archive: queue.clone(),
+            eraser: queue.clone(),
             queue,
             account_cache,
             reply_store,

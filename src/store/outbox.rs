@@ -368,6 +368,10 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
         self.store.balances(account).await
     }
 
+    async fn account_deletion(&self, account: &AccountName) -> Result<Option<i64>, Unavailable> {
+        self.store.account_deletion(account).await
+    }
+
     async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
         self.store.list_accounts().await
     }

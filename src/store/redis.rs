@@ -28,6 +28,8 @@ mod client;
 mod cluster;
 mod config_check;
 mod connection;
+mod deletion;
+mod deletion_scripts;
 mod durability;
 mod fleet;
 mod forgotten;
@@ -162,6 +164,10 @@ impl Ledger for RedisStore {
     async fn balances(&self, account: &AccountName) -> Result<Option<Balances>, Unavailable> {
         let shown = self.read_shown_balances(&AccountKeys::of(account)).await?;
         Ok(shown.map(|shown| shown.balances))
+    }
+
+    async fn account_deletion(&self, account: &AccountName) -> Result<Option<i64>, Unavailable> {
+        self.read_deletion(account).await
     }
 
     async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {

@@ -30,6 +30,7 @@ mod budgets;
 mod cache_entries;
 mod columns;
 mod data_version;
+mod deletion;
 mod disk;
 mod embedded_store;
 mod file_identity;
@@ -153,6 +154,14 @@ impl Ledger for SqliteStore {
             .await
     }
 
+    async fn account_deletion(&self, account: &AccountName) -> Result<Option<i64>, Unavailable> {
+        let account = account.clone();
+        let finding = move |txn: &mut WriteTxn<'_>| {
+            Ok(txn.account_row(&account)?.and_then(|row| row.deleted_at))
+        };
+        self.scheduler.run(Priority::Now, finding).await
+    }
+
     async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
         self.scheduler.run(Priority::Now, |txn| accounts::list(txn.conn)).await
     }
@@ -260,9 +269,14 @@ impl Ledger for SqliteStore {
     }
 
     async fn add_key(&self, hash: KeyHash, record: KeyRecord) -> Result<(), Unavailable> {
-        self.scheduler
-            .run(Priority::NowDurable, move |txn| keys::add(txn.conn, hash, &record))
-            .await?
+        let adding = move |txn: &mut WriteTxn<'_>| {
+            if !txn.has_living(&record.account)? {
+                let why = format!("there is no account {}, or it is deleted", record.account);
+                return Ok(Err(Unavailable(why)));
+            }
+            keys::add(txn.conn, hash, &record)
+        };
+        self.scheduler.run(Priority::NowDurable, adding).await?
     }
 
     async fn find_key(&self, hash: KeyHash) -> Result<Option<KeyRecord>, Unavailable> {

@@ -58,6 +58,10 @@ impl Ledger for Parrot {
         away()
     }
 
+    async fn account_deletion(&self, _: &AccountName) -> Result<Option<i64>, Unavailable> {
+        away()
+    }
+
     async fn list_accounts(&self) -> Result<Vec<AccountName>, Unavailable> {
         away()
     }

@@ -349,9 +349,9 @@ async fn the_first_budget_raises_the_version_of_the_data() {
     redis.limit(BudgetOwner::Account, WindowKind::Day, 9).await;
     assert_eq!(version(), Some(2));
     assert!(RedisStore::open(&at(redis.url.clone())).await.is_ok());
-    let _: String = redis.read(&["SET", "tollgate:schema-version", "7"]);
+    let _: String = redis.read(&["SET", "tollgate:schema-version", "8"]);
     redis.limit(BudgetOwner::Account, WindowKind::Day, 10).await;
-    assert_eq!(version(), Some(7), "it is never lowered");
+    assert_eq!(version(), Some(8), "it is never lowered");
     assert!(RedisStore::open(&at(redis.url.clone())).await.is_err());
 }
 

@@ -333,6 +333,7 @@ pub(crate) fn answer_text(answer: &Outcome) -> String {
         Outcome::TooManyLots => "too many lots".to_owned(),
         Outcome::UnknownCharge => "unknown charge".to_owned(),
         Outcome::NoAccount => "no account".to_owned(),
+        Outcome::AccountDeleted => "deleted".to_owned(),
         Outcome::OutOfRange => "out of range".to_owned(),
     }
 }

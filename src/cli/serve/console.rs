@@ -14,6 +14,7 @@ use crate::admin_api::server;
 use crate::admin_api::state::{AdminApi, REFUNDS_MAX, REQUESTS_MAX, SEARCHES_MAX};
 use crate::cli::runtime::attach_archive;
 use crate::conf::Config;
+use crate::files::VideoFiles;
 use crate::store::{self, OpenStore};
 
 /// Serves the API of operators.
@@ -33,6 +34,7 @@ pub(super) fn build(
     conf: &Config,
     store: &OpenStore,
     shared: &BackgroundTasks,
+    files: Arc<VideoFiles>,
     listeners: Arc<ListenerSet>,
 ) -> anyhow::Result<Option<ConsoleService>> {
     let Some(address) = conf.listen.console.clone() else { return Ok(None) };
@@ -45,6 +47,7 @@ pub(super) fn build(
     let api = AdminApi {
         store,
         audit: conf.audit.clone(),
+        files,
         catalogue: shared.catalogue.clone(),
         routes: shared.routes.clone(),
         running: permits(REQUESTS_MAX),

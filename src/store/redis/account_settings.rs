@@ -22,7 +22,7 @@ const SUSPENDED_KEY: &str = "tollgate:suspended";
 /// So many uses of keys are sent at a time, so that no call waits long behind them.
 const USES_AT_A_TIME: usize = 128;
 /// The number of a change that is not made yet. It is less than that of any change.
-const NO_CHANGE: &str = "0";
+pub(super) const NO_CHANGE: &str = "0";
 
 impl RedisStore {
     /// Replaces what an operator has set of an account. Settings that cannot be read are not
@@ -36,6 +36,9 @@ impl RedisStore {
         account: &AccountName,
         change: &Replacement<AccountSettings>,
     ) -> Result<Replaced, Unavailable> {
+        if self.read_deletion(account).await?.is_some() {
+            return Ok(Replaced::Unknown);
+        }
         let connection = self.connection().await?;
         let text = read_text(connection, &AccountKeys::of(account).account()).await?;
         let Some(stored) = self.read_settings(account).await? else {
@@ -79,7 +82,7 @@ impl RedisStore {
 
     /// Puts an account into the index of suspended accounts, or takes it out, unless a later change
     /// of its settings has done so before.
-    async fn index_suspended(
+    pub(super) async fn index_suspended(
         &self,
         account: &AccountName,
         change: &str,
@@ -99,6 +102,9 @@ impl RedisStore {
         let account_key = AccountKeys::of(account).account();
         match StoredSettings::read(self.connection().await?, &account_key).await? {
             StoredSettings::Known(settings) => Ok(Some(settings)),
+            StoredSettings::Unreadable if self.read_deletion(account).await?.is_some() => {
+                Ok(Some(AccountSettings::of_deleted()))
+            }
             StoredSettings::Unreadable => Err(unreadable(account)),
             StoredSettings::NoAccount => {
                 self.confirm_absence(&account_key).await?;

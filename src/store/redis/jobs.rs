@@ -320,8 +320,10 @@ impl RedisStore {
         }
         // With any other reply nothing is missing: the hold has ended, or the client has ordered
         // the job again.
-        if let Some("insufficient" | "budget_exceeded" | "budget_in_use" | "wait" | "no_account") =
-            result
+        if let Some(
+            "insufficient" | "budget_exceeded" | "budget_in_use" | "wait" | "no_account"
+            | "deleted",
+        ) = result
         {
             log::error!(
                 event = "video_job_lost", job = id, error:? = result;
@@ -362,6 +364,7 @@ impl RedisStore {
             Outcome::RateLimited { id, retry_after_ms, rates } => {
                 Ok(Some(PlaceResult::RateLimited { id, retry_after_ms, rates }))
             }
+            Outcome::AccountDeleted => Ok(Some(PlaceResult::NoAccount)),
             Outcome::NoAccount => {
                 let account = AccountKeys::of(&order.job.account).account();
                 self.confirm_absence(&account).await?;

@@ -103,6 +103,16 @@ impl RedisStore {
         }
     }
 
+    /// Records how many bytes an account keeps, at once.
+    pub(super) async fn report_kept(
+        &self,
+        account: &AccountName,
+        bytes: u64,
+    ) -> Result<(), Unavailable> {
+        self.kept_bytes.reports().last_reported.insert(account.clone(), bytes);
+        self.report_totals([(account.clone(), bytes)]).await.map(drop)
+    }
+
     async fn report_totals(
         &self,
         sums: impl IntoIterator<Item = (AccountName, u64)>,

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::super::key_of_id::{parse_key_id, pick_key};
 use super::connection::RedisConnection;
 use super::keys::{ACCOUNTS_KEY, AccountKeys, budget_field};
-use super::stored_settings::{StoredSettings, has_settings};
+use super::stored_settings::{StoredSettings, has_settings, is_living, no_living_account};
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyRecord, KeyScope, Unavailable,
     WindowKind,
@@ -125,9 +125,8 @@ pub(super) async fn add(
     record: &KeyRecord,
 ) -> Result<(), Unavailable> {
     let hash = hash.hex();
-    let exists = redis::cmd("EXISTS").arg(AccountKeys::of(&record.account).account()).to_owned();
-    if !connection.query::<bool>(&exists).await? {
-        return Err(Unavailable(format!("there is no account {}", record.account)));
+    if !is_living(connection, &record.account).await? {
+        return Err(no_living_account(&record.account));
     }
     // API keys are revoked by their prefix. An API key whose prefix led to another one could not be
     // revoked.
@@ -155,10 +154,48 @@ pub(super) async fn add(
         set.arg("scope").arg(record.scope.to_json());
     }
     let _: i64 = connection.query(&set).await?;
+    // Whoever erases the account meanwhile may not have seen the record yet. The key opens nothing,
+    // since the mark of the account is no settings.
+    if !is_living(connection, &record.account).await? {
+        erase_key(connection, &record.account, &hash).await?;
+        return Err(no_living_account(&record.account));
+    }
     // Whoever sets the first budget or settings meanwhile may not have seen the record yet.
     if !is_restricted && is_restricted_beside(connection, record).await? {
         restrict(connection, &hash).await?;
     }
+    Ok(())
+}
+
+/// Erases all API keys of an account: their records, their prefixes, and the list of them.
+pub(super) async fn erase(
+    connection: &RedisConnection,
+    account: &AccountName,
+) -> Result<(), Unavailable> {
+    let members = redis::cmd("SMEMBERS").arg(list_key(account)).to_owned();
+    let hashes: Vec<String> = connection.query(&members).await?;
+    for hash in &hashes {
+        erase_key(connection, account, hash).await?;
+    }
+    Ok(())
+}
+
+/// Erases an API key. The prefix goes first, which only the record tells, and the list last, so
+/// that what is left by an attempt that ends halfway is found by the next one.
+async fn erase_key(
+    connection: &RedisConnection,
+    account: &AccountName,
+    hash: &str,
+) -> Result<(), Unavailable> {
+    for StoredKey { prefix, .. } in read_records(connection, hash).await? {
+        if let Some(prefix) = prefix {
+            let _: i64 = connection.query(redis::cmd("DEL").arg(prefix_key(&prefix))).await?;
+        }
+    }
+    for record in record_keys(hash) {
+        let _: i64 = connection.query(redis::cmd("DEL").arg(record)).await?;
+    }
+    let _: i64 = connection.query(redis::cmd("SREM").arg(list_key(account)).arg(hash)).await?;
     Ok(())
 }
 

@@ -185,12 +185,45 @@ impl AccountKeys {
         .map(|part| self.key_for(part))
     }
 
+    /// Whether a key of the account is erased when the account is deleted.
+    pub(super) fn is_erasable(&self, key: &str) -> bool {
+        let Some(part) = key.strip_prefix(&self.tag) else { return false };
+        let is_named = |erasable: &str| {
+            part == erasable || erasable.ends_with(':') && part.starts_with(erasable)
+        };
+        ERASABLE.iter().any(|erasable| is_named(erasable))
+    }
+
     /// Returns the key of a cache entry. The name may contain anything, even braces: the hash tag
     /// comes before it, and only the first braces of a key count.
     pub(super) fn cache_entry(&self, name: &str) -> String {
         self.key_with_id("note", name)
     }
 }
+
+/// The last parts of the names of an account's keys that are not its books: what is erased when the
+/// account is deleted. A part that ends with a colon is the beginning of several.
+const ERASABLE: [&str; 19] = [
+    "keys",
+    "budgets",
+    "window:",
+    "rate:",
+    "repeat:",
+    "reply:",
+    "replies",
+    "replies-bytes",
+    "ids",
+    "ids-bytes",
+    "notes",
+    "notes-bytes",
+    "note:",
+    "video:",
+    "video-body:",
+    "video-keys",
+    "videos",
+    "videos-open",
+    "bodies-bytes",
+];
 
 /// Parses a journal entry: `AMOUNT WRITTEN_OFF LINE`, with the amounts in nano-USD. Before the
 /// amounts of a correction is a minus, and before the amount of an expiry an x.

@@ -115,6 +115,7 @@ pub(super) fn parse_outcome(reply: &[String]) -> Result<Outcome, Unavailable> {
         Some("too_many_lots") => Outcome::TooManyLots,
         Some("unknown_charge") => Outcome::UnknownCharge,
         Some("no_account") => Outcome::NoAccount,
+        Some("deleted") => Outcome::AccountDeleted,
         Some("out_of_range") => Outcome::OutOfRange,
         _ => return Err(Unavailable(format!("unexpected answer: {reply:?}"))),
     })

@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 use redis::{Arg, Cmd, Script, ScriptInvocation, ToRedisArgs};
 
 use super::archive_scripts::ArchiveScripts;
+use super::deletion_scripts::DeletionScripts;
 use super::operator_scripts::OperatorScripts;
 use super::statement_scripts::StatementScripts;
 use crate::ledger::Operation;
@@ -32,6 +33,7 @@ pub(in crate::store) struct Scripts {
     pub(super) operators: OperatorScripts,
     pub(super) statements: StatementScripts,
     pub(super) archive: ArchiveScripts,
+    pub(super) deletion: DeletionScripts,
     /// Writes sums of usage.
     pub(super) usage_add: Script,
     /// The same without any rows: old ones are deleted. It may run when the memory is full.
@@ -72,6 +74,7 @@ impl Scripts {
             operators: OperatorScripts::build(make),
             statements: StatementScripts::build(make),
             archive: ArchiveScripts::build(make),
+            deletion: DeletionScripts::build(make, LOTS_LUA),
             usage_add: make("", &[include_str!("scripts/usage/add.lua")]),
             usage_purge: make(ALLOW_OOM, &[include_str!("scripts/usage/add.lua")]),
         }
@@ -103,6 +106,7 @@ impl Scripts {
         let all = all.chain(storage).chain(fleet).chain(allotments).chain(budgets);
         let all = all.chain(access).chain(self.operators.all());
         let all = all.chain(self.statements.all()).chain(self.archive.all());
+        let all = all.chain(self.deletion.all());
         all.chain([&self.usage_add, &self.usage_purge]).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! What is set of an account, as it stands in the hash of the account.
 
 use super::connection::RedisConnection;
+use super::keys::AccountKeys;
 use crate::ledger::{AccountName, AccountSettings, Unavailable};
 
 /// The field of the settings in the hash of an account.
@@ -68,4 +69,20 @@ pub(super) async fn find_suspended(
     let is_suspended =
         |text: &String| AccountSettings::parse_json(text).is_none_or(|settings| settings.suspended);
     Ok(texts.iter().map(|text| text.as_ref().is_some_and(is_suspended)).collect())
+}
+
+/// Whether there is an account, and it is not deleted.
+pub(super) async fn is_living(
+    connection: &RedisConnection,
+    account: &AccountName,
+) -> Result<bool, Unavailable> {
+    let mut read = redis::cmd("HMGET");
+    read.arg(AccountKeys::of(account).account()).arg("credit").arg("deleted_at");
+    let (credit, deleted_at): (Option<String>, Option<String>) = connection.query(&read).await?;
+    Ok(credit.is_some() && deleted_at.is_none())
+}
+
+/// Returns the error that an account is not there, or is deleted.
+pub(super) fn no_living_account(account: &AccountName) -> Unavailable {
+    Unavailable(format!("there is no account {account}, or it is deleted"))
 }

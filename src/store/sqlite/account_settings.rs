@@ -1,9 +1,10 @@
-//! What an operator has set of accounts, and when API keys were last used, in two tables.
+//! What an operator has set of accounts, which are deleted, and when API keys were last used, in
+//! three tables.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::keys;
 use super::write_txn::WriteTxn;
+use super::{accounts, keys};
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, KeyHash, Replaced, Replacement, Unavailable,
 };
@@ -17,6 +18,12 @@ CREATE TABLE IF NOT EXISTS account_setting (
 ) STRICT;
 
 CREATE INDEX IF NOT EXISTS account_suspended ON account_setting (account) WHERE is_suspended = 1;
+
+-- The accounts that are deleted, and when (unix seconds). Their books stay.
+CREATE TABLE IF NOT EXISTS deleted_account (
+    account INTEGER PRIMARY KEY REFERENCES account,
+    at      INTEGER NOT NULL
+) STRICT;
 
 -- When a key was last used, in unix seconds. A missing row stands for a key that was not.
 CREATE TABLE IF NOT EXISTS key_use (
@@ -38,10 +45,9 @@ pub(super) fn set(
     name: &AccountName,
     settings: &Replacement<AccountSettings>,
 ) -> rusqlite::Result<Result<Replaced, Unavailable>> {
-    let Some(account) = txn.account_row(name)?.map(|row| row.id) else {
-        return Ok(Ok(Replaced::Unknown));
-    };
     let conn = txn.conn;
+    let living = txn.account_row(name)?.filter(|row| row.deleted_at.is_none());
+    let Some(account) = living.map(|row| row.id) else { return Ok(Ok(Replaced::Unknown)) };
     let Some(known) = read_row(conn, account)? else { return Ok(Err(unreadable(name))) };
     if let Some(replaced) = settings.compare(&known) {
         return Ok(Ok(replaced));
@@ -69,7 +75,11 @@ pub(super) fn find(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
 ) -> rusqlite::Result<Result<Option<AccountSettings>, Unavailable>> {
-    let Some(account) = txn.account_row(name)?.map(|row| row.id) else { return Ok(Ok(None)) };
+    let Some(row) = txn.account_row(name)? else { return Ok(Ok(None)) };
+    if row.deleted_at.is_some() {
+        return Ok(Ok(Some(AccountSettings::of_deleted())));
+    }
+    let account = row.id;
     let settings = read_row(txn.conn, account)?;
     Ok(settings.map(Some).ok_or_else(|| unreadable(name)))
 }
@@ -85,6 +95,23 @@ fn unreadable(name: &AccountName) -> Unavailable {
     Unavailable(format!("the settings of account {name} are of a later version of tollgate"))
 }
 
+/// Writes in the place of the settings of an account that it was deleted, at this time (unix
+/// seconds). It is suspended by that: what runs of it ends.
+pub(super) fn write_deletion(c: &Connection, account: i64, at: i64) -> rusqlite::Result<()> {
+    let mut insert = c.prepare_cached(
+        "INSERT INTO account_setting (account, settings, is_suspended) VALUES (?, ?, 1)
+         ON CONFLICT DO UPDATE SET settings = excluded.settings, is_suspended = 1",
+    )?;
+    insert.execute(params![account, AccountSettings::deletion_json(at)]).map(drop)
+}
+
+/// Takes an account out of the list of suspended accounts.
+pub(super) fn unlist_suspended(c: &Connection, account: i64) -> rusqlite::Result<()> {
+    let mut update =
+        c.prepare_cached("UPDATE account_setting SET is_suspended = 0 WHERE account = ?")?;
+    update.execute([account]).map(drop)
+}
+
 /// Returns the accounts that are suspended, in order.
 pub(super) fn list_suspended(c: &Connection) -> rusqlite::Result<Vec<AccountName>> {
     // A cross join begins with the few accounts that are suspended, and not with all accounts.
@@ -92,8 +119,7 @@ pub(super) fn list_suspended(c: &Connection) -> rusqlite::Result<Vec<AccountName
         "SELECT name FROM account_setting CROSS JOIN account ON account.id = account_setting.account
          WHERE is_suspended = 1 ORDER BY name",
     )?;
-    let names = select.query_map([], |row| row.get::<_, String>(0))?;
-    names.filter_map(|name| name.map(|n| AccountName::parse(&n)).transpose()).collect()
+    accounts::read_names(&mut select)
 }
 
 /// Notes when keys were last used, in unix seconds. A key that is unknown gets no row, and no time

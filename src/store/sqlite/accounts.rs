@@ -1,6 +1,6 @@
 //! The rows of accounts and journals.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
 
 use crate::ledger::account::Balances;
 use crate::ledger::prepaid::records::{JournalRecord, RecordKind};
@@ -10,6 +10,8 @@ use crate::money::Money;
 pub(super) struct AccountRow {
     pub(super) id: i64,
     pub(super) balances: Balances,
+    /// When the account was deleted, in unix seconds; `None` if it was not.
+    pub(super) deleted_at: Option<i64>,
 }
 
 /// Opens an account; `false` if it exists already.
@@ -26,7 +28,9 @@ pub(super) fn read_money(row: &Row<'_>, column: usize) -> rusqlite::Result<Money
 
 pub(super) fn find(c: &Connection, name: &AccountName) -> rusqlite::Result<Option<AccountRow>> {
     let mut select = c.prepare_cached(
-        "SELECT id, credit, available, held, posted, written_off FROM account WHERE name = ?",
+        "SELECT id, credit, available, held, posted, written_off,
+                (SELECT at FROM deleted_account AS d WHERE d.account = account.id)
+         FROM account WHERE name = ?",
     )?;
     select.query_row([name.as_str()], read_account_row).optional()
 }
@@ -39,7 +43,7 @@ fn read_account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
         posted: read_money(row, 4)?,
         written_off: read_money(row, 5)?,
     };
-    Ok(AccountRow { id: row.get(0)?, balances })
+    Ok(AccountRow { id: row.get(0)?, balances, deleted_at: row.get(6)? })
 }
 
 pub(super) fn save_balances(c: &Connection, id: i64, b: &Balances) -> rusqlite::Result<()> {
@@ -54,6 +58,11 @@ pub(super) fn save_balances(c: &Connection, id: i64, b: &Balances) -> rusqlite::
 
 pub(super) fn list(c: &Connection) -> rusqlite::Result<Vec<AccountName>> {
     let mut select = c.prepare_cached("SELECT name FROM account ORDER BY name")?;
+    read_names(&mut select)
+}
+
+/// Reads the names of accounts that a query without parameters selects.
+pub(super) fn read_names(select: &mut Statement<'_>) -> rusqlite::Result<Vec<AccountName>> {
     let names = select.query_map([], |row| row.get::<_, String>(0))?;
     names.filter_map(|name| name.map(|n| AccountName::parse(&n)).transpose()).collect()
 }

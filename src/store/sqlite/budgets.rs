@@ -62,7 +62,7 @@ pub(super) fn save_windows(
     rows.write_windows(conn, account, &changes.windows)
 }
 
-/// Sets or removes the limit of a budget; `false` if there is no such account.
+/// Sets or removes the limit of a budget; `false` if there is no such account, or it is deleted.
 pub(super) fn set(
     txn: &mut WriteTxn<'_>,
     name: &AccountName,
@@ -70,8 +70,9 @@ pub(super) fn set(
     kind: WindowKind,
     limit: Option<Money>,
 ) -> rusqlite::Result<bool> {
-    let Some(account) = txn.account_row(name)?.map(|row| row.id) else { return Ok(false) };
     let conn = txn.conn;
+    let living = txn.account_row(name)?.filter(|row| row.deleted_at.is_none());
+    let Some(account) = living.map(|row| row.id) else { return Ok(false) };
     let mut records = PrepaidAccount::default();
     let key = match owner {
         BudgetOwner::Account => None,

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 pub(super) use super::super::data_version::{
-    ARCHIVE_VERSION, LOTS_VERSION, SLICES_VERSION, TRANSFERS_VERSION,
+    ARCHIVE_VERSION, DELETION_VERSION, LOTS_VERSION, SLICES_VERSION, TRANSFERS_VERSION,
 };
 
 /// Raises the version of the data, so that no version of the program opens the store that would

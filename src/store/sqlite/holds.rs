@@ -30,6 +30,9 @@ pub(super) fn apply_operation(
 ) -> rusqlite::Result<Outcome> {
     let Some(id) = op.hold_id() else { return Ok(Outcome::UnknownHold) };
     let Some(row) = txn.account_row(name)? else { return Ok(Outcome::NoAccount) };
+    if row.deleted_at.is_some() && matches!(op, Operation::Hold { .. }) {
+        return Ok(Outcome::AccountDeleted);
+    }
     let (key, now) = (HoldKey { account: row.id, id }, unix_ms());
     let (mut known, mut unplaced) = (txn.cached_hold(name, id).cloned(), None);
     if known.is_none() {

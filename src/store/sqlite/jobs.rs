@@ -248,7 +248,7 @@ fn place_hold(
         Outcome::Insufficient(available) => PlaceResult::Insufficient(available),
         Outcome::BudgetExceeded { window, left } => PlaceResult::BudgetExceeded { window, left },
         Outcome::BudgetInUse(room) => PlaceResult::BudgetInUse(room),
-        Outcome::NoAccount => PlaceResult::NoAccount,
+        Outcome::NoAccount | Outcome::AccountDeleted => PlaceResult::NoAccount,
         _ => return Ok(Err(Err(id_already_used(&order.job.id)))),
     };
     Ok(Err(Ok(Some(refused))))

@@ -42,15 +42,24 @@ pub(super) fn expire_due(txn: &mut WriteTxn<'_>) -> rusqlite::Result<()> {
     let names = select.query_map(params![now, SWEEP_MAX], |row| row.get::<_, String>(0))?;
     for name in names.collect::<rusqlite::Result<Vec<_>>>()? {
         let Some(name) = AccountName::parse(&name) else { continue };
-        let Some(head) = txn.head(&name)? else { continue };
-        // If a version of the program that does not know lots has spent the credit, nothing
-        // expires, but the lot is closed.
-        txn.set_head(&name, &head);
-        let records = PrepaidAccount { head, ..PrepaidAccount::default() };
-        let changes = transfer::expire_credit(&records, now).changes;
-        holds::save_sums(txn, &name, &changes)?;
+        expire_credit_at(txn, &name, now)?;
     }
     Ok(())
+}
+
+/// Lets credit of an account expire whose time has come.
+pub(super) fn expire_credit(txn: &mut WriteTxn<'_>, name: &AccountName) -> rusqlite::Result<()> {
+    expire_credit_at(txn, name, unix_ms())
+}
+
+fn expire_credit_at(txn: &mut WriteTxn<'_>, name: &AccountName, now: i64) -> rusqlite::Result<()> {
+    let Some(head) = txn.head(name)? else { return Ok(()) };
+    // If a version of the program that does not know lots has spent the credit, nothing expires,
+    // but the lot is closed.
+    txn.set_head(name, &head);
+    let records = PrepaidAccount { head, ..PrepaidAccount::default() };
+    let changes = transfer::expire_credit(&records, now).changes;
+    holds::save_sums(txn, name, &changes)
 }
 
 #[cfg(test)]

@@ -64,9 +64,11 @@ pub(super) fn apply(
     op: &Operation,
 ) -> rusqlite::Result<Outcome> {
     let Some(mut head) = txn.head(name)? else { return Ok(Outcome::NoAccount) };
-    let Some(account) = txn.account_row(name)?.map(|row| row.id) else {
-        return Ok(Outcome::NoAccount);
-    };
+    let Some(row) = txn.account_row(name)? else { return Ok(Outcome::NoAccount) };
+    if row.deleted_at.is_some() {
+        return Ok(Outcome::AccountDeleted);
+    }
+    let account = row.id;
     let (conn, now) = (txn.conn, unix_ms());
     if let Some(lending) = txn.lending(name)? {
         (head.lent_out, head.recall_until) = (lending.lent_out(), lending.recall_until);

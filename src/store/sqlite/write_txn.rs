@@ -136,6 +136,18 @@ impl WriteTxn<'_> {
         Ok(self.row_cache.by_name.get(name).map(|r| &r.row))
     }
 
+    /// Notes that an account whose row is cached was deleted at this time, in unix seconds.
+    pub(super) fn note_deleted(&mut self, name: &AccountName, at: i64) {
+        if let Some(cached) = self.row_cache.by_name.get_mut(name) {
+            cached.row.deleted_at = Some(at);
+        }
+    }
+
+    /// Whether there is an account, and it is not deleted.
+    pub(super) fn has_living(&mut self, name: &AccountName) -> rusqlite::Result<bool> {
+        Ok(self.account_row(name)?.is_some_and(|row| row.deleted_at.is_none()))
+    }
+
     /// Returns an open hold from the cache; `None` if it is not cached.
     pub(super) fn cached_hold(&self, name: &AccountName, id: &str) -> Option<&DirectHold> {
         self.row_cache.by_name.get(name)?.open_holds.get(id)

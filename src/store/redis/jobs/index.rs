@@ -121,6 +121,20 @@ impl RedisStore {
         self.run_index_script(&call, |s| &s.index.update).await;
     }
 
+    /// Takes jobs whose records were deleted out of the index, as after their removal. What fails
+    /// is repaired by the check of the entry, which finds no job.
+    pub(in crate::store::redis) async fn forget_jobs(&self, account: &AccountName, ids: &[String]) {
+        let Ok(now) = self.server_time().await else { return };
+        // Later than any version of the record, which follows the clock in µs.
+        let version = now.saturating_add(1).saturating_mul(1_000).to_string();
+        let check_at = now.saturating_add_unsigned(RECHECK_AFTER_MS).to_string();
+        for id in ids {
+            let removed = "removed".to_owned();
+            let reply = [removed.clone(), version.clone(), check_at.clone(), removed];
+            self.update_index(&index_member(account, id), &reply).await;
+        }
+    }
+
     /// Removes an entry, unless it has changed since it was read.
     pub(super) async fn remove_index_entry(&self, entry: &DueEntry) {
         let mut call = index_call(&entry.member);

@@ -6,7 +6,8 @@
 --   that have left the journal.
 -- Reply: 'corrected' and the amount that was given back; 'conflict' if the id was used for
 --   something else; 'unknown_charge' if no line is a charge of the request; 'too_many_lots' if it
---   was paid from a lot that is closed and has no place; 'out_of_range'; or 'no_account'.
+--   was paid from a lot that is closed and has no place; 'out_of_range'; 'deleted' if the account
+--   is; or 'no_account'.
 -- It comes after lots.lua, windows.lua, forgotten.lua and transfers.lua.
 local account, payments, transfers = KEYS[1], KEYS[2], KEYS[3]
 local corrected, journal = KEYS[4], KEYS[5]
@@ -57,6 +58,7 @@ end
 if not is_amount(amount) then return redis.error_reply('ERR amount') end
 local lots = find_lots(account, true)
 if not lots then return {'no_account'} end
+if is_deleted(account) then return {'deleted'} end
 local known = find_transfer(payments, transfers, tx)
 if known then
   local is_same = known.kind == 'correction' and known.amount == amount

@@ -2,12 +2,13 @@
 -- KEYS: the account, its payments, its transfers.
 -- ARGV: the id of the payment, the amount.
 -- Reply: 'done'; 'exists' if the payment was added before; 'conflict' if the id was used for
---   something else; 'out_of_range'; or 'no_account'.
+--   something else; 'out_of_range'; 'deleted' if the account is; or 'no_account'.
 -- It comes after lots.lua and transfers.lua.
 local account, payments, transfers = KEYS[1], KEYS[2], KEYS[3]
 local tx, amount = ARGV[1], ARGV[2]
 if not is_amount(amount) then return redis.error_reply('ERR amount') end
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
+if is_deleted(account) then return {'deleted'} end
 find_lots(account)
 local known = find_transfer(payments, transfers, tx)
 if known then

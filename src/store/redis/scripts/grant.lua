@@ -2,13 +2,14 @@
 -- KEYS: the account, its payments, its transfers, the journal.
 -- ARGV: the id of the grant, the amount, the lot.
 -- Reply: 'done'; 'exists' if the grant was added before; 'conflict' if the id was used for
---   something else; 'too_many_lots'; 'out_of_range'; or 'no_account'.
+--   something else; 'too_many_lots'; 'out_of_range'; 'deleted' if the account is; or 'no_account'.
 -- It comes after lots.lua and transfers.lua.
 local account, payments, transfers = KEYS[1], KEYS[2], KEYS[3]
 local tx, amount, lot = ARGV[1], ARGV[2], ARGV[3]
 if not is_amount(amount) then return redis.error_reply('ERR amount') end
 local lots = find_lots(account, true)
 if not lots then return {'no_account'} end
+if is_deleted(account) then return {'deleted'} end
 local known = find_transfer(payments, transfers, tx)
 if known then
   local is_same = known.kind == 'grant' and known.amount == amount and known.lot == lot

@@ -7,7 +7,7 @@
 --   'budget_exceeded', the window and what its limit leaves once nothing is held; 'budget_in_use'
 --   and what can be held now; 'conflict' if the hold exists with other amounts; 'tombstoned' if it
 --   was voided before; 'wait' if the money or the budget is lent, and was called back;
---   'out_of_range'; or 'no_account'.
+--   'out_of_range'; 'deleted' if the account is; or 'no_account'.
 -- It comes after lots.lua, windows.lua, recall.lua and places.lua.
 
 -- Returns the window whose limit does not allow `least` even if nothing is held; nil if there is
@@ -43,7 +43,7 @@ end
 local function set_aside(account, hold, open, id, key, wanted, least, lease, asked)
   if not (is_amount(wanted) and is_amount(least)) then return redis.error_reply('ERR amount') end
   local lots = find_lots(account)
-  local balance = redis.call('HMGET', account, 'available', 'has_budgets')
+  local balance = redis.call('HMGET', account, 'available', 'has_budgets', 'deleted_at')
   local available = balance[1]
   if not available then return {'no_account'} end
   local known = redis.call('HMGET', hold, 'state', 'wanted', 'least', 'held')
@@ -52,6 +52,7 @@ local function set_aside(account, hold, open, id, key, wanted, least, lease, ask
     if known[2] ~= wanted or known[3] ~= least then return {'conflict'} end
     return {'hold_exists', known[4], known[1]}
   end
+  if balance[3] then return {'deleted'} end
   local now, tag = now_ms(), tag_of(account)
   local rates, asks, readings = nil, {}, {}
   if asked ~= '' then

@@ -36,6 +36,11 @@ local function tag_of(account)
   return string.sub(account, 1, -8)
 end
 
+-- Whether an account is deleted: nothing comes into it, and no call begins.
+local function is_deleted(account)
+  return redis.call('HEXISTS', account, 'deleted_at') == 1
+end
+
 local function now_ms()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

@@ -3,7 +3,8 @@
 -- KEYS: the account, its payments, its transfers.
 -- ARGV: the id of the refund, the amount, why, and how long lent money is waited for, in ms.
 -- Reply: 'taken', the amount that was paid back and what the account did not have; 'wait' if money
---   is lent that may come back; 'conflict' if the id was used for something else; or 'no_account'.
+--   is lent that may come back; 'conflict' if the id was used for something else; 'deleted' if the
+--   account is; or 'no_account'.
 -- It comes after lots.lua, recall.lua and transfers.lua.
 local account, payments, transfers = KEYS[1], KEYS[2], KEYS[3]
 local tx, amount, reason, wait = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -11,6 +12,7 @@ if not is_amount(amount) then return redis.error_reply('ERR amount') end
 local lots = find_lots(account)
 local available = redis.call('HGET', account, 'available')
 if not available then return {'no_account'} end
+if is_deleted(account) then return {'deleted'} end
 
 -- Takes what was paid in out of the lots: payments, and then those that are drawn last. Only this
 -- is paid back.

@@ -2,9 +2,10 @@
 -- KEYS: the account.
 -- ARGV: the settings as they were read, and the new ones: JSON, or '' if nothing is set.
 -- Reply: 'done' and the number of this change of the account's settings, also if the new settings
--- are stored already; 'changed' if other ones are stored; or 'no_account'.
+-- are stored already; 'changed' if other ones are stored; or 'no_account', also if the account is
+-- deleted.
 local account, before, after = KEYS[1], ARGV[1], ARGV[2]
-if redis.call('EXISTS', account) == 0 then return {'no_account'} end
+if redis.call('EXISTS', account) == 0 or is_deleted(account) then return {'no_account'} end
 local stored = redis.call('HGET', account, 'settings') or ''
 if stored ~= after then
   if stored ~= before then return {'changed'} end
