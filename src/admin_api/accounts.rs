@@ -308,7 +308,7 @@ pub(super) async fn delete_account(
     let name = parse_account_name("name", &name)?;
     let (files, account) = (api.files.clone(), name.clone());
     let deleting = async move |context: ManagementContext<'_>| {
-        Ok(deletion::delete_account(context, Some(&files), &account).await?)
+        Ok(deletion::delete_account(context, &files, &account).await?)
     };
     let done = api.change(actor, deleting).await?;
     Ok(JsonReply(DeletedAccountReply {

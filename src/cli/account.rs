@@ -137,9 +137,15 @@ async fn delete_account(
     name: &AccountName,
     out: OutputFormat,
 ) -> anyhow::Result<()> {
-    let files = VideoFiles::open_existing(files).context("cannot open files.url")?;
+    let opened = VideoFiles::open_existing(files).context("cannot open files.url")?;
+    let Some(files) = opened else {
+        bail!(
+            "the folder of files.url is not here, so nothing is deleted: run the command where it \
+             is, or make the folder if there are no files"
+        );
+    };
     let DeletedAccount { at, was_deleted } =
-        deletion::delete_account(context, files.as_ref(), name).await?;
+        deletion::delete_account(context, &files, name).await?;
     if out.json {
         let (name, deleted) = (name.as_str(), true);
         let shown = json!({

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::audit::AuditedChange;
 use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_account};
-use crate::clock::unix_ms;
 use crate::files::VideoFiles;
 use crate::ledger::account::Balances;
 use crate::ledger::prepaid::records::is_refundable;
@@ -14,8 +13,8 @@ use crate::ledger::{AccountName, AccountRemains, DeletionMark, OpenLot, Unavaila
 use crate::money::Money;
 
 /// All gateways heed a change of an account within this time. Nothing is erased before that, so
-/// that no call writes anything after it.
-const HEEDED_AFTER_MS: i64 = 1_500;
+/// that few calls write anything after it.
+const HEEDED_AFTER: Duration = Duration::from_millis(1_500);
 
 /// An account that is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +30,7 @@ pub(crate) struct DeletedAccount {
 /// has none.
 pub(crate) async fn delete_account(
     context: ManagementContext<'_>,
-    files: Option<&VideoFiles>,
+    files: &VideoFiles,
     name: &AccountName,
 ) -> Result<DeletedAccount, ManagementError> {
     let change = AuditedChange {
@@ -41,10 +40,8 @@ pub(crate) async fn delete_account(
     };
     let deleting = async || {
         let deleted = mark_deleted(context, name).await?;
-        await_heed(deleted.at).await;
-        if let Some(files) = files {
-            files.erase_account(name.as_str()).await.map_err(|why| files_left(name, &why))?;
-        }
+        tokio::time::sleep(HEEDED_AFTER).await;
+        files.erase_account(name.as_str()).await.map_err(|why| files_left(name, &why))?;
         let erasing = async || context.store.eraser.erase_account(name).await;
         context.store.durability.write::<_, Unavailable>(erasing).await?;
         Ok(deleted)
@@ -63,6 +60,14 @@ async fn mark_deleted(
     match context.store.durability.write::<_, Unavailable>(marking).await? {
         // It may be that an attempt of this run has marked it, before the store came up again.
         DeletionMark::Deleted(at) | DeletionMark::AlreadyDeleted(at) => {
+            // A gateway of an older version does not know that it is deleted, and takes payments.
+            let balances = ledger.balances(name).await?.unwrap_or_default();
+            let Balances { available, held, .. } = balances;
+            if available > Money::ZERO || held > Money::ZERO {
+                let remains = AccountRemains { available, held, ..AccountRemains::default() };
+                let lots = ledger.list_lots(name).await?;
+                return Err(not_empty(name, &remains, &balances, &lots));
+            }
             Ok(DeletedAccount { at, was_deleted: known.is_some() })
         }
         DeletionMark::NoAccount => Err(no_such_account(name)),
@@ -71,13 +76,6 @@ async fn mark_deleted(
             Err(not_empty(name, &remains, &shown, &ledger.list_lots(name).await?))
         }
     }
-}
-
-/// Waits until all gateways heed a deletion of this time, in unix seconds.
-async fn await_heed(at: i64) {
-    let heeded_at = at.saturating_mul(1_000).saturating_add(1_000 + HEEDED_AFTER_MS);
-    let left = heeded_at.saturating_sub(unix_ms()).clamp(0, 1_000 + HEEDED_AFTER_MS);
-    tokio::time::sleep(Duration::from_millis(left.unsigned_abs())).await;
 }
 
 /// Returns the error that an account has something left. `remains` is what has hindered the

@@ -11,7 +11,7 @@ use super::{AdminWorld, raw};
 use crate::world::{ACCOUNT, Answer, CHAT, Store, chat_of};
 
 /// Within this a deletion is noticed, as is promised, and some more for a busy machine.
-const NOTICED: Duration = Duration::from_secs(2);
+const NOTICED: Duration = Duration::from_secs(5);
 
 fn path() -> String {
     format!("accounts/{ACCOUNT}")

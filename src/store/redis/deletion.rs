@@ -4,6 +4,8 @@
 //! of a cluster has the names of all deleted accounts. A name is there before its account is
 //! marked, so the account is asked.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use super::super::data_version::DELETION_VERSION;
@@ -21,6 +23,8 @@ use crate::ledger::{
 const DELETED_KEY: &str = "tollgate:deleted";
 /// About so many keys are looked at by one script.
 const KEYS_PER_SCAN: u32 = 1_000;
+/// The pause after each of these scripts.
+const SCAN_PAUSE: Duration = Duration::from_millis(2);
 /// The field of the time of the deletion in the hash of an account.
 const DELETED_FIELD: &str = "deleted_at";
 /// The field of the number of the last change of the settings.
@@ -88,6 +92,8 @@ impl AccountEraser for RedisStore {
             if cursor == "0" {
                 break;
             }
+            // The server has other accounts to serve.
+            tokio::time::sleep(SCAN_PAUSE).await;
         }
         self.forget_jobs(account, &jobs).await;
         self.report_kept(account, 0).await?;

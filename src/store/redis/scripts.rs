@@ -94,19 +94,16 @@ impl Scripts {
         let idempotency = [claim, renew, complete, release];
         let StorageScripts { put, measure, evict, report_usage, recount } = &self.storage;
         let storage = [put, measure, evict, report_usage, recount];
-        let FleetScripts { poll, ask, leave } = &self.fleet;
-        let fleet = [poll, ask, leave];
+        let fleet = [&self.fleet.poll, &self.fleet.ask, &self.fleet.leave];
         let AllotmentScripts { lend, update, expire, balances } = &self.allotments;
         let allotments = [lend, update, expire, balances];
-        let BudgetScripts { set, raise_version } = &self.budgets;
-        let budgets = [set, raise_version];
+        let budgets = [&self.budgets.set, &self.budgets.raise_version];
         let AccessScripts { set_scope, set_settings, index_suspended, note_use } = &self.access;
         let access = [set_scope, set_settings, index_suspended, note_use];
         let all = money.into_iter().chain(ends).chain(videos).chain(index).chain(idempotency);
         let all = all.chain(storage).chain(fleet).chain(allotments).chain(budgets);
-        let all = all.chain(access).chain(self.operators.all());
-        let all = all.chain(self.statements.all()).chain(self.archive.all());
-        let all = all.chain(self.deletion.all());
+        let all = all.chain(access).chain(self.operators.all()).chain(self.statements.all());
+        let all = all.chain(self.archive.all()).chain(self.deletion.all());
         all.chain([&self.usage_add, &self.usage_purge]).collect()
     }
 }

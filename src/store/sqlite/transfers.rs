@@ -65,17 +65,22 @@ pub(super) fn apply(
 ) -> rusqlite::Result<Outcome> {
     let Some(mut head) = txn.head(name)? else { return Ok(Outcome::NoAccount) };
     let Some(row) = txn.account_row(name)? else { return Ok(Outcome::NoAccount) };
-    if row.deleted_at.is_some() {
-        return Ok(Outcome::AccountDeleted);
-    }
-    let account = row.id;
+    let (account, available) = (row.id, row.balances.available);
+    let is_deleted = row.deleted_at.is_some();
     let (conn, now) = (txn.conn, unix_ms());
     if let Some(lending) = txn.lending(name)? {
         (head.lent_out, head.recall_until) = (lending.lent_out(), lending.recall_until);
     }
     let mut records = PrepaidAccount { head, ..PrepaidAccount::default() };
     let Some(tx) = op.transfer_id() else { return Ok(Outcome::Conflict) };
-    records.transfers.extend(find(conn, account, tx)?.map(|known| (tx.to_owned(), known)));
+    let known = find(conn, account, tx)?;
+    // A repeat has the answer of the first time. What an older version has paid into a deleted
+    // account can be paid back.
+    let is_refund = matches!(op, Operation::Take { .. }) && available > Money::ZERO;
+    if is_deleted && known.is_none() && !is_refund {
+        return Ok(Outcome::AccountDeleted);
+    }
+    records.transfers.extend(known.map(|known| (tx.to_owned(), known)));
     if let Operation::Correct { request, found, .. } = op {
         records.journal = read_request(conn, account, request, found)?;
         let windows = records.journal.iter().flat_map(|line| line.windows.clone()).collect();

@@ -58,13 +58,13 @@ end
 if not is_amount(amount) then return redis.error_reply('ERR amount') end
 local lots = find_lots(account, true)
 if not lots then return {'no_account'} end
-if is_deleted(account) then return {'deleted'} end
 local known = find_transfer(payments, transfers, tx)
 if known then
   local is_same = known.kind == 'correction' and known.amount == amount
   if is_same and known.request == request then return {'corrected', known.moved} end
   return {'conflict'}
 end
+if is_deleted(account) then return {'deleted'} end
 local charged = read_charges(lots)
 if not charged then return {'unknown_charge'} end
 local before = redis.call('HGET', corrected, request) or '0 0'

@@ -8,13 +8,13 @@ local account, payments, transfers = KEYS[1], KEYS[2], KEYS[3]
 local tx, amount = ARGV[1], ARGV[2]
 if not is_amount(amount) then return redis.error_reply('ERR amount') end
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
-if is_deleted(account) then return {'deleted'} end
 find_lots(account)
 local known = find_transfer(payments, transfers, tx)
 if known then
   if known.kind == 'payment' and known.amount == amount then return {'exists'} end
   return {'conflict'}
 end
+if is_deleted(account) then return {'deleted'} end
 if amount ~= '0' then
   local fits = redis.pcall('HINCRBY', account, 'credit', amount)
   if type(fits) == 'table' and fits.err then return {'out_of_range'} end

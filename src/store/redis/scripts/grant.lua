@@ -9,12 +9,12 @@ local tx, amount, lot = ARGV[1], ARGV[2], ARGV[3]
 if not is_amount(amount) then return redis.error_reply('ERR amount') end
 local lots = find_lots(account, true)
 if not lots then return {'no_account'} end
-if is_deleted(account) then return {'deleted'} end
 local known = find_transfer(payments, transfers, tx)
 if known then
   local is_same = known.kind == 'grant' and known.amount == amount and known.lot == lot
   return {is_same and 'exists' or 'conflict'}
 end
+if is_deleted(account) then return {'deleted'} end
 if not lots.have_places({new_lot(lot)}) then return {'too_many_lots'} end
 lots.put(lot, to_amount(amount))
 if is_out_of_range then return {'out_of_range'} end

@@ -12,7 +12,6 @@ if not is_amount(amount) then return redis.error_reply('ERR amount') end
 local lots = find_lots(account)
 local available = redis.call('HGET', account, 'available')
 if not available then return {'no_account'} end
-if is_deleted(account) then return {'deleted'} end
 
 -- Takes what was paid in out of the lots: payments, and then those that are drawn last. Only this
 -- is paid back.
@@ -41,6 +40,8 @@ if known and (known.kind ~= 'refund' or known.amount ~= amount) then return {'co
 if known and known.moved then
   return {'taken', known.moved, difference(account, amount, known.moved)}
 end
+-- What an older version has paid into a deleted account can be paid back.
+if not known and available == '0' and is_deleted(account) then return {'deleted'} end
 local now = now_ms()
 local at = known and tonumber(known.at) or now
 -- While the caller asks, nothing is lent. A refund that was left alone begins to wait anew: what is
