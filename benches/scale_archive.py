@@ -180,7 +180,7 @@ class Archived:
                     continue
                 if process.returncode != 0:
                     raise RuntimeError(f"tollgate statement: {err.strip()}")
-                told = json.loads(out)
+                told = json.loads(out)["statement"]
                 if closing not in (None, told["opening_nano"]):
                     raise RuntimeError(f"{account}: {month} opens with {told['opening_nano']}, not {closing}")
                 closing, charged = told["closing_nano"], told["since_opened"]["charges_nano"]
