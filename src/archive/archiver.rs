@@ -326,8 +326,9 @@ impl Archiver<'_> {
     async fn put_part(&self, folder: &DayFolder, part: FinishedPart) -> Result<(), ArchiveFault> {
         // One of that name has the same bytes, which is checked before the manifest is written.
         let name = folder.file(&part.name);
-        let is_created = self.archive.files.create(&name, part.bytes.into()).await?;
-        failpoint!("archive_part_written", if is_created);
+        if self.archive.files.create(&name, part.bytes.into()).await? {
+            failpoint!("archive_part_written");
+        }
         Ok(())
     }
 
