@@ -21,7 +21,7 @@ mod section;
 
 pub use archive_store::{ArchiveState, ArchiveStore, ArchivedDay};
 pub use archived_usage::ArchivedUsage;
-pub use archiver::{ArchiveReport, Archiver, SETTLED_AFTER_MS};
+pub use archiver::{ArchiveReport, Archiver};
 pub use fault::ArchiveFault;
 pub use journal_archive::JournalArchive;
 pub use section::JournalSection;

@@ -27,7 +27,7 @@ use crate::usage::{PeriodKind, UsageStore};
 
 /// A day is archived this long after its end, in ms: what a server lost in a failover may return
 /// until then, in another order.
-pub const SETTLED_AFTER_MS: i64 = DAY_MS;
+const SETTLED_AFTER_MS: i64 = DAY_MS;
 /// The number of lines that are read from the store at a time.
 const LINES_AT_A_TIME: u32 = 1_000;
 /// The number of lines that leave the store at a time, so that calls do not wait for long.
