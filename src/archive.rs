@@ -18,8 +18,9 @@ mod manifest;
 mod part_file;
 mod places;
 mod section;
+mod turn;
 
-pub use archive_store::{ArchiveState, ArchiveStore, ArchivedDay};
+pub use archive_store::{ArchiveNote, ArchiveState, ArchiveStore, ArchivedDay};
 pub use archived_usage::ArchivedUsage;
 pub use archiver::{ArchiveReport, Archiver};
 pub use fault::ArchiveFault;

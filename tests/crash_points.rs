@@ -207,7 +207,7 @@ async fn sums_of_usage_outlive_a_gateway_that_dies_while_it_adds_to_them(
 #[case::part_written("archive_part_written:")]
 #[case::parts_written("archive_parts_written:")]
 #[case::manifest_written("archive_manifest_written:")]
-#[case::account_noted("archive_account_noted:")]
+#[case::notes_written("archive_notes_written:")]
 #[case::lines_trimmed("archive_lines_trimmed:")]
 #[tokio::test]
 async fn an_archive_outlives_runs_that_die(#[case] point: &'static str) {

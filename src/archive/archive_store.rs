@@ -16,6 +16,17 @@ pub struct ArchivedDay {
     pub digest: String,
 }
 
+/// A note that the archive has lines of an account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArchiveNote {
+    /// The account.
+    pub account: AccountName,
+    /// The number of the line before the first one.
+    pub after: u64,
+    /// The day of the lines, and the last one of them.
+    pub day: ArchivedDay,
+}
+
 /// How far the journal of an account is archived, and how far it has left the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArchiveState {
@@ -48,16 +59,12 @@ pub trait ArchiveStore: Send + Sync {
         &self,
         account: &AccountName,
     ) -> Result<Option<ArchiveState>, Unavailable>;
-    /// Notes that the lines after number `after`, up to `day.last_seq`, are in the archive. Returns
-    /// whether they are noted: they are not if `after` is not the last archived line, if
-    /// `day.last_seq` is not above it or above the last line of the journal, or if `day.day` is not
-    /// after the last archived day. A repeat of the last note is noted, and changes nothing.
-    async fn mark_archived(
-        &self,
-        account: &AccountName,
-        after: u64,
-        day: &ArchivedDay,
-    ) -> Result<bool, Unavailable>;
+    /// Notes that lines are in the archive: those after number `after`, up to `day.last_seq`. Returns
+    /// whether all are noted. A note is refused if `after` is not the last archived line, if
+    /// `day.last_seq` is not above it or is above the last line of the journal, or if `day.day` is
+    /// not after the last archived day. The other notes are written even so, and a failure may leave
+    /// some written. A repeat of the last note of an account is noted, and changes nothing.
+    async fn mark_archived(&self, notes: &[ArchiveNote]) -> Result<bool, Unavailable>;
     /// Returns the archived days of an account whose last lines have numbers above `seq`, oldest
     /// first, at most `limit`.
     async fn list_archived_days(

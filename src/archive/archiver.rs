@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::archive_store::{ArchiveState, ArchiveStore, ArchivedDay};
+use super::archive_store::{ArchiveNote, ArchiveState, ArchiveStore, ArchivedDay};
 use super::comparison::{Comparison, day_of_line};
 use super::day_writer::{DayWriter, FinishedPart};
 use super::fault::ArchiveFault;
@@ -21,6 +21,7 @@ use super::journal_archive::{JournalArchive, folder_of};
 use super::line::LineDigest;
 use super::manifest::{Manifest, ManifestAccount, PreviousManifest};
 use super::places::{DAY_MS, DayFolder, bucket_of};
+use super::turn::ArchiveTurn;
 use crate::failpoints::failpoint;
 use crate::ledger::{AccountName, Ledger};
 use crate::usage::{PeriodKind, UsageStore};
@@ -34,8 +35,8 @@ const LINES_AT_A_TIME: u32 = 1_000;
 const TRIMMED_AT_A_TIME: u32 = 10_000;
 /// How many archived days of an account are read at a time.
 const DAYS_AT_A_TIME: u32 = 100;
-/// The turn of a process lasts this long, in ms, after it has last been at work.
-const TURN_MS: u64 = 120_000;
+/// The number of accounts that are noted at a time: one transaction, where the store has them.
+const NOTES_AT_A_TIME: usize = 256;
 
 /// What a run has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,6 +73,14 @@ type Bucket = Vec<(AccountName, ArchiveState)>;
 /// The folders that have a manifest.
 type ManifestFolders = BTreeSet<DayFolder>;
 
+/// Which lines of an account come to a day: those after number `after`, up to the end of the day.
+struct DayLines<'a> {
+    folder: &'a DayFolder,
+    day: i64,
+    account: &'a AccountName,
+    after: u64,
+}
+
 /// What has to be done in a bucket.
 enum NextStep {
     /// Nothing until another day is over.
@@ -100,13 +109,17 @@ impl Archiver<'_> {
     /// The first [`ArchiveFault`]: nothing was deleted that the archive does not have.
     pub async fn run(&self) -> Result<ArchiveReport, ArchiveFault> {
         let mut report = ArchiveReport::default();
-        let ran = self.run_in_turn(&mut report).await;
-        // The next one need not wait for the end of the turn.
-        self.noted.take_archive_turn(self.holder, 1).await?;
+        let turn = ArchiveTurn::new(self.noted, self.holder);
+        let ran = self.run_in_turn(&turn, &mut report).await;
+        turn.end().await?;
         ran.map(|()| report)
     }
 
-    async fn run_in_turn(&self, report: &mut ArchiveReport) -> Result<(), ArchiveFault> {
+    async fn run_in_turn(
+        &self,
+        turn: &ArchiveTurn<'_>,
+        report: &mut ArchiveReport,
+    ) -> Result<(), ArchiveFault> {
         let mut names: BTreeMap<u8, Vec<AccountName>> = BTreeMap::new();
         for account in self.ledger.list_accounts().await? {
             names.entry(bucket_of(&account)).or_default().push(account);
@@ -115,7 +128,7 @@ impl Archiver<'_> {
         let mut fault = None;
         for (number, names) in &mut names {
             names.sort_unstable();
-            match self.archive_bucket(*number, names, &mut folders, report).await {
+            match self.archive_bucket(turn, *number, names, &mut folders, report).await {
                 Ok(()) if report.is_interrupted => return Ok(()),
                 Ok(()) => {}
                 Err(why) => fault = fault.or(Some(why)),
@@ -133,13 +146,14 @@ impl Archiver<'_> {
     /// Archives all days of a bucket that are over.
     async fn archive_bucket(
         &self,
+        turn: &ArchiveTurn<'_>,
         number: u8,
         names: &[AccountName],
         folders: &mut ManifestFolders,
         report: &mut ArchiveReport,
     ) -> Result<(), ArchiveFault> {
         loop {
-            if !self.noted.take_archive_turn(self.holder, TURN_MS).await? {
+            if !turn.is_kept().await? {
                 report.is_interrupted = true;
                 return Ok(());
             }
@@ -147,14 +161,14 @@ impl Archiver<'_> {
             let lines = match self.find_next(number, &bucket, folders).await? {
                 NextStep::Wait => return Ok(()),
                 NextStep::Write(folder, day, previous) => {
-                    let manifest = self.write_day(&folder, day, &bucket, previous).await?;
+                    let manifest = self.write_day(turn, &folder, day, &bucket, previous).await?;
                     folders.insert(folder.clone());
                     // Another process was first. What it has written is compared at the next step.
                     let Some(manifest) = manifest else { continue };
                     self.note_day(&manifest, day).await?
                 }
                 NextStep::Note(folder, manifest, day) => {
-                    self.compare_day(&folder, &manifest).await?;
+                    self.compare_day(turn, &folder, &manifest).await?;
                     self.note_day(&manifest, day).await?
                 }
             };
@@ -171,14 +185,6 @@ impl Archiver<'_> {
             }
         }
         Ok(bucket)
-    }
-
-    /// Takes the turn once more.
-    async fn keep_turn(&self) -> Result<(), ArchiveFault> {
-        if self.noted.take_archive_turn(self.holder, TURN_MS).await? {
-            return Ok(());
-        }
-        Err(ArchiveFault::Unavailable("another process is at work on the archive".to_owned()))
     }
 
     /// Finds what has to be done next in a bucket. The last day that any account has in the archive
@@ -271,6 +277,7 @@ impl Archiver<'_> {
     /// manifest. Returns it; `None` if another process has written it meanwhile.
     async fn write_day(
         &self,
+        turn: &ArchiveTurn<'_>,
         folder: &DayFolder,
         day: i64,
         bucket: &Bucket,
@@ -280,15 +287,16 @@ impl Archiver<'_> {
         for (name, state) in bucket.iter().filter(|(_, state)| state.lines > state.archived_seq()) {
             let digest = state.archived.as_ref().map_or("", |archived| &archived.digest);
             writer.begin_account(name, state.archived_seq(), LineDigest::of_text(digest));
-            self.write_lines(folder, day, name, state.archived_seq(), &mut writer).await?;
+            let lines = DayLines { folder, day, account: name, after: state.archived_seq() };
+            self.write_lines(turn, lines, &mut writer).await?;
         }
         if let Some(part) = writer.finish()? {
             self.put_part(folder, part).await?;
         }
         let manifest = writer.into_manifest(folder, previous);
         failpoint!("archive_parts_written");
-        self.compare_day(folder, &manifest).await?;
-        self.keep_turn().await?;
+        self.compare_day(turn, folder, &manifest).await?;
+        turn.keep().await?;
         let json = manifest.to_json()?;
         let is_created = self.archive.files.create(&folder.manifest(), json.into()).await?;
         failpoint!("archive_manifest_written", if is_created);
@@ -298,13 +306,11 @@ impl Archiver<'_> {
     /// Writes the lines of an account up to the end of a day.
     async fn write_lines(
         &self,
-        folder: &DayFolder,
-        day: i64,
-        account: &AccountName,
-        after: u64,
+        turn: &ArchiveTurn<'_>,
+        lines: DayLines<'_>,
         writer: &mut DayWriter,
     ) -> Result<(), ArchiveFault> {
-        let mut after = after;
+        let DayLines { folder, day, account, mut after } = lines;
         loop {
             let page = self.usage.read_posted(account, after, LINES_AT_A_TIME).await?;
             if page.is_empty() {
@@ -317,7 +323,7 @@ impl Archiver<'_> {
                 after = line.entry.seq;
                 if let Some(part) = writer.push(line)? {
                     self.put_part(folder, part).await?;
-                    self.keep_turn().await?;
+                    turn.keep().await?;
                 }
             }
         }
@@ -335,6 +341,7 @@ impl Archiver<'_> {
     /// Reads back the lines of a day that are not noted, and compares them with the store.
     async fn compare_day(
         &self,
+        turn: &ArchiveTurn<'_>,
         folder: &DayFolder,
         manifest: &Manifest,
     ) -> Result<(), ArchiveFault> {
@@ -353,7 +360,7 @@ impl Archiver<'_> {
                 )));
             }
             comparison.compare(self.usage, &name, found).await?;
-            self.keep_turn().await?;
+            turn.keep().await?;
         }
         Ok(())
     }
@@ -371,23 +378,25 @@ impl Archiver<'_> {
     /// Notes what the archive has of a day, all of which was compared. Returns the number of lines
     /// that were noted.
     async fn note_day(&self, manifest: &Manifest, day: i64) -> Result<u64, ArchiveFault> {
-        let mut noted = 0_u64;
+        let mut notes = Vec::new();
         for found in &manifest.accounts {
-            let (name, state) = self.state_of(found).await?;
-            if state.archived_seq() >= found.last_seq {
-                continue;
+            let (account, state) = self.state_of(found).await?;
+            if state.archived_seq() < found.last_seq {
+                let day =
+                    ArchivedDay { day, last_seq: found.last_seq, digest: found.digest.clone() };
+                notes.push(ArchiveNote { account, after: found.first_seq.saturating_sub(1), day });
             }
-            let (after, last_seq) = (found.first_seq.saturating_sub(1), found.last_seq);
-            let archived = ArchivedDay { day, last_seq, digest: found.digest.clone() };
-            if !self.noted.mark_archived(&name, after, &archived).await? {
-                return Err(ArchiveFault::Unavailable(format!(
-                    "account '{name}': another process has noted other lines"
-                )));
-            }
-            failpoint!("archive_account_noted");
-            noted = noted.saturating_add(last_seq.saturating_sub(after));
         }
-        Ok(noted)
+        for notes in notes.chunks(NOTES_AT_A_TIME) {
+            if !self.noted.mark_archived(notes).await? {
+                return Err(ArchiveFault::Unavailable(
+                    "another process has noted other lines of an account".to_owned(),
+                ));
+            }
+            failpoint!("archive_notes_written");
+        }
+        let lines = |note: &ArchiveNote| note.day.last_seq.saturating_sub(note.after);
+        Ok(notes.iter().map(lines).fold(0, u64::saturating_add))
     }
 
     /// Deletes lines of an account that the store has kept for long enough. Returns their number.

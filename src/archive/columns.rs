@@ -1,6 +1,7 @@
 //! The columns of the archive's Parquet files: what they are called, and how lines are written to
 //! row groups and read from them. Amounts are INT64 in nano-USD.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use parquet::basic::{Compression, ZstdLevel};
@@ -21,6 +22,10 @@ use crate::usage::PostedEntry;
 
 /// What wrote a file, as the file says.
 const CREATED_BY: &str = "tollgate journal archive, format 1";
+
+/// The number of lines of a page, the least that is read of a column: an account's lines of a day
+/// are most often in one or two.
+const PAGE_LINES: usize = 1_024;
 
 /// A line with its account.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,6 +126,7 @@ fn properties() -> ParquetResult<WriterProperties> {
     let mut builder = WriterProperties::builder()
         .set_created_by(CREATED_BY.to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
+        .set_data_page_row_count_limit(PAGE_LINES)
         .set_statistics_enabled(EnabledStatistics::Chunk);
     for name in UNIQUE_COLUMNS {
         builder = builder
@@ -199,13 +205,16 @@ fn write_column<T: DataType>(
     writer.close()
 }
 
-/// Reads the lines of a row group.
+/// Reads lines of a row group: those of the rows `rows`, from 0.
 ///
 /// # Errors
 /// [`ArchiveFault::Differs`] if they cannot be read as they were written.
-pub(super) fn read_group(group: &dyn RowGroupReader) -> Result<Vec<ArchivedLine>, ArchiveFault> {
-    let number = |name| read_column::<Int64Type>(group, name);
-    let text = |name| read_column::<ByteArrayType>(group, name);
+pub(super) fn read_rows(
+    group: &dyn RowGroupReader,
+    rows: Range<usize>,
+) -> Result<Vec<ArchivedLine>, ArchiveFault> {
+    let number = |name| read_column::<Int64Type>(group, name, &rows);
+    let text = |name| read_column::<ByteArrayType>(group, name, &rows);
     let read = || {
         Ok::<_, ParquetError>((
             [number("seq")?, number("amount_nano")?, number("written_off_nano")?],
@@ -228,17 +237,17 @@ pub(super) fn read_group(group: &dyn RowGroupReader) -> Result<Vec<ArchivedLine>
         let posted_at = *posted_at.get(row)?;
         Some(ArchivedLine { account, posted: PostedEntry { entry, posted_at } })
     };
-    let rows = usize::try_from(group.metadata().num_rows()).unwrap_or_default();
-    let lines = (0..rows).map(|row| {
-        line(row).ok_or_else(|| ArchiveFault::Differs(format!("row {row} is no journal line")))
+    let lines = rows.clone().enumerate().map(|(at, row)| {
+        line(at).ok_or_else(|| ArchiveFault::Differs(format!("row {row} is no journal line")))
     });
     lines.collect()
 }
 
-/// Reads a column of a row group. A value that is not there is `None`.
+/// Reads rows of a column of a row group. A value that is not there is `None`.
 fn read_column<T: DataType>(
     group: &dyn RowGroupReader,
     name: &str,
+    rows: &Range<usize>,
 ) -> ParquetResult<Vec<Option<T::T>>> {
     let metadata = group.metadata();
     let at = metadata.columns().iter().position(|column| column.column_path().string() == name);
@@ -246,9 +255,10 @@ fn read_column<T: DataType>(
         return Err(ParquetError::General(format!("there is no column '{name}'")));
     };
     let mut reader = get_typed_column_reader::<T>(group.get_column_reader(at)?);
-    let rows = usize::try_from(metadata.num_rows()).unwrap_or_default();
     let (mut levels, mut values) = (Vec::new(), Vec::new());
-    reader.read_records(rows, Some(&mut levels), None, &mut values)?;
+    if reader.skip_records(rows.start)? == rows.start {
+        reader.read_records(rows.len(), Some(&mut levels), None, &mut values)?;
+    }
     if metadata.column(at).column_descr().max_def_level() == 0 {
         return Ok(values.into_iter().map(Some).collect());
     }

@@ -177,8 +177,8 @@ impl JournalArchive {
             .get(at)
             .and_then(|piece| Some((piece.clone(), manifest.parts.get(piece.part)?)));
         let (piece, part) = place.ok_or_else(|| fault("the manifest lacks a file"))?;
-        let (mut file, found) = (self.read_part(&folder, part).await?, found.clone());
-        run_blocking(move || file.read_piece(&found, &piece, &before)).await
+        let (file, found) = (self.read_part(&folder, part).await?, found.clone());
+        run_blocking(move || file.read_single_piece(&found, &piece, &before)).await
     }
 
     fn lock_kept(&self) -> MutexGuard<'_, VecDeque<KeptLines>> {

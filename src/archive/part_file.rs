@@ -1,9 +1,11 @@
 //! A Parquet file of the archive that was read.
 
-use bytes::Bytes;
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use std::ops::Range;
 
-use super::columns::{ArchivedLine, parquet_fault, read_group};
+use bytes::Bytes;
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+
+use super::columns::{ArchivedLine, parquet_fault, read_rows};
 use super::fault::ArchiveFault;
 use super::line::LineDigest;
 use super::manifest::{ManifestAccount, ManifestPart, ManifestPiece, sha256_of};
@@ -50,54 +52,95 @@ impl PartFile {
         piece: &ManifestPiece,
         before: &LineDigest,
     ) -> Result<Vec<PostedEntry>, ArchiveFault> {
-        let ManifestPiece { first_row, first_seq, last_seq, digest, .. } = piece;
-        let last_row = first_row.saturating_add(last_seq.saturating_sub(*first_seq));
-        let (mut lines, mut group_first) = (Vec::new(), 0_u64);
-        for index in 0..self.reader.num_row_groups() {
-            let rows = self.reader.metadata().row_group(index).num_rows();
-            let next_first = group_first.saturating_add(u64::try_from(rows).unwrap_or_default());
-            if *first_row < next_first && last_row >= group_first {
-                let rows = (group_first..).zip(self.read_rows(index)?);
-                let of_piece = rows.filter(|(row, _)| (first_row..=&last_row).contains(&row));
-                lines.extend(of_piece.map(|(_, line)| line.clone()));
+        let mut lines = Vec::new();
+        for (index, rows) in self.find_rows(piece) {
+            lines.extend_from_slice(self.read_whole_group(index)?.get(rows).unwrap_or_default());
+        }
+        check_lines(account, piece, before, lines)
+    }
+
+    /// Reads the lines of a piece of an account, as [`PartFile::read_piece`] does, and hardly more
+    /// of the file: of a file from which no other piece is read.
+    ///
+    /// # Errors
+    /// [`ArchiveFault::Differs`] if they are not the lines that were written.
+    pub(super) fn read_single_piece(
+        &self,
+        account: &ManifestAccount,
+        piece: &ManifestPiece,
+        before: &LineDigest,
+    ) -> Result<Vec<PostedEntry>, ArchiveFault> {
+        let mut lines = Vec::new();
+        for (index, rows) in self.find_rows(piece) {
+            lines.extend(read_rows(&*self.open_group(index)?, rows)?);
+        }
+        check_lines(account, piece, before, lines)
+    }
+
+    /// Returns in which row groups the rows of a piece are, and which of their rows they are.
+    fn find_rows(&self, piece: &ManifestPiece) -> Vec<(usize, Range<usize>)> {
+        let lines = piece.last_seq.saturating_sub(piece.first_seq).saturating_add(1);
+        let [mut first, end] =
+            [piece.first_row, piece.first_row.saturating_add(lines)].map(row_index);
+        let (mut found, mut group_first) = (Vec::new(), 0_usize);
+        for (index, group) in self.reader.metadata().row_groups().iter().enumerate() {
+            let group_end = group_first.saturating_add(row_index(group.num_rows()));
+            if first < end.min(group_end) {
+                let rows = first.saturating_sub(group_first)..end.min(group_end) - group_first;
+                found.push((index, rows));
+                first = group_end;
             }
-            group_first = next_first;
+            group_first = group_end;
         }
-        check_lines(account, piece, &lines)?;
-        let lines: Vec<PostedEntry> = lines.into_iter().map(|line| line.posted).collect();
-        let after = lines.iter().fold(before.clone(), |digest, line| digest.chained(line));
-        if after.as_str() != digest {
-            return Err(ArchiveFault::Differs(format!(
-                "account '{}': lines {first_seq} to {last_seq} do not have their digest",
-                account.account
-            )));
-        }
-        Ok(lines)
+        found
+    }
+
+    fn open_group(&self, index: usize) -> Result<Box<dyn RowGroupReader + '_>, ArchiveFault> {
+        self.reader.get_row_group(index).map_err(|why| parquet_fault(&why))
     }
 
     /// Returns the lines of a row group.
-    fn read_rows(&mut self, index: usize) -> Result<&[ArchivedLine], ArchiveFault> {
+    fn read_whole_group(&mut self, index: usize) -> Result<&[ArchivedLine], ArchiveFault> {
         let last = self.group.take().filter(|group| group.index == index);
         let group = if let Some(group) = last {
             group
         } else {
-            let group = self.reader.get_row_group(index).map_err(|why| parquet_fault(&why))?;
-            RowGroup { index, lines: read_group(&*group)? }
+            let group = self.open_group(index)?;
+            let rows = 0..row_index(group.metadata().num_rows());
+            RowGroup { index, lines: read_rows(&*group, rows)? }
         };
         Ok(&self.group.insert(group).lines)
     }
 }
 
+fn row_index<T>(row: T) -> usize
+where
+    usize: TryFrom<T>,
+{
+    usize::try_from(row).unwrap_or(usize::MAX)
+}
+
+/// Returns the lines of a piece if they are those that were written.
 fn check_lines(
     account: &ManifestAccount,
     piece: &ManifestPiece,
-    lines: &[ArchivedLine],
-) -> Result<(), ArchiveFault> {
+    before: &LineDigest,
+    lines: Vec<ArchivedLine>,
+) -> Result<Vec<PostedEntry>, ArchiveFault> {
     let numbers = piece.first_seq..=piece.last_seq;
     let of_account = |line: &ArchivedLine| line.account.as_str() == account.account;
     let are_all =
         lines.iter().all(of_account) && lines.iter().map(|line| line.posted.entry.seq).eq(numbers);
     let name = &account.account;
-    let fault = || ArchiveFault::Differs(format!("account '{name}': lines are not in their place"));
-    are_all.then_some(()).ok_or_else(fault)
+    let fault = |what: &str| ArchiveFault::Differs(format!("account '{name}': {what}"));
+    if !are_all {
+        return Err(fault("lines are not in their place"));
+    }
+    let lines: Vec<PostedEntry> = lines.into_iter().map(|line| line.posted).collect();
+    let after = lines.iter().fold(before.clone(), |digest, line| digest.chained(line));
+    if after.as_str() != piece.digest {
+        let ManifestPiece { first_seq, last_seq, .. } = piece;
+        return Err(fault(&format!("lines {first_seq} to {last_seq} do not have their digest")));
+    }
+    Ok(lines)
 }

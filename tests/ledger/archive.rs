@@ -2,7 +2,7 @@
 //! what is left is as it was, with the same numbers.
 
 use tempfile::TempDir;
-use tollgate::archive::{ArchiveState, ArchivedDay};
+use tollgate::archive::{ArchiveNote, ArchiveState, ArchivedDay};
 use tollgate::ledger::{EntryKind, JournalEntry, Operation, Outcome};
 use tollgate::money::Money;
 use tollgate::store::OpenStore;
@@ -30,7 +30,8 @@ fn day(number: i64, last_seq: u64) -> ArchivedDay {
 }
 
 async fn mark(store: &OpenStore, account: &str, after: u64, day: &ArchivedDay) -> bool {
-    store.archive.mark_archived(&name(account), after, day).await.expect("an answer")
+    let note = ArchiveNote { account: name(account), after, day: day.clone() };
+    store.archive.mark_archived(&[note]).await.expect("an answer")
 }
 
 async fn trim(store: &OpenStore, account: &str, to: u64, limit: u32) -> u64 {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use async_trait::async_trait;
 use tempfile::TempDir;
 use tollgate::archive::{
-    ArchiveFault, ArchiveReport, ArchiveState, ArchiveStore, ArchivedDay, ArchivedUsage, Archiver,
-    JournalArchive,
+    ArchiveFault, ArchiveNote, ArchiveReport, ArchiveState, ArchiveStore, ArchivedDay,
+    ArchivedUsage, Archiver, JournalArchive,
 };
 use tollgate::ledger::{AccountName, Operation, Outcome, Unavailable};
 use tollgate::money::Money;
@@ -294,14 +294,13 @@ impl ArchiveStore for Failing {
         self.noted.read_archive_state(account).await
     }
 
-    async fn mark_archived(
-        &self,
-        account: &AccountName,
-        after: u64,
-        day: &ArchivedDay,
-    ) -> Result<bool, Unavailable> {
-        self.pass()?;
-        self.noted.mark_archived(account, after, day).await
+    async fn mark_archived(&self, notes: &[ArchiveNote]) -> Result<bool, Unavailable> {
+        let mut all = true;
+        for note in notes {
+            self.pass()?;
+            all &= self.noted.mark_archived(std::slice::from_ref(note)).await?;
+        }
+        Ok(all)
     }
 
     async fn list_archived_days(

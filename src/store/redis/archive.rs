@@ -3,6 +3,7 @@
 //! counted from it, in the scripts and here.
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 
 use super::super::data_version::ARCHIVE_VERSION;
 use super::config_check::DATA_VERSION_KEY;
@@ -11,7 +12,7 @@ use super::operations::reply_strings;
 use super::reply_parts::{parse_part, unexpected};
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
-use crate::archive::{ArchiveState, ArchiveStore, ArchivedDay};
+use crate::archive::{ArchiveNote, ArchiveState, ArchiveStore, ArchivedDay};
 use crate::ledger::{AccountName, Unavailable};
 
 /// The key of who writes to the archive. Its hash tag is no name of an account.
@@ -19,6 +20,9 @@ const TURN_KEY: &str = "tollgate:{:archive}:turn";
 
 /// The field of an account with the number of the last line that is no longer on the server.
 pub(super) const JOURNAL_BASE_FIELD: &str = "journal_base";
+
+/// The number of notes that are written at the same time.
+const NOTES_AT_A_TIME: usize = 32;
 
 /// No turn is longer than this, in ms: the server adds it to its clock.
 const TURN_MAX_MS: u64 = 1 << 53;
@@ -51,6 +55,21 @@ impl RedisStore {
         let reply = redis::from_redis_value::<(String, Vec<String>, Vec<String>)>(reply);
         let (after, lines, marks) = reply.map_err(unexpected)?;
         Ok(JournalPage { after: parse_part(&after)?, lines, marks })
+    }
+
+    /// Writes a note. Returns whether it is noted.
+    async fn write_note(&self, note: &ArchiveNote) -> Result<bool, Unavailable> {
+        let ArchiveNote { account, after, day } = note;
+        let keys = AccountKeys::of(account);
+        let mut mark = ScriptCall::default();
+        mark.key(keys.account()).key(keys.journal()).key(keys.archived_days());
+        mark.arg(after).arg(day.day).arg(day.last_seq).arg(&day.digest);
+        let reply = self.run_script(&mark, |scripts| &scripts.archive.mark).await?;
+        match reply.first().map(String::as_str) {
+            Some("done") => Ok(true),
+            Some("refused" | "no_account") => Ok(false),
+            _ => Err(unexpected(reply)),
+        }
     }
 
     /// Returns how far a journal is archived and has left the server; `None` if there is no such
@@ -102,22 +121,15 @@ impl ArchiveStore for RedisStore {
         Ok(found)
     }
 
-    async fn mark_archived(
-        &self,
-        account: &AccountName,
-        after: u64,
-        day: &ArchivedDay,
-    ) -> Result<bool, Unavailable> {
-        let keys = AccountKeys::of(account);
-        let mut mark = ScriptCall::default();
-        mark.key(keys.account()).key(keys.journal()).key(keys.archived_days());
-        mark.arg(after).arg(day.day).arg(day.last_seq).arg(&day.digest);
-        let reply = self.run_script(&mark, |scripts| &scripts.archive.mark).await?;
-        match reply.first().map(String::as_str) {
-            Some("done") => Ok(true),
-            Some("refused" | "no_account") => Ok(false),
-            _ => Err(unexpected(reply)),
+    async fn mark_archived(&self, notes: &[ArchiveNote]) -> Result<bool, Unavailable> {
+        let mut all = true;
+        for notes in notes.chunks(NOTES_AT_A_TIME) {
+            let written = join_all(notes.iter().map(|note| self.write_note(note))).await;
+            for is_noted in written {
+                all &= is_noted?;
+            }
         }
+        Ok(all)
     }
 
     async fn list_archived_days(

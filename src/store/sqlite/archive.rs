@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use super::archive_rows;
 use super::embedded_store::SqliteStore;
 use super::writer::Priority;
-use crate::archive::{ArchiveState, ArchiveStore, ArchivedDay};
+use crate::archive::{ArchiveNote, ArchiveState, ArchiveStore, ArchivedDay};
 use crate::clock::unix_ms;
 use crate::ledger::{AccountName, Unavailable};
 
@@ -47,14 +47,12 @@ impl ArchiveStore for SqliteStore {
         self.usage_reader.query(move |c| archive_rows::read_state(c, &account)).await
     }
 
-    async fn mark_archived(
-        &self,
-        account: &AccountName,
-        after: u64,
-        day: &ArchivedDay,
-    ) -> Result<bool, Unavailable> {
-        let (account, day) = (account.clone(), day.clone());
-        self.write_archive(move |c| archive_rows::mark(c, &account, after, &day)).await
+    async fn mark_archived(&self, notes: &[ArchiveNote]) -> Result<bool, Unavailable> {
+        let notes = notes.to_vec();
+        let writing = move |c: &Connection| {
+            notes.iter().try_fold(true, |all, note| Ok(archive_rows::mark(c, note)? && all))
+        };
+        self.write_archive(writing).await
     }
 
     async fn list_archived_days(
@@ -96,6 +94,10 @@ mod tests {
 
     fn ada() -> AccountName {
         AccountName::parse("ada").expect("a name")
+    }
+
+    fn noted(day: ArchivedDay) -> [ArchiveNote; 1] {
+        [ArchiveNote { account: ada(), after: 0, day }]
     }
 
     fn nano(amount: i64) -> Money {
@@ -151,7 +153,7 @@ mod tests {
         let store = filled(&path).await;
         let digest = "0".repeat(64);
         let day = ArchivedDay { day: 0, last_seq: 9, digest };
-        assert_eq!(store.mark_archived(&ada(), 0, &day).await, Ok(true));
+        assert_eq!(store.mark_archived(&noted(day)).await, Ok(true));
         for last in 1..=8 {
             assert_eq!(store.trim_journal(&ada(), 9, 1).await, Ok(last));
             copied(&path, &copy);
@@ -206,11 +208,11 @@ mod tests {
         let path = folder.path().join("t.db");
         let store = filled(&path).await;
         let day = ArchivedDay { day: 0, last_seq: 4, digest: "short".to_owned() };
-        let ada = ada();
-        let (noted, ping) = tokio::join!(store.mark_archived(&ada, 0, &day), store.ping());
-        assert!(noted.is_err() && ping.is_ok(), "{noted:?} {ping:?}");
-        let day = ArchivedDay { digest: "0".repeat(64), ..day };
-        assert_eq!(store.mark_archived(&ada, 0, &day).await, Ok(true));
+        let notes = noted(day.clone());
+        let (told, ping) = tokio::join!(store.mark_archived(&notes), store.ping());
+        assert!(told.is_err() && ping.is_ok(), "{told:?} {ping:?}");
+        let notes = noted(ArchivedDay { digest: "0".repeat(64), ..day });
+        assert_eq!(store.mark_archived(&notes).await, Ok(true));
         // Sums that leave 64 bits end the trim, and nothing has gone.
         let beside = Connection::open(&path).expect("the file");
         let huge = format!(
@@ -219,6 +221,7 @@ mod tests {
             i64::MAX - 5
         );
         beside.execute_batch(&huge).expect("changed");
+        let ada = ada();
         let (gone, ping) = tokio::join!(store.trim_journal(&ada, 9, 9), store.ping());
         assert!(gone.is_err() && ping.is_ok(), "{gone:?} {ping:?}");
         let left = store.read_journal(&ada, 0, 100).await.expect("lines");

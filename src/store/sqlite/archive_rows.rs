@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{accounts, data_version};
-use crate::archive::{ArchiveState, ArchivedDay};
+use crate::archive::{ArchiveNote, ArchiveState, ArchivedDay};
 use crate::ledger::AccountName;
 use crate::usage::FOLD_VERSION;
 
@@ -120,21 +120,17 @@ pub(super) fn list_days(
 }
 
 /// Notes an archived day. Returns whether it is noted.
-pub(super) fn mark(
-    c: &Connection,
-    name: &AccountName,
-    after: u64,
-    day: &ArchivedDay,
-) -> rusqlite::Result<bool> {
+pub(super) fn mark(c: &Connection, note: &ArchiveNote) -> rusqlite::Result<bool> {
+    let ArchiveNote { account: name, after, day } = note;
     let Some(account) = accounts::find(c, name)?.map(|row| row.id) else { return Ok(false) };
     let known = last_days(c, account)?;
     let seq_at = |at: usize| known.get(at).map_or(0, |known| known.last_seq);
     if known.first() == Some(day) {
-        return Ok(seq_at(1) == after);
+        return Ok(seq_at(1) == *after);
     }
     let is_later = known.first().is_none_or(|last| last.day < day.day);
     let lines = accounts::last_seq(c, account)?.unsigned_abs();
-    if seq_at(0) != after || day.last_seq <= after || day.last_seq > lines || !is_later {
+    if seq_at(0) != *after || day.last_seq <= *after || day.last_seq > lines || !is_later {
         return Ok(false);
     }
     let Ok(last_seq) = i64::try_from(day.last_seq) else { return Ok(false) };
