@@ -317,6 +317,8 @@ const HOLDING_LUA: &str = include_str!("scripts/holding.lua");
 /// What the scripts have in common that place a hold.
 const HOLD_PARTS: [&str; 6] =
     [LOTS_LUA, WINDOWS_LUA, RECALL_LUA, RATES_LUA, PLACES_LUA, HOLDING_LUA];
+/// What the scripts have in common that end a hold.
+const END_PARTS: [&str; 4] = [LOTS_LUA, WINDOWS_LUA, RATES_LUA, FORGOTTEN_LUA];
 const RECORD_LUA: &str = include_str!("scripts/videos/record.lua");
 
 fn script_source(flags: &str, parts: &[&str]) -> String {
@@ -334,26 +336,8 @@ impl MoneyScripts {
             hold: make("", &[&HOLD_PARTS.concat(), include_str!("scripts/hold.lua")]),
             extend: make(ALLOW_OOM, &[LOTS_LUA, WINDOWS_LUA, RECALL_LUA, EXTEND_LUA]),
             renew: make(ALLOW_OOM, &[include_str!("scripts/renew.lua")]),
-            settle: make(
-                ALLOW_OOM,
-                &[
-                    LOTS_LUA,
-                    WINDOWS_LUA,
-                    RATES_LUA,
-                    FORGOTTEN_LUA,
-                    include_str!("scripts/settle.lua"),
-                ],
-            ),
-            void: make(
-                ALLOW_OOM,
-                &[
-                    LOTS_LUA,
-                    WINDOWS_LUA,
-                    RATES_LUA,
-                    FORGOTTEN_LUA,
-                    include_str!("scripts/void.lua"),
-                ],
-            ),
+            settle: make(ALLOW_OOM, &[&END_PARTS.concat(), include_str!("scripts/settle.lua")]),
+            void: make(ALLOW_OOM, &[&END_PARTS.concat(), include_str!("scripts/void.lua")]),
             expire: make(ALLOW_OOM, &[LOTS_LUA, WINDOWS_LUA, RATES_LUA, EXPIRE_LUA]),
             expire_lots: make(ALLOW_OOM, &[LOTS_LUA, EXPIRE_LOTS_LUA]),
             states: make(NO_WRITES, &[include_str!("scripts/states.lua")]),
