@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod money;
 pub mod operators;
 pub(crate) mod permissions;
+pub mod sessions;
 mod settlement;
 pub mod statement;
 pub mod store;

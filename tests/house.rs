@@ -11,7 +11,7 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 27] = [
+const ARROWS: [(&str, &str); 28] = [
     ("backoff", ""),
     ("clock", ""),
     ("failpoints", ""),
@@ -27,6 +27,7 @@ const ARROWS: [(&str, &str); 27] = [
     ("settlement", "backoff ledger metrics money"),
     ("kv_cache", "ledger"),
     ("operators", "hex ledger"),
+    ("sessions", "hex ledger operators"),
     ("usage", "ledger money"),
     ("statement", "hex ledger money usage"),
     ("archive", "failpoints files hex ledger money toml_reader usage"),
@@ -35,7 +36,7 @@ const ARROWS: [(&str, &str); 27] = [
     (
         "store",
         "backoff clock failpoints fast_map hex jobs ledger money metrics kv_cache permissions \
-         idempotency operators usage statement archive",
+         idempotency operators sessions usage statement archive",
     ),
     ("jobs", "backoff clock ledger settlement catalogue dialect money metrics files toml_reader"),
     (
@@ -76,7 +77,7 @@ const CRATES: [(&str, &[&str]); 10] = [
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),
 ];
 
-const PURE_ROOMS: [&str; 10] = [
+const PURE_ROOMS: [&str; 11] = [
     "money",
     "toml_reader",
     "catalogue",
@@ -85,6 +86,7 @@ const PURE_ROOMS: [&str; 10] = [
     "kv_cache",
     "idempotency",
     "operators",
+    "sessions",
     "statement",
     "usage",
 ];

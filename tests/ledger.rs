@@ -35,6 +35,7 @@ mod redis_rates;
 pub(crate) mod redis_server;
 mod repeats;
 pub(crate) mod script;
+mod sessions;
 mod silent;
 mod statements;
 pub(crate) mod subject;

@@ -55,8 +55,8 @@ pub(crate) async fn add_operator(
     Ok(IssuedToken { token, record })
 }
 
-/// Replaces the token of an operator. The earlier one does not work any more. The new one expires
-/// at `expires_at`, or never, whenever the earlier one did.
+/// Replaces the token of an operator. The earlier one does not work any more, and the sessions of
+/// the operator end. The new one expires at `expires_at`, or never, whenever the earlier one did.
 pub(crate) async fn rotate_operator(
     context: ManagementContext<'_>,
     name: &str,
@@ -74,7 +74,7 @@ pub(crate) async fn rotate_operator(
     Ok(IssuedToken { token, record })
 }
 
-/// Removes an operator. The last owner whose token does not expire stays.
+/// Removes an operator, and ends its sessions. The last owner whose token does not expire stays.
 pub(crate) async fn remove_operator(
     context: ManagementContext<'_>,
     name: &str,

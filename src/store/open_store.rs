@@ -1,5 +1,5 @@
-//! The interfaces of an open store: ledger, account cache, job queue, replies, operators, usage,
-//! statements and archive, for every kind of store.
+//! The interfaces of an open store: ledger, account cache, job queue, replies, operators, sign-ins,
+//! usage, statements and archive, for every kind of store.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use crate::jobs::JobQueue;
 use crate::kv_cache::AccountCache;
 use crate::ledger::{AccountEraser, Ledger, Unavailable};
 use crate::operators::OperatorStore;
+use crate::sessions::SessionStore;
 use crate::statement::StatementStore;
 use crate::usage::UsageStore;
 
@@ -32,6 +33,8 @@ pub struct OpenStore {
     /// The operators, the record of their changes, and the requests that they have named. On a
     /// server they share the connection of the queue.
     pub operators: Arc<dyn OperatorStore>,
+    /// The sign-in links and the sessions. On a server they share the connection of the queue.
+    pub sessions: Arc<dyn SessionStore>,
     /// The sums of usage. On a server they share the connection of the queue.
     pub usage: Arc<dyn UsageStore>,
     /// The sealed statements. On a server they share the connection of the queue.
@@ -72,7 +75,7 @@ impl OpenStore {
     pub(super) fn from_embedded<S>(store: Arc<S>) -> OpenStore
     where
         S: Ledger + AccountCache + JobQueue + ReplyStore + OperatorStore,
-        S: UsageStore + StatementStore + ArchiveStore + AccountEraser + 'static,
+        S: SessionStore + UsageStore + StatementStore + ArchiveStore + AccountEraser + 'static,
     {
         OpenStore {
             ledger: store.clone(),
@@ -80,6 +83,7 @@ impl OpenStore {
             queue: store.clone(),
             reply_store: store.clone(),
             operators: store.clone(),
+            sessions: store.clone(),
             usage: store.clone(),
             statements: store.clone(),
             archive: store.clone(),
@@ -103,6 +107,7 @@ impl OpenStore {
             durability: DurabilityScope(Some(money.clone())),
             connections: vec![money, queue.clone(), account_cache.clone(), reply_store.clone()],
             operators: queue.clone(),
+            sessions: queue.clone(),
             usage: queue.clone(),
             statements: queue.clone(),
             archive: queue.clone(),

@@ -1,13 +1,16 @@
-//! Changes of operators that are durable when they are acknowledged, on every kind of store.
+//! Changes of operators that are durable when they are acknowledged, on every kind of store. What
+//! gives an operator another token, or takes it away, ends the sessions of the operator.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::open_store::OpenStore;
 use crate::ledger::Unavailable;
 use crate::operators::{OperatorChange, OperatorRecord, TokenHash};
+use crate::sessions::Principal;
 
 impl OpenStore {
-    /// Adds an operator.
+    /// Adds an operator. It begins without sessions: an operator of the same name may have been
+    /// removed while its sessions could not be ended.
     ///
     /// # Errors
     /// [`Unavailable`] if it is unknown whether the change was made, or there is no room.
@@ -16,11 +19,14 @@ impl OpenStore {
         hash: TokenHash,
         record: &OperatorRecord,
     ) -> Result<OperatorChange, Unavailable> {
-        let add = async || self.operators.add_operator(hash, record.clone()).await;
+        let add = async || {
+            let change = self.operators.add_operator(hash, record.clone()).await?;
+            self.end_sessions_after(change, &record.name).await
+        };
         self.durability.write(add).await
     }
 
-    /// Replaces the token of an operator.
+    /// Replaces the token of an operator, and ends its sessions.
     ///
     /// # Errors
     /// [`Unavailable`] if it is unknown whether the change was made.
@@ -31,11 +37,14 @@ impl OpenStore {
         prefix: &str,
         expires_at: Option<i64>,
     ) -> Result<OperatorChange, Unavailable> {
-        let replace = async || self.operators.replace_token(name, hash, prefix, expires_at).await;
+        let replace = async || {
+            let change = self.operators.replace_token(name, hash, prefix, expires_at).await?;
+            self.end_sessions_after(change, name).await
+        };
         self.durability.write(replace).await
     }
 
-    /// Removes an operator.
+    /// Removes an operator, and ends its sessions.
     ///
     /// # Errors
     /// [`Unavailable`] if it is unknown whether the change was made.
@@ -46,9 +55,22 @@ impl OpenStore {
             was_removed.fetch_or(change == OperatorChange::Done, Ordering::Relaxed);
             // The write runs again if the server restarts; then the operator may be gone already.
             let is_gone = change == OperatorChange::Unknown && was_removed.load(Ordering::Relaxed);
-            Ok(if is_gone { OperatorChange::Done } else { change })
+            let change = if is_gone { OperatorChange::Done } else { change };
+            self.end_sessions_after(change, name).await
         };
         self.durability.write(remove).await
+    }
+
+    /// Ends the sessions of an operator, and removes its sign-in links, if a change was made.
+    async fn end_sessions_after(
+        &self,
+        change: OperatorChange,
+        name: &str,
+    ) -> Result<OperatorChange, Unavailable> {
+        if change == OperatorChange::Done {
+            self.sessions.end_sessions_of(&Principal::Operator(name.to_owned())).await?;
+        }
+        Ok(change)
     }
 
     /// Appends a line to the record of changes.

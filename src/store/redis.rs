@@ -53,6 +53,8 @@ mod run_gate;
 mod scripts;
 mod sentinel;
 mod server;
+mod session_scripts;
+mod sessions;
 mod shared_store;
 mod statement_scripts;
 mod statements;

@@ -55,6 +55,8 @@ mod rate_rows;
 mod rates;
 mod reader;
 mod schema;
+mod session_rows;
+mod sessions;
 mod snapshot;
 mod statement_rows;
 mod statements;
@@ -265,6 +267,7 @@ impl Ledger for SqliteStore {
             }
         }
         self.purge_operator_requests().await?;
+        self.purge_sign_ins().await?;
         Ok(swept)
     }
 

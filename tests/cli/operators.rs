@@ -4,8 +4,9 @@ use std::path::Path;
 
 use rstest::rstest;
 use serde_json::{Value, json};
-use tollgate::operators::{OperatorRecord, OperatorStore, Role, TokenHash};
-use tollgate::store;
+use tollgate::operators::{OperatorRecord, Role, TokenHash};
+use tollgate::sessions::{Principal, SessionSecret};
+use tollgate::store::{self, OpenStore};
 
 use super::fields;
 use crate::ledger::subject::at;
@@ -49,17 +50,17 @@ fn contains(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|part| part == text.as_bytes())
 }
 
-/// The operators of the store that the world's commands use.
-async fn operators_of(world: &World) -> std::sync::Arc<dyn OperatorStore> {
+/// The store that the world's commands use.
+async fn store_of(world: &World) -> OpenStore {
     let conf = std::fs::read_to_string(world.path("tollgate.toml")).expect("the configuration");
     let url = conf.lines().find_map(|line| line.strip_prefix("url = \"")?.strip_suffix('"'));
     let url = url.expect("the address of the store").to_owned();
-    store::open(&at(url)).await.expect("the store").operators
+    store::open(&at(url)).await.expect("the store")
 }
 
 async fn find(world: &World, token: &str) -> Option<OperatorRecord> {
     let hash = TokenHash::of(token).expect("a token");
-    operators_of(world).await.find_operator(hash).await.expect("an answer")
+    store_of(world).await.operators.find_operator(hash).await.expect("an answer")
 }
 
 #[rstest]
@@ -210,7 +211,7 @@ async fn each_change_of_an_operator_is_told(#[values(Store::Sqlite, Store::Redis
 
     // The store has one line about each change, newest first.
     expected.reverse();
-    let kept = operators_of(&world).await.read_audit(None, 10).await.expect("lines");
+    let kept = store_of(&world).await.operators.read_audit(None, 10).await.expect("lines");
     let numbers: Vec<u64> = kept.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [5, 4, 3, 2, 1]);
     let lines = kept.iter().map(|(_, line)| serde_json::from_str(line).expect("a line"));
@@ -230,4 +231,37 @@ async fn what_cannot_be_written_down_is_not_done() {
     assert_eq!((run.code, run.out.as_str()), (1, ""));
     assert!(run.err.contains("so nothing was changed"), "{}", run.err);
     assert_eq!(world.command(&["operator", "list"]).await.done(), "");
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_new_token_and_a_removal_end_the_sessions_of_an_operator(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = World::start(store).run().await;
+    for name in ["ada", "bob"] {
+        plain(&world, &["add", name, "--role", "owner"]).await;
+    }
+    let sessions = store_of(&world).await.sessions;
+    let principal = |name: &str| Principal::Operator(name.to_owned());
+    let of_ada = SessionSecret::from_random([1; 32]).hash();
+    sessions.add_session(of_ada, &principal("ada"), 3_600_000).await.expect("a session");
+    for (words, seed) in [(["rotate", "bob"], 2), (["revoke", "bob"], 3)] {
+        let secret = SessionSecret::from_random([seed; 32]).hash();
+        sessions.add_session(secret, &principal("bob"), 3_600_000).await.expect("a session");
+        sessions.add_link(secret, &principal("bob"), 3_600_000).await.expect("a link");
+        world.command(&["operator", words[0], words[1]]).await.done();
+        assert_eq!(sessions.find_session(secret).await, Ok(None), "{words:?}");
+        assert_eq!(sessions.use_link(secret).await, Ok(None), "{words:?}");
+    }
+    // As if they had not been ended.
+    let secret = SessionSecret::from_random([4; 32]).hash();
+    sessions.add_session(secret, &principal("bob"), 3_600_000).await.expect("a session");
+    plain(&world, &["add", "bob"]).await;
+    assert_eq!(sessions.find_session(secret).await, Ok(None), "another bob has not signed in");
+    // What is refused ends nothing.
+    fault(&world, &["revoke", "ada"]).await;
+    fault(&world, &["add", "ada"]).await;
+    let found = sessions.find_session(of_ada).await.expect("an answer").expect("a session");
+    assert_eq!(found.principal, principal("ada"));
 }

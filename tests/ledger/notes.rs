@@ -387,7 +387,7 @@ async fn a_file_from_before_there_were_notes_opens() {
                  DROP TABLE credit_lot; DROP TABLE hold_lots; DROP TABLE credit_grant;
                  DROP TABLE correction_lots; DROP TABLE expiry_line;
                  DROP TABLE transfer; DROP TABLE operator; DROP TABLE audit;
-                 DROP TABLE operator_request;
+                 DROP TABLE operator_request; DROP TABLE sign_in;
                  DROP TABLE usage_due; DROP TABLE usage_fold; DROP TABLE journal_hour;
                  DROP TABLE usage_rollup; DROP TABLE statement;
                  DROP TABLE archived_day; DROP TABLE journal_base; DROP TABLE archive_turn;

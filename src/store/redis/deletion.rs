@@ -18,6 +18,7 @@ use super::shared_store::RedisStore;
 use crate::ledger::{
     AccountEraser, AccountName, AccountRemains, BudgetOwner, DeletionMark, Unavailable,
 };
+use crate::sessions::{Principal, SessionStore};
 
 /// The key of the set of the names of deleted accounts.
 const DELETED_KEY: &str = "tollgate:deleted";
@@ -82,6 +83,7 @@ impl AccountEraser for RedisStore {
         }
         let connection = self.connection().await?;
         key_records::erase(connection, account).await?;
+        self.end_sessions_of(&Principal::Account(account.clone())).await?;
         let mut jobs = Vec::new();
         let mut cursor = "0".to_owned();
         loop {

@@ -9,6 +9,7 @@ use redis::{Arg, Cmd, Script, ScriptInvocation, ToRedisArgs};
 use super::archive_scripts::ArchiveScripts;
 use super::deletion_scripts::DeletionScripts;
 use super::operator_scripts::OperatorScripts;
+use super::session_scripts::SessionScripts;
 use super::statement_scripts::StatementScripts;
 use crate::ledger::Operation;
 
@@ -31,6 +32,7 @@ pub(in crate::store) struct Scripts {
     pub(super) budgets: BudgetScripts,
     pub(super) access: AccessScripts,
     pub(super) operators: OperatorScripts,
+    pub(super) sessions: SessionScripts,
     pub(super) statements: StatementScripts,
     pub(super) archive: ArchiveScripts,
     pub(super) deletion: DeletionScripts,
@@ -72,6 +74,7 @@ impl Scripts {
             budgets: BudgetScripts::build(make),
             access: AccessScripts::build(make),
             operators: OperatorScripts::build(make),
+            sessions: SessionScripts::build(make),
             statements: StatementScripts::build(make),
             archive: ArchiveScripts::build(make),
             deletion: DeletionScripts::build(make, LOTS_LUA),
@@ -103,7 +106,8 @@ impl Scripts {
         let all = money.into_iter().chain(ends).chain(videos).chain(index).chain(idempotency);
         let all = all.chain(storage).chain(fleet).chain(allotments).chain(budgets);
         let all = all.chain(access).chain(self.operators.all()).chain(self.statements.all());
-        let all = all.chain(self.archive.all()).chain(self.deletion.all());
+        let all =
+            all.chain(self.archive.all()).chain(self.deletion.all()).chain(self.sessions.all());
         all.chain([&self.usage_add, &self.usage_purge]).collect()
     }
 }
@@ -317,6 +321,8 @@ const HOLDING_LUA: &str = include_str!("scripts/holding.lua");
 /// What the scripts have in common that place a hold.
 const HOLD_PARTS: [&str; 6] =
     [LOTS_LUA, WINDOWS_LUA, RECALL_LUA, RATES_LUA, PLACES_LUA, HOLDING_LUA];
+/// What the scripts have in common that end a hold.
+const END_PARTS: [&str; 4] = [LOTS_LUA, WINDOWS_LUA, RATES_LUA, FORGOTTEN_LUA];
 const RECORD_LUA: &str = include_str!("scripts/videos/record.lua");
 
 fn script_source(flags: &str, parts: &[&str]) -> String {
@@ -334,26 +340,8 @@ impl MoneyScripts {
             hold: make("", &[&HOLD_PARTS.concat(), include_str!("scripts/hold.lua")]),
             extend: make(ALLOW_OOM, &[LOTS_LUA, WINDOWS_LUA, RECALL_LUA, EXTEND_LUA]),
             renew: make(ALLOW_OOM, &[include_str!("scripts/renew.lua")]),
-            settle: make(
-                ALLOW_OOM,
-                &[
-                    LOTS_LUA,
-                    WINDOWS_LUA,
-                    RATES_LUA,
-                    FORGOTTEN_LUA,
-                    include_str!("scripts/settle.lua"),
-                ],
-            ),
-            void: make(
-                ALLOW_OOM,
-                &[
-                    LOTS_LUA,
-                    WINDOWS_LUA,
-                    RATES_LUA,
-                    FORGOTTEN_LUA,
-                    include_str!("scripts/void.lua"),
-                ],
-            ),
+            settle: make(ALLOW_OOM, &[&END_PARTS.concat(), include_str!("scripts/settle.lua")]),
+            void: make(ALLOW_OOM, &[&END_PARTS.concat(), include_str!("scripts/void.lua")]),
             expire: make(ALLOW_OOM, &[LOTS_LUA, WINDOWS_LUA, RATES_LUA, EXPIRE_LUA]),
             expire_lots: make(ALLOW_OOM, &[LOTS_LUA, EXPIRE_LOTS_LUA]),
             states: make(NO_WRITES, &[include_str!("scripts/states.lua")]),

@@ -7,12 +7,13 @@ use super::accounts;
 use super::embedded_store::SqliteStore;
 use super::write_txn::WriteTxn;
 use super::writer::Priority;
-use super::{account_settings, data_version, keys, lots};
+use super::{account_settings, data_version, keys, lots, session_rows};
 use crate::clock::unix_ms;
 use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::{
     AccountEraser, AccountName, AccountRemains, BudgetOwner, DeletionMark, Unavailable,
 };
+use crate::sessions::Principal;
 
 /// One step deletes at most this many rows that may be large, so that no call waits long for the
 /// writer.
@@ -141,6 +142,7 @@ fn erase_rest(txn: &mut WriteTxn<'_>, name: &AccountName) -> rusqlite::Result<()
     }
     let mut kept = conn.prepare_cached("DELETE FROM replies WHERE account = ? AND bytes = 0")?;
     kept.execute([name.as_str()])?;
+    session_rows::end_all(conn, &Principal::Account(name.clone()))?;
     account_settings::unlist_suspended(conn, account)?;
     keys::raise_revision(conn)?;
     txn.forget_budgets(name);

@@ -6,13 +6,15 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use rusqlite::Connection;
+
 use super::super::section::StoreSection;
 use super::disk::DiskSync;
 use super::file_identity::{FileId, OpenFiles, side_file};
 use super::reader::ReadThread;
 use super::schema::{self, BUSY_TIMEOUT};
 use super::usage_rows::FoldCursor;
-use super::writer::WriteScheduler;
+use super::writer::{Priority, WriteScheduler};
 use crate::ledger::Unavailable;
 use crate::permissions;
 
@@ -114,6 +116,21 @@ impl SqliteStore {
             lent_wait,
             fold_cursor,
         })
+    }
+
+    /// Runs a write job. Its failure is no failure of the transaction, which has operations of
+    /// other callers as well, unless SQLite has ended the transaction. So the last statement of the
+    /// job must be the one that counts.
+    pub(super) async fn write_alone<T, F>(&self, job: F) -> Result<T, Unavailable>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let done = self.scheduler.run(Priority::NowDurable, move |txn| match job(txn.conn) {
+            Err(why) if !txn.conn.is_autocommit() => Ok(Err(Unavailable(why.to_string()))),
+            done => done.map(Ok),
+        });
+        done.await?
     }
 
     /// Sets the most bytes of replies, cache entries and bodies for vendors that the store keeps.

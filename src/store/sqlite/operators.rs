@@ -1,7 +1,6 @@
 //! Operators, the record of their changes, and the requests that they have named, in three tables.
 
 use async_trait::async_trait;
-use rusqlite::Connection;
 
 use super::embedded_store::SqliteStore;
 use super::operator_rows::{self, NewToken};
@@ -14,21 +13,6 @@ use crate::operators::{NamedRequest, OperatorChange, OperatorRecord, OperatorSto
 const PURGE_STEPS_MAX: u32 = 100;
 
 impl SqliteStore {
-    /// Runs a write job. A failure of the job is not a failure of the transaction, which has
-    /// operations of other callers as well, unless SQLite has ended the transaction. So the last
-    /// statement of a job is the one that counts.
-    async fn write_operators<T, F>(&self, job: F) -> Result<T, Unavailable>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    {
-        let done = self.scheduler.run(Priority::NowDurable, move |txn| match job(txn.conn) {
-            Err(why) if !txn.conn.is_autocommit() => Ok(Err(Unavailable(why.to_string()))),
-            done => done.map(Ok),
-        });
-        done.await?
-    }
-
     /// Deletes requests of operators that have expired. The steps are small, so that no call waits
     /// long for the writer.
     pub(super) async fn purge_operator_requests(&self) -> Result<(), Unavailable> {
@@ -54,7 +38,7 @@ impl OperatorStore for SqliteStore {
         record: OperatorRecord,
     ) -> Result<OperatorChange, Unavailable> {
         bounds::check_operator(&record)?;
-        self.write_operators(move |c| operator_rows::add(c, hash, &record)).await?
+        self.write_alone(move |c| operator_rows::add(c, hash, &record)).await?
     }
 
     async fn find_operator(&self, hash: TokenHash) -> Result<Option<OperatorRecord>, Unavailable> {
@@ -75,18 +59,18 @@ impl OperatorStore for SqliteStore {
         bounds::check_token_prefix(prefix)?;
         let token = NewToken { hash, prefix: prefix.to_owned(), expires_at };
         let name = name.to_owned();
-        self.write_operators(move |c| operator_rows::replace_token(c, &name, &token)).await?
+        self.write_alone(move |c| operator_rows::replace_token(c, &name, &token)).await?
     }
 
     async fn remove_operator(&self, name: &str) -> Result<OperatorChange, Unavailable> {
         let name = name.to_owned();
-        self.write_operators(move |c| operator_rows::remove(c, &name)).await
+        self.write_alone(move |c| operator_rows::remove(c, &name)).await
     }
 
     async fn append_audit(&self, line: &str) -> Result<(), Unavailable> {
         bounds::check_audit_line(line)?;
         let line = line.to_owned();
-        self.write_operators(move |c| operator_rows::append_audit(c, &line)).await
+        self.write_alone(move |c| operator_rows::append_audit(c, &line)).await
     }
 
     async fn read_audit(
@@ -107,7 +91,7 @@ impl OperatorStore for SqliteStore {
     ) -> Result<NamedRequest, Unavailable> {
         bounds::check_request(owner, name)?;
         let (owner, name) = (owner.to_owned(), name.to_owned());
-        self.write_operators(move |c| operator_rows::claim_request(c, &owner, &name, content)).await
+        self.write_alone(move |c| operator_rows::claim_request(c, &owner, &name, content)).await
     }
 
     async fn answer_request(
@@ -119,12 +103,12 @@ impl OperatorStore for SqliteStore {
         bounds::check_request(owner, name)?;
         bounds::check_request_reply(reply)?;
         let (owner, name, reply) = (owner.to_owned(), name.to_owned(), reply.to_owned());
-        self.write_operators(move |c| operator_rows::answer_request(c, &owner, &name, &reply)).await
+        self.write_alone(move |c| operator_rows::answer_request(c, &owner, &name, &reply)).await
     }
 
     async fn release_request(&self, owner: &str, name: &str) -> Result<(), Unavailable> {
         bounds::check_request(owner, name)?;
         let (owner, name) = (owner.to_owned(), name.to_owned());
-        self.write_operators(move |c| operator_rows::release_request(c, &owner, &name)).await
+        self.write_alone(move |c| operator_rows::release_request(c, &owner, &name)).await
     }
 }

@@ -14,7 +14,7 @@ use super::super::data_version::{
 };
 use super::{
     account_settings, archive_rows, kept_bytes, lot_rows, older_tables, operator_rows,
-    posted_lines, rate_rows, statement_rows, transfers, usage_rows,
+    posted_lines, rate_rows, session_rows, statement_rows, transfers, usage_rows,
 };
 
 /// How long a connection waits for another process that writes.
@@ -397,6 +397,7 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     connection.execute_batch(usage_rows::SCHEMA)?;
     connection.execute_batch(statement_rows::SCHEMA)?;
     connection.execute_batch(archive_rows::SCHEMA)?;
+    connection.execute_batch(session_rows::SCHEMA)?;
     older_tables::add_columns(connection)?;
     account_settings::prepare_schema(connection)?;
     operator_rows::prepare_schema(connection)?;
