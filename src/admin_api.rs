@@ -3,14 +3,14 @@
 
 mod access;
 mod accounts;
-mod admit;
-mod amounts;
+pub(crate) mod admit;
+pub(crate) mod amounts;
 mod audit;
-mod budgets;
+pub(crate) mod budgets;
 mod catalogue;
 mod charges;
 mod document;
-mod error;
+pub(crate) mod error;
 mod extract;
 mod holds;
 mod idempotency;

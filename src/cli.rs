@@ -17,6 +17,7 @@ mod charge;
 mod charges;
 mod check;
 mod check_books;
+mod console;
 mod credit;
 mod export;
 mod hardening;
@@ -136,6 +137,9 @@ enum CliCommand {
     /// The archive of the journals of all accounts.
     #[command(subcommand)]
     Archive(archive::ArchiveCommand),
+    /// The console: pages for operators and customers.
+    #[command(subcommand)]
+    Console(console::ConsoleCommand),
     /// Corrections of charges.
     #[command(subcommand)]
     Charge(charge::ChargeCommand),
@@ -227,6 +231,9 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         }
         CliCommand::Archive(command) => {
             with_store_alone(&conf, async |s| archive::run(&s, &conf, command, out).await)
+        }
+        CliCommand::Console(command) => {
+            with_store(&conf, async |s| console::run(context(&s, &conf), &conf, command, out).await)
         }
         CliCommand::Charge(command) => {
             with_store(&conf, async |s| charge::run(context(&s, &conf), command, out).await)

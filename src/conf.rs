@@ -9,8 +9,10 @@ use crate::jobs::schedule::JobSchedule;
 use crate::store::{StoreSection, StoreTls, StoreTlsFiles, URL_SCHEMES};
 use crate::toml_reader::{self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue};
 
+mod console;
 mod listen;
 
+pub use console::ConsoleSection;
 pub use listen::AdminAddress;
 pub use listen::ListenSection;
 pub use listen::ListenTlsSection;
@@ -35,6 +37,8 @@ pub struct Config {
     pub rules_dir: String,
     /// The format and the level of the log.
     pub log: LogSection,
+    /// The console.
+    pub console: ConsoleSection,
     /// Where commands record what they change.
     pub audit: AuditSection,
     /// Limits of sizes and of concurrency.
@@ -117,6 +121,11 @@ fn parse_root(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config 
         ),
         rules_dir: parse_rules_dir(take_section(table, "rules", faults), faults),
         log: parse_log(take_section(table, "log", faults), faults),
+        console: parse_section(
+            take_section(table, "console", faults),
+            faults,
+            ConsoleSection::parse,
+        ),
         audit: parse_audit(take_section(table, "audit", faults), faults),
         limits: parse_section(take_section(table, "limits", faults), faults, Limits::parse),
         timeouts: parse_section(take_section(table, "timeouts", faults), faults, Timeouts::parse),

@@ -7,6 +7,7 @@ pub mod catalogue;
 pub mod cli;
 pub(crate) mod clock;
 pub mod conf;
+pub(crate) mod console;
 pub mod dialect;
 mod failpoints;
 pub(crate) mod fast_map;

@@ -9,6 +9,7 @@ pub(crate) mod books;
 pub(crate) mod books_proof;
 pub(crate) mod budgets;
 pub(crate) mod charges;
+pub(crate) mod console_links;
 pub(crate) mod context;
 pub(crate) mod corrections;
 pub(crate) mod deletion;

@@ -10,16 +10,17 @@ account=demo
 tollgate() { "$bin/tollgate" --conf "$conf" "$@"; }
 
 start_stack() {
-  local http admin
+  local http admin console
   build
   rm -rf "$folder"
   mkdir -p "$folder/files"
   start_sim "$folder/sim.log"
   http=$(free_port "$(random_port)")
   admin=$(free_port "$(random_port)" "$http")
+  console=$(free_port "$(random_port)" "$http" "$admin")
   # vendor_e's first route always answers 503, so that its requests succeed at depth 1.
   {
-    conf_head "$folder" "sqlite:$folder/tollgate.db" "$http" "$admin"
+    conf_head "$folder" "sqlite:$folder/tollgate.db" "$http" "$admin" "$console"
     printf '[videos]\npoll_ms = 100\n'
     vendor vendor_a "$(route simulator vendor_a)"
     vendor vendor_b "$(route simulator vendor_b)"

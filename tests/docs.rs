@@ -9,13 +9,14 @@ use tollgate::conf::Config;
 
 const CONFIGURATION: &str = "docs/operate/configuration.md";
 /// The sections of the configuration: their names on that page, and how a file opens them.
-const SECTIONS: [(&str, &str); 15] = [
+const SECTIONS: [(&str, &str); 16] = [
     ("listen", "[listen]"),
     ("listen.tls", "[listen.tls]"),
     ("server", "[server]"),
     ("store", "[store]"),
     ("files", "[files]"),
     ("journal", "[journal]"),
+    ("console", "[console]"),
     ("rules", "[rules]"),
     ("log", "[log]"),
     ("audit", "[audit]"),

@@ -10,6 +10,7 @@ mod books;
 mod budgets;
 mod chat;
 mod cli;
+mod console;
 #[cfg(debug_assertions)]
 mod crash_points;
 mod customer_api;

@@ -11,7 +11,7 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 28] = [
+const ARROWS: [(&str, &str); 29] = [
     ("backoff", ""),
     ("clock", ""),
     ("failpoints", ""),
@@ -48,7 +48,7 @@ const ARROWS: [(&str, &str); 28] = [
     (
         "management",
         "archive catalogue clock conf files gateway jobs ledger money operators permissions \
-         statement store toml_reader usage",
+         sessions statement store toml_reader usage",
     ),
     (
         "admin_api",
@@ -56,16 +56,22 @@ const ARROWS: [(&str, &str); 28] = [
          usage",
     ),
     (
+        "console",
+        "admin_api catalogue clock gateway hex jobs ledger management money operators sessions \
+         store usage",
+    ),
+    (
         "cli",
         "clock money toml_reader metrics permissions files dialect ledger kv_cache idempotency \
          catalogue store jobs gateway conf operators \
-         management admin_api statement usage archive",
+         management admin_api console sessions statement usage archive",
     ),
 ];
 
 /// Crates and the only places for them. A name that ends in `*` is the beginning of several.
-const CRATES: [(&str, &[&str]); 10] = [
-    ("axum", &["src/admin_api"]),
+const CRATES: [(&str, &[&str]); 11] = [
+    ("axum", &["src/admin_api", "src/console"]),
+    ("maud", &["src/console"]),
     ("utoipa*", &["src/admin_api"]),
     ("pingora*", &["src/gateway", "src/cli/serve"]),
     ("rusqlite", &["src/store"]),

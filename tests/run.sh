@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `make run`: the gateway, up until interrupted. A vendor whose VENDOR_X_KEY is set is the real one,
-# as in conf/live.toml; the others are simulated. STORE, HTTP_PORT and ADMIN_PORT choose the rest.
+# as in conf/live.toml; the others are simulated. STORE, HTTP_PORT, ADMIN_PORT and CONSOLE_PORT choose
+# the rest.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/stack.sh"
 folder=$root/var/run
@@ -49,6 +50,12 @@ open_account() {
   [ -n "$key" ] || fail "no key was issued"
 }
 
+# A link works once, so each run prints another one.
+console_link() {
+  tollgate operator list | grep -q "^$account " || tollgate operator add "$account" --role owner >/dev/null
+  tollgate console link --operator "$account"
+}
+
 trap stop_all EXIT
 trap 'exit 0' INT TERM
 build
@@ -57,12 +64,14 @@ mkdir -p "$folder/files"
 needs_sim && start_sim "$folder/sim.log"
 http=${HTTP_PORT:-$(free_port 8080)}
 admin=${ADMIN_PORT:-$(free_port 9090 "$http")}
+console=${CONSOLE_PORT:-$(free_port 9091 "$http" "$admin")}
 {
-  conf_head "$folder" "${STORE:-sqlite:$folder/tollgate.db}" "$http" "$admin"
+  conf_head "$folder" "${STORE:-sqlite:$folder/tollgate.db}" "$http" "$admin" "$console"
   vendors
 } >"$conf"
 start_gateway "$conf" "$folder/tollgate.log" "$admin"
 open_account
+console_url=$(console_link)
 
 cat <<READY
 OPENAI_BASE_URL=http://127.0.0.1:$http/v1
@@ -71,6 +80,7 @@ ANTHROPIC_BASE_URL=http://127.0.0.1:$http
 ANTHROPIC_API_KEY=$key
 TOLLGATE_CONF=$conf
 TOLLGATE_ACCOUNT=$account
+CONSOLE_URL=$console_url
 
 curl http://127.0.0.1:$http/v1/chat/completions -H 'authorization: Bearer $key' \\
   -H 'content-type: application/json' \\

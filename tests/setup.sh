@@ -25,6 +25,7 @@ look() {
       need openssl openssl           # a certificate for HTTP/2
       need nodejs node
       need npm npm
+      need chromium chromium         # the console, in a browser
       need python3 python3
       # Debian splits venv from python3, so that the command alone proves nothing.
       python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)

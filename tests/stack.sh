@@ -37,11 +37,11 @@ taken() { (: <"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 # Below the ports that the system hands out, so that no connection takes one in between.
 random_port() { echo $((RANDOM % 22000 + 10000)); }
 
-# free_port PREFERRED [OTHER]: the preferred port if nobody listens there, else a random free one;
-# never the other.
+# free_port PREFERRED [OTHER...]: the preferred port if nobody listens there, else a random free one;
+# none of the others.
 free_port() {
   local port=$1
-  while [ "$port" = "${2:-}" ] || taken "$port"; do port=$(random_port); done
+  while [[ " ${*:2} " == *" $port "* ]] || taken "$port"; do port=$(random_port); done
   echo "$port"
 }
 
@@ -63,12 +63,13 @@ start_sim() {
   sim=$(sed -n 's/^listening on //p' "$1" | head -n 1)
 }
 
-# conf_head FOLDER STORE HTTP_PORT ADMIN_PORT: everything of a configuration but the vendors.
+# conf_head FOLDER STORE HTTP_PORT ADMIN_PORT CONSOLE_PORT: all of a configuration but the vendors.
 conf_head() {
   cat <<TOML
 [listen]
 http = "127.0.0.1:$3"
 admin = "127.0.0.1:$4"
+console = "127.0.0.1:$5"
 [store]
 url = "$2"
 outbox = "$1/outbox"

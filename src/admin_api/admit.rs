@@ -30,7 +30,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The address of a client, which the server adds to each request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ClientAddress(pub(super) IpAddr);
+pub(crate) struct ClientAddress(pub(crate) IpAddr);
 
 /// Serves a request.
 pub(super) async fn admit(State(api): State<AdminApi>, request: Request, next: Next) -> Response {
@@ -174,7 +174,7 @@ async fn authorize(
 }
 
 /// Reads a body within its bounds.
-async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, AdminError> {
+pub(crate) async fn read_body(parts: &Parts, body: Body) -> Result<Bytes, AdminError> {
     let too_large = || {
         let message = format!("a body has at most {BODY_BYTES_MAX} bytes here");
         AdminError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message).about("body")

@@ -56,7 +56,7 @@ fn parse_moment(text: &str) -> Option<i64> {
 }
 
 /// Parses an amount in USD.
-pub(super) fn parse_usd(field: &str, text: &str) -> Result<Money, AdminError> {
+pub(crate) fn parse_usd(field: &str, text: &str) -> Result<Money, AdminError> {
     Money::parse_usd(text).map_err(|why| {
         let message =
             format!("'{text}' is no amount in USD: {why}; write a decimal text such as \"4.76\"");
@@ -65,7 +65,7 @@ pub(super) fn parse_usd(field: &str, text: &str) -> Result<Money, AdminError> {
 }
 
 /// Parses an amount in USD that is moved, so that it must be above 0.
-pub(super) fn parse_moved_usd(text: &str) -> Result<Money, AdminError> {
+pub(crate) fn parse_moved_usd(text: &str) -> Result<Money, AdminError> {
     let amount = parse_usd("amount_usd", text)?;
     if amount == Money::ZERO {
         return Err(AdminError::invalid("amount_usd", format!("'{text}' must be above 0")));
@@ -74,7 +74,7 @@ pub(super) fn parse_moved_usd(text: &str) -> Result<Money, AdminError> {
 }
 
 /// Parses the name of an account.
-pub(super) fn parse_account_name(field: &str, text: &str) -> Result<AccountName, AdminError> {
+pub(crate) fn parse_account_name(field: &str, text: &str) -> Result<AccountName, AdminError> {
     parse_account(text).map_err(|why| AdminError::invalid(field, why.to_string()))
 }
 

@@ -14,7 +14,7 @@ use crate::money::Money;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "day": "5" }))]
-pub(super) struct BudgetAmounts {
+pub(crate) struct BudgetAmounts {
     /// The most of each hour.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
@@ -38,8 +38,20 @@ pub(super) struct BudgetAmounts {
 }
 
 impl BudgetAmounts {
+    /// Returns the limits of a day and a month that are given, in USD.
+    pub(crate) fn of_windows(day: Option<String>, month: Option<String>) -> BudgetAmounts {
+        let [day, month] = [day, month].map(FieldPatch::set_if_given);
+        BudgetAmounts { day, month, ..BudgetAmounts::default() }
+    }
+
+    /// Returns the limits of a day and a month, in USD. One that is not given is removed.
+    pub(crate) fn of_all_windows(day: Option<String>, month: Option<String>) -> BudgetAmounts {
+        let [day, month] = [day, month].map(FieldPatch::Set);
+        BudgetAmounts { day, month, ..BudgetAmounts::default() }
+    }
+
     /// Returns the limits that are set and removed.
-    pub(super) fn parse(&self) -> Result<LimitChanges, AdminError> {
+    pub(crate) fn parse(&self) -> Result<LimitChanges, AdminError> {
         let windows = [
             (WindowKind::Hour, &self.hour),
             (WindowKind::Day, &self.day),

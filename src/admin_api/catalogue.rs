@@ -182,11 +182,7 @@ pub(super) async fn list_routes(
 ) -> Result<JsonReply<AdminPage<RouteReply>>, AdminError> {
     let now = unix_ms();
     let routes = api.routes.all().map(|route| {
-        let (state, reason) = match (route.address(), route.health.is_open(now)) {
-            (None, _) => ("unresolved", "dns"),
-            (_, true) => ("blocked", route.health.reason()),
-            (_, false) => ("up", ""),
-        };
+        let (state, reason) = route.state_at(now);
         let (vendor, name) = (route.vendor.clone(), route.name.clone());
         RouteReply { vendor, route: name, state, reason: reason.to_owned() }
     });

@@ -36,7 +36,7 @@ pub(super) struct AdminErrorDetail {
 
 /// Why a request of an operator is not served.
 #[derive(Debug)]
-pub(super) struct AdminError {
+pub(crate) struct AdminError {
     status: StatusCode,
     detail: Box<AdminErrorDetail>,
     header: Option<(HeaderName, HeaderValue)>,
@@ -56,6 +56,16 @@ impl AdminError {
         let (message, code) = (message.into(), code.into());
         let detail = Box::new(AdminErrorDetail { message, kind, param: None, code });
         AdminError { status, detail, header: None }
+    }
+
+    /// Returns the status of the response.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Returns what went wrong and what would be right, for people.
+    pub(crate) fn message(&self) -> &str {
+        &self.detail.message
     }
 
     /// Returns the error that a field, a parameter or a header is wrong.

@@ -18,8 +18,7 @@ use tokio_io_timeout::TimeoutStream;
 use tower_service::Service as _;
 
 use super::admit::ClientAddress;
-use super::router;
-use super::state::{AdminApi, REQUESTS_MAX};
+use super::state::REQUESTS_MAX;
 
 /// The most connections at a time.
 const CONNECTIONS_MAX: usize = 64;
@@ -34,14 +33,29 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(100);
 /// The pause after a connection could not be accepted.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
+/// What is served at an address.
+#[derive(Clone)]
+pub(crate) struct ServedRouters {
+    /// What is below `/admin/`.
+    pub(crate) api: Router,
+    /// All other paths.
+    pub(crate) pages: Router,
+}
+
+impl ServedRouters {
+    fn of_path(&mut self, path: &str) -> &mut Router {
+        if path.starts_with("/admin/") { &mut self.api } else { &mut self.pages }
+    }
+}
+
 /// Accepts connections and serves them, until the process stops. Then the requests that run are
-/// waited for.
+/// waited for: each has a permit of `running`.
 pub(crate) async fn serve(
     listener: TcpListener,
-    api: AdminApi,
+    routers: ServedRouters,
+    running: Arc<Semaphore>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let (router, running) = (router::build(api.clone()), api.running.clone());
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let accepted = tokio::select! {
@@ -50,7 +64,7 @@ pub(crate) async fn serve(
         };
         match accepted {
             Ok((stream, address, permit)) => {
-                let serving = serve_connection(stream, address, router.clone(), stopping.clone());
+                let serving = serve_connection(stream, address, routers.clone(), stopping.clone());
                 tokio::spawn(async move {
                     serving.await;
                     drop(permit);
@@ -88,13 +102,13 @@ async fn accept(
 async fn serve_connection(
     stream: TcpStream,
     address: SocketAddr,
-    router: Router,
+    routers: ServedRouters,
     mut stopping: watch::Receiver<bool>,
 ) {
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(ClientAddress(address.ip()));
-        router.clone().call(request)
+        routers.clone().of_path(request.uri().path()).call(request)
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);

@@ -55,7 +55,7 @@ impl AdminApi {
     }
 
     /// Takes one of a few permits. There is no waiting: the others have their own.
-    pub(super) fn take_permit(
+    pub(crate) fn take_permit(
         permits: &Arc<Semaphore>,
     ) -> Result<OwnedSemaphorePermit, AdminError> {
         let busy = |_| AdminError::busy("too_many_requests", "too many requests of this kind run");
@@ -64,7 +64,7 @@ impl AdminApi {
 
     /// Makes a change by an actor, on a thread for blocking work: each line of the audit trail is
     /// synced to disk.
-    pub(super) async fn change<T: Send + 'static>(
+    pub(crate) async fn change<T: Send + 'static>(
         &self,
         actor: Actor,
         make: impl AsyncFnOnce(ManagementContext<'_>) -> Result<T, AdminError> + Send + 'static,
@@ -83,7 +83,7 @@ impl AdminApi {
     }
 
     /// Parses the name of a plan, which the rules in force must have.
-    pub(super) fn parse_plan(&self, name: &str) -> Result<PlanName, AdminError> {
+    pub(crate) fn parse_plan(&self, name: &str) -> Result<PlanName, AdminError> {
         Ok(find_plan(&self.catalogue.load().plans, name)?.name.clone())
     }
 }

@@ -59,11 +59,11 @@ pub trait ArchiveStore: Send + Sync {
         &self,
         account: &AccountName,
     ) -> Result<Option<ArchiveState>, Unavailable>;
-    /// Notes that lines are in the archive: those after number `after`, up to `day.last_seq`. Returns
-    /// whether all are noted. A note is refused if `after` is not the last archived line, if
-    /// `day.last_seq` is not above it or is above the last line of the journal, or if `day.day` is
-    /// not after the last archived day. The other notes are written even so, and a failure may leave
-    /// some written. A repeat of the last note of an account is noted, and changes nothing.
+    /// Notes that lines are in the archive: those after number `after`, up to `day.last_seq`.
+    /// Returns whether all are noted. A note is refused if `after` is not the last archived line,
+    /// if `day.last_seq` is not above it or is above the last line of the journal, or if `day.day`
+    /// is not after the last archived day. The other notes are written even so, and a failure may
+    /// leave some written. A repeat of the last note of an account is noted, and changes nothing.
     async fn mark_archived(&self, notes: &[ArchiveNote]) -> Result<bool, Unavailable>;
     /// Returns the archived days of an account whose last lines have numbers above `seq`, oldest
     /// first, at most `limit`.

@@ -17,9 +17,11 @@ pub(crate) enum Actor {
     CommandLine,
     /// An operator, through the API.
     Operator(OperatorCaller),
+    /// An operator, through the console.
+    Console(OperatorCaller),
 }
 
-/// An operator who calls the API.
+/// An operator who calls the API or uses the console.
 #[derive(Debug, Clone)]
 pub(crate) struct OperatorCaller {
     pub(crate) name: String,
@@ -30,11 +32,12 @@ pub(crate) struct OperatorCaller {
 }
 
 impl Actor {
-    /// Returns where the change comes from: `cli` or `api`.
+    /// Returns where the change comes from: `cli`, `api` or `console`.
     pub(crate) fn origin(&self) -> &'static str {
         match self {
             Actor::CommandLine => "cli",
             Actor::Operator(_) => "api",
+            Actor::Console(_) => "console",
         }
     }
 
@@ -42,7 +45,7 @@ impl Actor {
     pub(crate) fn fields(&self) -> Map<String, Value> {
         match self {
             Actor::CommandLine => user_fields(),
-            Actor::Operator(caller) => {
+            Actor::Operator(caller) | Actor::Console(caller) => {
                 let fields = [
                     ("who", caller.name.clone()),
                     ("who_role", caller.role.name().to_owned()),

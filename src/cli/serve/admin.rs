@@ -151,11 +151,7 @@ impl AdminServer {
         }
         let mut down = Vec::new();
         for route in self.routes.all() {
-            let (state, reason) = match (route.address(), route.health.is_open(now_ms)) {
-                (None, _) => ("unresolved", "dns"),
-                (_, true) => ("blocked", route.health.reason()),
-                (_, false) => ("up", ""),
-            };
+            let (state, reason) = route.state_at(now_ms);
             if state != "up" {
                 down.push(json!({"vendor": route.vendor, "route": route.name, "reason": reason}));
             }

@@ -1,4 +1,4 @@
-//! The service of the API of operators, at the address of `listen.console`.
+//! The service of the API of operators and of the console, at the address of `listen.console`.
 
 use std::sync::Arc;
 
@@ -10,17 +10,22 @@ use tokio::sync::Semaphore;
 
 use super::background::BackgroundTasks;
 use super::handover::ListenerSet;
-use crate::admin_api::server;
+use crate::admin_api::router;
+use crate::admin_api::server::{self, ServedRouters};
 use crate::admin_api::state::{AdminApi, REFUNDS_MAX, REQUESTS_MAX, SEARCHES_MAX};
 use crate::cli::runtime::attach_archive;
 use crate::conf::Config;
+use crate::console;
+use crate::console::address::ConsoleAddress;
+use crate::console::overview::OverviewCache;
+use crate::console::state::Console;
 use crate::files::VideoFiles;
 use crate::store::{self, OpenStore};
 
-/// Serves the API of operators.
+/// Serves the API of operators and the console.
 pub(super) struct ConsoleService {
     address: String,
-    api: AdminApi,
+    console: Console,
     /// The sockets of this process, which a next process takes over.
     listeners: Arc<ListenerSet>,
 }
@@ -55,7 +60,10 @@ pub(super) fn build(
         refunding: permits(REFUNDS_MAX),
         in_flight: shared.in_flight.clone(),
     };
-    Ok(Some(ConsoleService { address, api, listeners }))
+    let found_at = ConsoleAddress::new(conf.console.url.as_deref(), &address);
+    let overview = Arc::new(OverviewCache::new());
+    let console = Console { api, address: Arc::new(found_at), overview };
+    Ok(Some(ConsoleService { address, console, listeners }))
 }
 
 #[async_trait]
@@ -64,7 +72,13 @@ impl BackgroundService for ConsoleService {
         let socket = self.listeners.find(&self.address);
         let listener = socket.and_then(|socket| socket.map(TcpListener::from_std).transpose());
         match listener {
-            Ok(Some(listener)) => server::serve(listener, self.api.clone(), shutdown).await,
+            Ok(Some(listener)) => {
+                let api = self.console.api.clone();
+                let running = api.running.clone();
+                let pages = console::router::build(self.console.clone());
+                let routers = ServedRouters { api: router::build(api), pages };
+                server::serve(listener, routers, running, shutdown).await;
+            }
             Ok(None) => log::error!(
                 event = "console_not_served", address = self.address;
                 "no socket for the operators' address"

@@ -48,6 +48,16 @@ pub(crate) struct VendorRoute {
 }
 
 impl VendorRoute {
+    /// Returns whether calls may take this route at a time (unix ms), as `up`, `blocked` or
+    /// `unresolved`, and why they may not; the reason is empty if they may.
+    pub(crate) fn state_at(&self, now_ms: i64) -> (&'static str, &'static str) {
+        match (self.address(), self.health.is_open(now_ms)) {
+            (None, _) => ("unresolved", "dns"),
+            (_, true) => ("blocked", self.health.reason()),
+            (_, false) => ("up", ""),
+        }
+    }
+
     /// Returns the name of a model on this route.
     #[must_use]
     pub(crate) fn upstream_model<'a>(&self, id: &'a str) -> Cow<'a, str> {

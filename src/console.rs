@@ -1,0 +1,26 @@
+//! The console: pages for operators and for customers. They are drawn on the server out of what the
+//! functions of the API answer, and work without scripts.
+
+mod access;
+mod accounts;
+pub(crate) mod address;
+mod admit;
+mod arithmetic;
+mod assets;
+mod audit;
+mod charges;
+mod cookie;
+mod customer;
+mod error;
+mod forms;
+mod jobs;
+mod keys;
+mod models;
+pub(crate) mod overview;
+mod page;
+pub(crate) mod router;
+mod routes;
+mod sign_in;
+pub(crate) mod state;
+mod today;
+mod views;

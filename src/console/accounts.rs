@@ -1,0 +1,287 @@
+//! The pages of the accounts, and their forms.
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use futures_util::future::join_all;
+use serde::Deserialize;
+
+use super::error::PageError;
+use super::forms::{FormBody, PageQuery};
+use super::page::Page;
+use super::state::{Console, SignedIn};
+use super::views::account::{self as account_view, AccountPage};
+use super::views::accounts as list_view;
+use crate::admin_api::amounts::{parse_account_name, parse_moved_usd, parse_usd};
+use crate::admin_api::budgets::BudgetAmounts;
+use crate::clock::unix_ms;
+use crate::ledger::{AccountName, TransferEntry};
+use crate::management::accounts::{self, NewAccount, SettingsPatch};
+use crate::management::budgets::LimitChanges;
+use crate::management::context::ManagementContext;
+use crate::management::error::parse_account;
+use crate::management::payments::{self, Transfer, parse_transfer_id};
+use crate::management::usage::read_usage;
+use crate::management::{charges, keys};
+use crate::operators::NamedRequest;
+use crate::usage::{UsageAsk, UsageRange};
+
+/// The number of accounts of a page.
+const PAGE_SIZE: usize = 50;
+/// The number of payments and of charges that the page of an account shows.
+const RECENT: u32 = 10;
+
+/// The place in the list, and what is looked for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AccountSearch {
+    /// A part of the name.
+    q: Option<String>,
+    /// The last name of the page before.
+    after: Option<String>,
+}
+
+/// Shows the accounts.
+pub(super) async fn list(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+    PageQuery(AccountSearch { q, after }): PageQuery<AccountSearch>,
+) -> Result<Page, PageError> {
+    let store = &console.api.store;
+    let mut names = accounts::list_accounts(store, false).await?;
+    let all = names.len();
+    if let Some(wanted) = q.as_deref().map(str::to_lowercase) {
+        names.retain(|name| name.as_str().to_lowercase().contains(&wanted));
+    }
+    let found = names.len();
+    names.retain(|name| after.as_deref().is_none_or(|after| name.as_str() > after));
+    let has_more = names.len() > PAGE_SIZE;
+    names.truncate(PAGE_SIZE);
+    let reading = names.iter().map(|name| store.ledger.balances(name));
+    let mut rows = Vec::new();
+    for (name, balances) in names.iter().zip(join_all(reading).await) {
+        rows.extend(balances?.map(|balances| (name.clone(), balances)));
+    }
+    let shown = list_view::AccountList { rows, all, found, q, has_more };
+    Ok(Page::new("Accounts", "/accounts", list_view::draw(&shown, &signed_in)))
+}
+
+/// An account that is to be opened.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AccountForm {
+    name: String,
+    plan: Option<String>,
+    credit_usd: Option<String>,
+}
+
+/// Opens an account.
+pub(super) async fn create(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+    FormBody(form): FormBody<AccountForm>,
+) -> Result<Redirect, PageError> {
+    let name = parse_account_name("name", &form.name)?;
+    let plan = form.plan.as_deref().map(|plan| console.api.parse_plan(plan)).transpose()?;
+    let credit =
+        form.credit_usd.as_deref().map(|text| parse_usd("credit_usd", text)).transpose()?;
+    let new = NewAccount { name: name.clone(), plan, book: None, credit };
+    let opening = async move |context: ManagementContext<'_>| {
+        Ok(accounts::open_account(context, &new).await?)
+    };
+    console.change(&signed_in, opening).await?;
+    Ok(Redirect::to(&format!("/accounts/{name}")))
+}
+
+/// Shows an account.
+pub(super) async fn show(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+    Path(name): Path<String>,
+) -> Result<Page, PageError> {
+    let name = parse_account(&name)?;
+    draw(&console, &signed_in, &name, None).await
+}
+
+/// Reads and draws the page of an account. `issued` is a key that was just issued.
+async fn draw(
+    console: &Console,
+    signed_in: &SignedIn,
+    name: &AccountName,
+    issued: Option<String>,
+) -> Result<Page, PageError> {
+    let store = &console.api.store;
+    let view = accounts::read_account(&*store.ledger, name).await?;
+    let keys = store.ledger.list_keys(name).await?;
+    let transfers = newest_transfers(console, name).await?;
+    let lines = store.ledger.journal_length(name).await?;
+    let after = lines.saturating_sub(RECENT.into());
+    let mut recent = charges::read_entries(store, name, after, RECENT).await?.entries;
+    recent.reverse();
+    let ask = UsageAsk { group_by: Some("day,model"), ..UsageAsk::default() };
+    let range = UsageRange::parse(ask, unix_ms());
+    let range = range.map_err(|why| PageError::invalid(why.to_string()))?;
+    let usage = read_usage(store, name, &range).await?.rows;
+    let catalogue = console.api.catalogue.load_full();
+    let request = uuid::Uuid::now_v7().to_string();
+    let page = AccountPage { view, keys, transfers, recent, usage, issued, request };
+    let content = account_view::draw(&page, &catalogue, signed_in);
+    Ok(Page::new(format!("Account {name}"), "/accounts", content))
+}
+
+async fn newest_transfers(
+    console: &Console,
+    name: &AccountName,
+) -> Result<Vec<TransferEntry>, PageError> {
+    let ledger = &*console.api.store.ledger;
+    let mut skipped = 0_u64;
+    let mut last = Vec::new();
+    // The list begins with the oldest one, and says nothing of its length.
+    loop {
+        let page = payments::list_transfers(ledger, name, skipped, TRANSFERS_AT_A_TIME).await?;
+        let count = page.len();
+        last.extend(page);
+        let surplus = last.len().saturating_sub(RECENT as usize);
+        last.drain(..surplus);
+        if count < TRANSFERS_AT_A_TIME as usize {
+            last.reverse();
+            return Ok(last);
+        }
+        skipped = skipped.saturating_add(count as u64);
+    }
+}
+
+/// The number of payments that are read at a time.
+const TRANSFERS_AT_A_TIME: u32 = 1_000;
+
+/// A payment.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PaymentForm {
+    amount_usd: String,
+    /// The id of the payment, which makes a repeat harmless.
+    id: String,
+}
+
+/// Adds a payment.
+pub(super) async fn pay(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+    Path(name): Path<String>,
+    FormBody(form): FormBody<PaymentForm>,
+) -> Result<Redirect, PageError> {
+    let (account, tx) = (parse_account(&name)?, parse_transfer_id(&form.id)?);
+    let amount = parse_moved_usd(&form.amount_usd)?;
+    let payment = Transfer { account, tx, amount, reason: String::new() };
+    let paying = async move |context: ManagementContext<'_>| {
+        Ok(payments::add_payment(context, &payment).await?)
+    };
+    console.change(&signed_in, paying).await?;
+    Ok(Redirect::to(&format!("/accounts/{name}#payments")))
+}
+
+/// A key that is to be issued.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeyForm {
+    /// A name of the form, which a page gives it: the same form issues one key.
+    request: String,
+    name: Option<String>,
+    /// Patterns of models with commas between them.
+    models: Option<String>,
+    /// The most of each day, in USD.
+    day_usd: Option<String>,
+    /// The most of each month, in USD.
+    month_usd: Option<String>,
+    /// Whether the key is for the account's own pages instead of for calls.
+    account: Option<String>,
+}
+
+/// Issues a key, which the page shows this once.
+pub(super) async fn issue_key(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+    Path(name): Path<String>,
+    FormBody(form): FormBody<KeyForm>,
+) -> Result<Response, PageError> {
+    let account = parse_account(&name)?;
+    let scope = super::keys::scope_of(form.name, form.models.as_deref(), form.account.is_some())?;
+    let limits = BudgetAmounts::of_windows(form.day_usd, form.month_usd).parse()?;
+    once(&console, &signed_in, &form.request).await?;
+    let owner = account.clone();
+    let issuing = async move |context: ManagementContext<'_>| {
+        Ok(keys::issue_key(context, &owner, &limits, scope).await?)
+    };
+    let issued = console.change(&signed_in, issuing).await?;
+    let shown = Some(issued.key.reveal().to_owned());
+    Ok(draw(&console, &signed_in, &account, shown).await?.into_response())
+}
+
+/// Refuses a form that was sent before: a page that shows a key is reloaded easily.
+async fn once(console: &Console, signed_in: &SignedIn, request: &str) -> Result<(), PageError> {
+    let operators = &console.api.store.operators;
+    let name = format!("form {request}");
+    match operators.claim_request(signed_in.viewer.name(), &name, [0; 32]).await? {
+        NamedRequest::New => Ok(()),
+        _ => {
+            let message = "This form was sent before. If it has issued a key, the account lists it; \
+                           the key itself was shown once. Open the account again for another form.";
+            Err(PageError::new(StatusCode::CONFLICT, message))
+        }
+    }
+}
+
+/// The limits of an account. One that was left empty is removed.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BudgetForm {
+    day_usd: Option<String>,
+    month_usd: Option<String>,
+}
+
+/// Sets the budgets of an account.
+pub(super) async fn set_budgets(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+    Path(name): Path<String>,
+    FormBody(form): FormBody<BudgetForm>,
+) -> Result<Redirect, PageError> {
+    let account = parse_account(&name)?;
+    let limits = BudgetAmounts::of_all_windows(form.day_usd, form.month_usd).parse()?;
+    change_account(&console, &signed_in, account, limits, SettingsPatch::default()).await?;
+    Ok(Redirect::to(&format!("/accounts/{name}#limits")))
+}
+
+/// Whether an account is suspended.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SuspensionForm {
+    suspended: bool,
+}
+
+/// Suspends or resumes an account.
+pub(super) async fn set_suspension(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+    Path(name): Path<String>,
+    FormBody(form): FormBody<SuspensionForm>,
+) -> Result<Redirect, PageError> {
+    let account = parse_account(&name)?;
+    let settings = SettingsPatch { suspended: Some(form.suspended), ..SettingsPatch::default() };
+    change_account(&console, &signed_in, account, LimitChanges::new(), settings).await?;
+    Ok(Redirect::to(&format!("/accounts/{name}")))
+}
+
+async fn change_account(
+    console: &Console,
+    signed_in: &SignedIn,
+    account: AccountName,
+    limits: LimitChanges,
+    settings: SettingsPatch,
+) -> Result<(), PageError> {
+    let changing = async move |context: ManagementContext<'_>| {
+        Ok(accounts::set_account(context, &account, &limits, &settings).await?)
+    };
+    console.change(signed_in, changing).await
+}

@@ -1,0 +1,61 @@
+//! The cookie of a session, and the token that its forms carry.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use sha2::{Digest, Sha256};
+
+use super::address::ConsoleAddress;
+use crate::hex::to_hex;
+
+/// A session lasts this long, in seconds: 12 hours.
+pub(super) const SESSION_S: u32 = 12 * 3_600;
+
+/// Returns the cookie that begins a session.
+pub(super) fn session_cookie(address: &ConsoleAddress, secret: &str) -> String {
+    written(address, secret, SESSION_S)
+}
+
+/// Returns the cookie that ends the session of a browser.
+pub(super) fn ended_cookie(address: &ConsoleAddress) -> String {
+    written(address, "", 0)
+}
+
+fn written(address: &ConsoleAddress, value: &str, age_s: u32) -> String {
+    let secure = if address.is_secure() { "; Secure" } else { "" };
+    let name = address.cookie_name();
+    format!("{name}={value}; Path=/; Max-Age={age_s}; HttpOnly; SameSite=Lax{secure}")
+}
+
+/// Returns the secret of a session out of a `Cookie` header.
+pub(super) fn find_secret<'a>(address: &ConsoleAddress, cookies: &'a str) -> Option<&'a str> {
+    let mut pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == address.cookie_name()).map(|(_, value)| value)
+}
+
+/// Returns the token that the forms of a session carry. Pages of other origins do not know it, and
+/// it does not tell the secret.
+pub(super) fn form_token(secret: &str) -> String {
+    let digest = Sha256::new().chain_update("form token ").chain_update(secret).finalize();
+    to_hex(&digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_is_found_among_others() {
+        let secure = ConsoleAddress::new(Some("https://a.example"), "127.0.0.1:1");
+        let cookie = session_cookie(&secure, "5e");
+        assert_eq!(
+            cookie,
+            "__Host-tollgate=5e; Path=/; Max-Age=43200; HttpOnly; SameSite=Lax; Secure"
+        );
+        assert!(ended_cookie(&secure).contains("Max-Age=0"));
+        assert_eq!(find_secret(&secure, "a=1; __Host-tollgate=5e; b"), Some("5e"));
+        // A page without TLS could have set the other one.
+        assert_eq!(find_secret(&secure, "tollgate=5e; x__Host-tollgate=1"), None);
+        let plain = ConsoleAddress::new(None, "127.0.0.1:1");
+        assert!(!session_cookie(&plain, "5e").contains("Secure"));
+        assert_ne!(form_token("a"), form_token("b"));
+    }
+}

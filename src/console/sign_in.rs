@@ -1,0 +1,137 @@
+//! Signing in by a link or a token, and signing out.
+
+use std::net::IpAddr;
+
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use serde::Deserialize;
+
+use super::admit::find_viewer;
+use super::cookie::{SESSION_S, ended_cookie, session_cookie};
+use super::error::PageError;
+use super::forms::FormBody;
+use super::page::Page;
+use super::state::{Console, SignedIn};
+use super::views::sign_in as view;
+use crate::admin_api::admit::ClientAddress;
+use crate::gateway::request::scope_check::sees_account;
+use crate::ledger::KeyHash;
+use crate::management::key_search::{has_ended, now_s};
+use crate::management::keys::random_bits;
+use crate::operators::TokenHash;
+use crate::sessions::{Principal, SessionSecret};
+
+/// How browsers and their extensions say that nobody has asked for a page yet.
+const PREFETCH_HEADERS: [&str; 3] = ["sec-purpose", "purpose", "x-moz"];
+
+/// The token of an operator, or the key of an account.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TokenForm {
+    token: String,
+}
+
+/// Shows the form for a token.
+pub(super) async fn show(signed_in: Option<Extension<SignedIn>>) -> Response {
+    if signed_in.is_some() {
+        return Redirect::to("/").into_response();
+    }
+    Page::new("Sign in", "", view::draw(None)).into_response()
+}
+
+/// Signs in by a token.
+pub(super) async fn by_token(
+    State(console): State<Console>,
+    address: Option<Extension<ClientAddress>>,
+    FormBody(form): FormBody<TokenForm>,
+) -> Result<Response, PageError> {
+    let principal = if let Some(hash) = TokenHash::of(&form.token) {
+        find_operator(&console, hash).await?
+    } else {
+        let address = address.map(|Extension(address)| address.0.to_canonical());
+        find_account(&console, &form.token, address).await?
+    };
+    let Some(principal) = principal else {
+        let refused = Page::new("Sign in", "", view::draw(Some(view::TOKEN_REFUSED)));
+        return Ok((StatusCode::FORBIDDEN, refused).into_response());
+    };
+    begin(&console, &principal).await
+}
+
+async fn find_operator(console: &Console, hash: TokenHash) -> Result<Option<Principal>, PageError> {
+    let known = console.api.store.operators.find_operator(hash).await?;
+    let alive = known.filter(|operator| !operator.is_expired(now_s()));
+    Ok(alive.map(|operator| Principal::Operator(operator.name)))
+}
+
+/// Finds the account of a key that may see all of it.
+async fn find_account(
+    console: &Console,
+    key: &str,
+    address: Option<IpAddr>,
+) -> Result<Option<Principal>, PageError> {
+    let Some(hash) = KeyHash::of_well_formed(key) else { return Ok(None) };
+    let Some(record) = console.api.store.ledger.find_key(hash).await? else { return Ok(None) };
+    let scope = &record.scope;
+    let works = !has_ended(&record, now_s()) && !scope.disabled && scope.allows_address(address);
+    let may = works && sees_account(scope);
+    Ok(may.then_some(Principal::Account(record.account)))
+}
+
+/// Signs in by a link, which works once. Whoever only looks ahead does not use it up.
+pub(super) async fn by_link(
+    State(console): State<Console>,
+    method: Method,
+    headers: HeaderMap,
+    Path(secret): Path<String>,
+) -> Result<Response, PageError> {
+    let is_prefetch = PREFETCH_HEADERS.iter().any(|name| headers.contains_key(*name));
+    if method != Method::GET || is_prefetch {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let gone = || {
+        let message = "This link was used, or is older than ten minutes. Ask for another one.";
+        PageError::new(StatusCode::FORBIDDEN, message)
+    };
+    let hash = SessionSecret::parse(&secret).ok_or_else(gone)?;
+    let principal = console.api.store.sessions.use_link(hash).await?.ok_or_else(gone)?;
+    find_viewer(&console, &principal).await?.ok_or_else(gone)?;
+    begin(&console, &principal).await
+}
+
+/// Begins a session.
+async fn begin(console: &Console, principal: &Principal) -> Result<Response, PageError> {
+    let secret = SessionSecret::from_random(random_bits()?);
+    let sessions = &console.api.store.sessions;
+    sessions.add_session(secret.hash(), principal, SESSION_S.saturating_mul(1_000)).await?;
+    let who = principal.to_string();
+    log::info!(event = "console_signed_in", who; "signed in to the console");
+    with_cookie(Redirect::to("/"), &session_cookie(&console.address, secret.reveal()))
+}
+
+/// Ends the session of this browser.
+pub(super) async fn sign_out(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+) -> Result<Response, PageError> {
+    console.api.store.sessions.end_session(signed_in.session).await?;
+    with_cookie(Redirect::to("/sign-in"), &ended_cookie(&console.address))
+}
+
+/// Ends all sessions of who asks, in all browsers.
+pub(super) async fn sign_out_everywhere(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+) -> Result<Response, PageError> {
+    console.api.store.sessions.end_sessions_of(&signed_in.principal).await?;
+    with_cookie(Redirect::to("/sign-in"), &ended_cookie(&console.address))
+}
+
+fn with_cookie(redirect: Redirect, cookie: &str) -> Result<Response, PageError> {
+    let value = HeaderValue::from_str(cookie).map_err(|why| PageError::invalid(why.to_string()))?;
+    let mut response = redirect.into_response();
+    response.headers_mut().insert(header::SET_COOKIE, value);
+    Ok(response)
+}

@@ -1,0 +1,152 @@
+"""The console in a real browser: from the link that `tollgate console link` prints to a sold call and its
+arithmetic, for an operator and for a customer, and every page as a screen reader finds it (axe-core)."""
+
+import contextlib
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from playwright.sync_api import sync_playwright
+from processes import REPO, free_port, until
+from stack import ask
+
+MODEL = "lmb-5.5"
+USAGE = "prompt=1000;completion=100"
+# 1,000 tokens of input at 5,000 nano-USD and 100 of output at 30,000.
+CHARGE_NANO, CHARGE_USD = "8000000", "0.008"
+AXE = REPO / "tests/clients/node_modules/axe-core/axe.min.js"
+PAGES = ["/", "/accounts", "/accounts/acme", "/charges", "/charges?account=acme", "/charges/acme/1", "/models",
+         "/routes", "/jobs", "/audit", "/accounts?q=nobody", "/nothing"]
+# Each colour and each width once: axe looks at contrasts, and a narrow window wraps.
+LOOKS = [("light", 1280), ("dark", 390)]
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    path = shutil.which("chromium")
+    assert path, "the tests of the console need chromium; tests/setup.sh test installs it"
+    with sync_playwright() as playwright:
+        # As root it starts without its sandbox only.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def console(gateway):
+    address = f"127.0.0.1:{free_port()}"
+    environment = {"TOLLGATE__LISTEN__CONSOLE": address}
+    running = gateway(vendor_b=USAGE, environment=environment)
+    running.cli("operator", "add", "ada", "--role", "owner")
+    root = f"http://{address}"
+
+    def link(*who):
+        return running.cli("console", "link", *who, **environment)
+
+    return SimpleNamespace(gateway=running, root=root, link=link)
+
+
+@contextlib.contextmanager
+def visitor(chromium, look=("light", 1280), scripts=True):
+    """A page of a browser of its own, without cookies. Nothing may go wrong in it that it would tell its console."""
+    scheme, width = look
+    context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 900},
+                                   java_script_enabled=scripts)
+    page, faults = context.new_page(), []
+    page.on("console", lambda told: faults.append(told.text) if told.type == "error" else None)
+    yield page
+    context.close()
+    unexpected = [fault for fault in faults if "404" not in fault and "403" not in fault]
+    assert not unexpected, unexpected
+
+
+def fill(page, button, **fields):
+    """Fills the form that has the button, by the labels of its fields, and sends it."""
+    form = page.locator("form", has=page.get_by_role("button", name=button))
+    for label, text in fields.items():
+        form.get_by_label(label.replace("_", " ")).fill(text)
+    form.get_by_role("button", name=button).click()
+
+
+def reloaded(page, address, text):
+    """Shows a page until it has a text: charges are told some moments after the answer."""
+    def shown():
+        page.goto(address)
+        return page.get_by_text(text).count() > 0
+    until(shown, f"{address} shows {text}")
+
+
+@pytest.mark.vendors("sim")
+def test_an_operator_sells_a_call_and_finds_its_charge(console, chromium):
+    # Without scripts, as every page has to work.
+    with visitor(chromium, scripts=False) as page:
+        page.goto(console.link("--operator", "ada"))
+        assert page.url == f"{console.root}/"
+        page.get_by_role("link", name="Accounts", exact=True).click()
+        fill(page, "Open the account", Name="acme")
+        assert page.url.endswith("/accounts/acme")
+        fill(page, "Add the payment", Amount="5", Id="invoice 7")
+        assert page.get_by_text("invoice 7").count() == 1
+        fill(page, "Issue the key", Name="ci")
+        key = page.locator("#new-key").inner_text()
+        assert key.startswith("sk-tg-")
+
+        reply = console.gateway.client(key).chat.completions.create(model=MODEL, messages=ask("How much is 2 + 2?"))
+        assert reply.choices[0].message.content
+
+        reloaded(page, f"{console.root}/accounts/acme", CHARGE_USD)
+        page.get_by_role("link", name="1", exact=True).click()
+        assert page.url.endswith("/charges/acme/1")
+        sums = page.get_by_role("region", name="Units times price").inner_text()
+        assert all(part in sums for part in ("1000", "5000000", "100", "3000000", CHARGE_NANO)), sums
+        page.get_by_role("link", name="Audit trail").click()
+        assert page.get_by_text("key.issue").count() == 1
+        page.get_by_role("button", name="Sign out", exact=True).click()
+        page.goto(f"{console.root}/accounts")
+        assert page.url.endswith("/sign-in")
+
+    with visitor(chromium, scripts=False) as page:
+        page.goto(console.link("--account", "acme"))
+        assert page.url.endswith("/my")
+        assert page.get_by_text("4.992").count() > 0
+        page.get_by_role("link", name="Charges").click()
+        assert page.get_by_role("cell", name=CHARGE_USD).count() == 1
+        page.goto(f"{console.root}/accounts/acme")
+        assert page.get_by_text("This page is for operators.").count() == 1
+
+
+@pytest.mark.vendors("sim")
+@pytest.mark.stores("sqlite")
+def test_no_page_has_a_fault_that_axe_finds(console, chromium):
+    console.gateway.cli("account", "create", "acme", "--credit", "5")
+    console.gateway.cli("account", "set", "acme", "--budget", "day=2")
+    key = console.gateway.cli("key", "issue", "acme")
+    console.gateway.client(key).chat.completions.create(model=MODEL, messages=ask("How much is 2 + 2?"))
+    for look in LOOKS:
+        with visitor(chromium, look) as page:
+            page.goto(console.link("--operator", "ada"))
+            reloaded(page, f"{console.root}/charges?account=acme", CHARGE_USD)
+            for path in PAGES:
+                page.goto(f"{console.root}{path}")
+                assert_accessible(page, look)
+            # The first thing that the keyboard reaches leads past the menu.
+            page.goto(console.root)
+            page.keyboard.press("Tab")
+            assert page.evaluate("document.activeElement.getAttribute('href')") == "#content"
+        with visitor(chromium, look) as page:
+            page.goto(f"{console.root}/sign-in")
+            assert_accessible(page, look)
+            page.goto(console.link("--account", "acme"))
+            for path in ["/my", "/my/charges"]:
+                page.goto(f"{console.root}{path}")
+                assert_accessible(page, look)
+
+
+def assert_accessible(page, look):
+    # A script of the page itself would be against its policy.
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] })")
+    faults = [(fault["id"], [node["html"][:200] for node in fault["nodes"]]) for fault in found["violations"]]
+    assert not faults, (page.url, look, faults)
+    width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert width <= 0, (page.url, look, "the page is wider than the window")
