@@ -133,7 +133,7 @@ async fn each_role_sees_all_pages_and_only_operators_change_anything() {
     let customer = Browser::of(&world, &["--account", ACCOUNT]).await;
     let home = customer.get("/").await;
     assert_eq!((home.status, home.header("location")), (303, Some("/my")));
-    for page in ["/my", "/my/charges"] {
+    for page in ["/my", "/my/usage", "/my/usage.csv", "/my/charges", "/my/prices"] {
         assert_eq!(customer.get(page).await.status, 200, "{page}");
         assert_eq!(Browser::of(&world, &operator("owner")).await.get(page).await.status, 403);
         assert_eq!(nobody.get(page).await.header("location"), Some("/sign-in"), "{page}");
@@ -165,7 +165,7 @@ async fn from_a_link_to_a_charge_with_its_arithmetic(#[case] store: Store) {
     // A page that is reloaded sends its form again.
     let again = browser.post("/accounts/acme/keys", fields).await;
     assert_eq!(again.status, 409, "{}", again.html());
-    let key = page.split("id=\"new-key\">").nth(1).and_then(|rest| rest.split('<').next());
+    let key = page.split("id=\"new-key\"").nth(1).and_then(|rest| rest.split(['>', '<']).nth(1));
     let key = key.expect("the key");
     assert!(!browser.get("/accounts/acme").await.html().contains(key), "it is shown once");
 
@@ -302,6 +302,22 @@ async fn every_page_has_its_headers_and_only_its_own_host() {
     assert_eq!(Answer::read(request).await.status, 200);
 }
 
+/// A field that is empty removes a limit, so it must not be empty by itself.
+#[tokio::test]
+async fn a_form_for_budgets_begins_with_those_that_are_set() {
+    let world = AdminWorld::start(Store::Sqlite).await;
+    let browser = Browser::of(&world, &operator("owner")).await;
+    let set = browser.post("/accounts/acct/budgets", "day_usd=5&month_usd=70").await;
+    assert_eq!(set.status, 303, "{}", set.html());
+    let page = browser.get("/accounts/acct").await.html();
+    for value in ["value=\"5.00\"", "value=\"70.00\"", "<td>month</td>"] {
+        assert!(page.contains(value), "{value}: {page}");
+    }
+    assert_eq!(browser.post("/accounts/acct/budgets", "day_usd=6&month_usd=").await.status, 303);
+    let page = browser.get("/accounts/acct").await.html();
+    assert!(page.contains("value=\"6.00\"") && !page.contains("<td>month</td>"), "{page}");
+}
+
 #[tokio::test]
 async fn names_that_are_html_show_as_text() {
     let world = AdminWorld::start(Store::Sqlite).await;
@@ -367,4 +383,8 @@ async fn tokens_and_keys_of_the_account_sign_in() {
     let answer = customer.post("/sign-in", &format!("token={own}")).await;
     customer.signed_in(&answer).await;
     assert_eq!(customer.get("/accounts").await.status, 403);
+    // Whoever has the key may be somebody else.
+    assert_eq!(customer.get("/my").await.status, 200);
+    world.world.command(&["key", "revoke", &own[..14]]).await.done();
+    assert_eq!(customer.get("/my").await.header("location"), Some("/sign-in"));
 }

@@ -32,7 +32,12 @@ fn is_origin(text: &str) -> bool {
     let Some(host) = host else { return false };
     let uri = text.parse::<http::Uri>().ok();
     let is_whole = uri.is_some_and(|uri| uri.authority().is_some_and(|found| found == host));
-    is_whole && !host.contains('@') && !text.bytes().any(|byte| byte.is_ascii_uppercase())
+    // Browsers leave the usual port out of the host that they ask for.
+    let usual_port = if text.starts_with("https://") { ":443" } else { ":80" };
+    is_whole
+        && !host.ends_with(usual_port)
+        && !host.contains('@')
+        && !text.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
 #[cfg(test)]
@@ -51,6 +56,8 @@ mod tests {
             "https://A.example",
             "ftp://a",
             "https://u@a.example",
+            "https://a.example:443",
+            "http://a:80",
             "https://a.example?x",
             "",
         ] {

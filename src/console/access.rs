@@ -30,6 +30,10 @@ const fn open(method: &'static str, path: &'static str) -> PageRule {
     PageRule { method, path, audience: Audience::Anyone }
 }
 
+const fn own(path: &'static str) -> PageRule {
+    PageRule { method: "GET", path, audience: Audience::Customer }
+}
+
 const fn page(path: &'static str) -> PageRule {
     PageRule { method: "GET", path, audience: Audience::Operator(Role::Support) }
 }
@@ -39,7 +43,7 @@ const fn form(path: &'static str) -> PageRule {
 }
 
 /// All pages and forms.
-pub(super) const PAGES: [PageRule; 23] = [
+pub(super) const PAGES: [PageRule; 26] = [
     open("GET", "/assets/{name}"),
     open("GET", "/sign-in"),
     open("POST", "/sign-in"),
@@ -47,8 +51,11 @@ pub(super) const PAGES: [PageRule; 23] = [
     PageRule { method: "POST", path: "/sign-out", audience: Audience::SignedIn },
     PageRule { method: "POST", path: "/sign-out-everywhere", audience: Audience::SignedIn },
     PageRule { method: "GET", path: "/", audience: Audience::SignedIn },
-    PageRule { method: "GET", path: "/my", audience: Audience::Customer },
-    PageRule { method: "GET", path: "/my/charges", audience: Audience::Customer },
+    own("/my"),
+    own("/my/usage"),
+    own("/my/usage.csv"),
+    own("/my/charges"),
+    own("/my/prices"),
     page("/accounts"),
     form("/accounts"),
     page("/accounts/{name}"),

@@ -3,7 +3,7 @@
 use axum::Extension;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::Redirect;
 use futures_util::future::join_all;
 use serde::Deserialize;
 
@@ -101,59 +101,51 @@ pub(super) async fn show(
     Path(name): Path<String>,
 ) -> Result<Page, PageError> {
     let name = parse_account(&name)?;
-    draw(&console, &signed_in, &name, None).await
-}
-
-/// Reads and draws the page of an account. `issued` is a key that was just issued.
-async fn draw(
-    console: &Console,
-    signed_in: &SignedIn,
-    name: &AccountName,
-    issued: Option<String>,
-) -> Result<Page, PageError> {
     let store = &console.api.store;
-    let view = accounts::read_account(&*store.ledger, name).await?;
-    let keys = store.ledger.list_keys(name).await?;
-    let transfers = newest_transfers(console, name).await?;
-    let lines = store.ledger.journal_length(name).await?;
+    let view = accounts::read_account(&*store.ledger, &name).await?;
+    let keys = store.ledger.list_keys(&name).await?;
+    let transfers = newest_transfers(&console, &name).await?;
+    let lines = store.ledger.journal_length(&name).await?;
     let after = lines.saturating_sub(RECENT.into());
-    let mut recent = charges::read_entries(store, name, after, RECENT).await?.entries;
+    let mut recent = charges::read_entries(store, &name, after, RECENT).await?.entries;
     recent.reverse();
     let ask = UsageAsk { group_by: Some("day,model"), ..UsageAsk::default() };
     let range = UsageRange::parse(ask, unix_ms());
     let range = range.map_err(|why| PageError::invalid(why.to_string()))?;
-    let usage = read_usage(store, name, &range).await?.rows;
+    let usage = read_usage(store, &name, &range).await?.rows;
     let catalogue = console.api.catalogue.load_full();
     let request = uuid::Uuid::now_v7().to_string();
-    let page = AccountPage { view, keys, transfers, recent, usage, issued, request };
-    let content = account_view::draw(&page, &catalogue, signed_in);
+    let page = AccountPage { view, keys, transfers, recent, usage, request };
+    let content = account_view::draw(&page, &catalogue, &signed_in);
     Ok(Page::new(format!("Account {name}"), "/accounts", content))
 }
 
+/// Returns the newest payments, newest first. The list begins with the oldest one, and says nothing
+/// of its length, so an account with very many shows the newest of the first ones.
 async fn newest_transfers(
     console: &Console,
     name: &AccountName,
 ) -> Result<Vec<TransferEntry>, PageError> {
     let ledger = &*console.api.store.ledger;
-    let mut skipped = 0_u64;
-    let mut last = Vec::new();
-    // The list begins with the oldest one, and says nothing of its length.
-    loop {
-        let page = payments::list_transfers(ledger, name, skipped, TRANSFERS_AT_A_TIME).await?;
-        let count = page.len();
-        last.extend(page);
-        let surplus = last.len().saturating_sub(RECENT as usize);
-        last.drain(..surplus);
-        if count < TRANSFERS_AT_A_TIME as usize {
-            last.reverse();
-            return Ok(last);
+    let mut last: Vec<TransferEntry> = Vec::new();
+    for page in 0..TRANSFER_PAGES_MAX {
+        let skipped = page.saturating_mul(TRANSFERS_AT_A_TIME.into());
+        let read = payments::list_transfers(ledger, name, skipped, TRANSFERS_AT_A_TIME).await?;
+        let is_last = read.len() < TRANSFERS_AT_A_TIME as usize;
+        last.extend(read);
+        last.drain(..last.len().saturating_sub(RECENT as usize));
+        if is_last {
+            break;
         }
-        skipped = skipped.saturating_add(count as u64);
     }
+    last.reverse();
+    Ok(last)
 }
 
 /// The number of payments that are read at a time.
 const TRANSFERS_AT_A_TIME: u32 = 1_000;
+/// At most this many times.
+const TRANSFER_PAGES_MAX: u64 = 10;
 
 /// A payment.
 #[derive(Deserialize)]
@@ -204,7 +196,7 @@ pub(super) async fn issue_key(
     Extension(signed_in): Extension<SignedIn>,
     Path(name): Path<String>,
     FormBody(form): FormBody<KeyForm>,
-) -> Result<Response, PageError> {
+) -> Result<Page, PageError> {
     let account = parse_account(&name)?;
     let scope = super::keys::scope_of(form.name, form.models.as_deref(), form.account.is_some())?;
     let limits = BudgetAmounts::of_windows(form.day_usd, form.month_usd).parse()?;
@@ -214,22 +206,22 @@ pub(super) async fn issue_key(
         Ok(keys::issue_key(context, &owner, &limits, scope).await?)
     };
     let issued = console.change(&signed_in, issuing).await?;
-    let shown = Some(issued.key.reveal().to_owned());
-    Ok(draw(&console, &signed_in, &account, shown).await?.into_response())
+    // Nothing else is read that could fail: no other page shows the key.
+    let content = account_view::new_key(&account, issued.key.reveal());
+    Ok(Page::new("A new key", "/accounts", content))
 }
 
 /// Refuses a form that was sent before: a page that shows a key is reloaded easily.
 async fn once(console: &Console, signed_in: &SignedIn, request: &str) -> Result<(), PageError> {
     let operators = &console.api.store.operators;
     let name = format!("form {request}");
-    match operators.claim_request(signed_in.viewer.name(), &name, [0; 32]).await? {
-        NamedRequest::New => Ok(()),
-        _ => {
-            let message = "This form was sent before. If it has issued a key, the account lists it; \
-                           the key itself was shown once. Open the account again for another form.";
-            Err(PageError::new(StatusCode::CONFLICT, message))
-        }
+    let claimed = operators.claim_request(signed_in.viewer.name(), &name, [0; 32]).await?;
+    if claimed == NamedRequest::New {
+        return Ok(());
     }
+    let message = "This form was sent before. If it has issued a key, the account lists it; the \
+                   key itself was shown once. Open the account again for another form.";
+    Err(PageError::new(StatusCode::CONFLICT, message))
 }
 
 /// The limits of an account. One that was left empty is removed.

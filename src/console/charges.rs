@@ -1,5 +1,7 @@
 //! The pages of the charges.
 
+use std::time::Duration;
+
 use axum::extract::{Path, State};
 use serde::Deserialize;
 use serde_json::Value;
@@ -20,6 +22,9 @@ use crate::management::error::parse_account;
 /// The number of charges of a page.
 const PAGE_SIZE: u32 = 50;
 
+/// A search for a request ends after this time.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// What is looked for.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,7 +43,11 @@ pub(super) async fn list(
 ) -> Result<Page, PageError> {
     let account = search.account.as_deref().map(parse_account).transpose()?;
     let found = match (account, search.request.as_deref()) {
-        (account, Some(request)) => Some(find(&console, account, request).await?),
+        (account, Some(request)) => {
+            let finding = tokio::time::timeout(SEARCH_TIMEOUT, find(&console, account, request));
+            let slow = |_| PageError::invalid("That takes too long: give the account as well.");
+            Some(finding.await.map_err(slow)??)
+        }
         (Some(account), None) => Some(page_of(&console, account, search.before).await?),
         (None, None) => None,
     };

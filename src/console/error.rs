@@ -29,8 +29,16 @@ impl PageError {
     }
 }
 
+/// What is said of a store that does not answer. Why is for the log: it names machines.
+const STORE_AWAY: &str = "The store does not answer at the moment. Try again soon. If this was a \
+                          form, look first whether it has taken effect.";
+
 impl From<AdminError> for PageError {
     fn from(why: AdminError) -> PageError {
+        if why.status().is_server_error() {
+            log::warn!(event = "console_request_failed", error = why.message(); "page not shown");
+            return PageError::new(why.status(), STORE_AWAY);
+        }
         PageError::new(why.status(), why.message())
     }
 }
@@ -43,7 +51,6 @@ impl From<ManagementError> for PageError {
 
 impl From<Unavailable> for PageError {
     fn from(why: Unavailable) -> PageError {
-        let message = format!("The store does not answer ({why}). Nothing is lost: try again.");
-        PageError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        AdminError::from(why).into()
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct JobSearch {
     after: Option<String>,
 }
 
-/// Shows the jobs, newest first.
+/// Shows the jobs, by account.
 pub(super) async fn list(
     State(console): State<Console>,
     PageQuery(search): PageQuery<JobSearch>,

@@ -17,14 +17,18 @@ use crate::money::MoneyError;
 use crate::store::OpenStore;
 use crate::usage::{PeriodKind, RollupKey, RollupSums, UsageQuery, UsageRows};
 
-/// Sums are read again when they are asked for and are older than this.
+/// Sums are read again when they are asked for and are at least as old as this.
 const FRESH: Duration = Duration::from_secs(10);
 /// How long a look waits for sums that are being read, before it shows older ones or none.
 const PATIENCE: Duration = Duration::from_millis(40);
+/// A read that takes longer is given up.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
+/// The pause after a read is at least this many times as long as the read.
+const PAUSE_FACTOR: u32 = 9;
 /// At most this many rows of an account's day are read.
 const ROWS_MAX: u32 = 10_000;
 /// The number of accounts that are read at a time.
-const ACCOUNTS_AT_A_TIME: usize = 16;
+const ACCOUNTS_AT_A_TIME: usize = 4;
 
 /// The sums of all accounts at one time.
 #[derive(Debug, Clone, Default)]
@@ -39,7 +43,9 @@ pub(super) struct Overview {
 
 /// The sums that were read last.
 pub(crate) struct OverviewCache {
-    last: Mutex<Option<(Instant, Arc<Overview>)>>,
+    last: Mutex<Option<Arc<Overview>>>,
+    /// Before this time nothing is read again; `None` if nothing was read yet.
+    next_read: Mutex<Option<Instant>>,
     /// One permit, for the reader.
     reading: Arc<Semaphore>,
 }
@@ -47,37 +53,43 @@ pub(crate) struct OverviewCache {
 impl OverviewCache {
     /// Makes a cache that knows nothing yet.
     pub(crate) fn new() -> OverviewCache {
-        OverviewCache { last: Mutex::default(), reading: Arc::new(Semaphore::new(1)) }
+        let reading = Arc::new(Semaphore::new(1));
+        OverviewCache { last: Mutex::default(), next_read: Mutex::default(), reading }
     }
 
     /// Returns the sums; `None` if they were never read, and are not after a moment.
     pub(super) async fn look(self: &Arc<Self>, store: &OpenStore) -> Option<Arc<Overview>> {
-        let known = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((read_at, overview)) = &known
-            && read_at.elapsed() < FRESH
-        {
-            return Some(overview.clone());
-        }
-        if let Ok(permit) = self.reading.clone().try_acquire_owned() {
+        let next = *self.next_read.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = next.is_none_or(|next| next <= Instant::now());
+        if is_due && let Ok(permit) = self.reading.clone().try_acquire_owned() {
             let (cache, store) = (self.clone(), store.clone());
             let reading = tokio::spawn(async move {
-                match read(&store).await {
-                    Ok(overview) => {
-                        let read = (Instant::now(), Arc::new(overview));
-                        *cache.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);
-                    }
-                    Err(why) => log::warn!(
-                        event = "console_overview_failed", error:% = why;
-                        "sums of all accounts not read"
-                    ),
-                }
+                cache.read_again(&store).await;
                 drop(permit);
             });
             let _ = tokio::time::timeout(PATIENCE, reading).await;
         }
-        let known = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        known.map(|(_, overview)| overview)
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    async fn read_again(&self, store: &OpenStore) {
+        let began = Instant::now();
+        match tokio::time::timeout(READ_TIMEOUT, read(store)).await {
+            Ok(Ok(overview)) => {
+                *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(overview.into());
+            }
+            Ok(Err(why)) => log_failure(&why.to_string()),
+            Err(_) => log_failure("the store takes too long"),
+        }
+        // With very many accounts a reader would be at work all the time.
+        let pause = began.elapsed().saturating_mul(PAUSE_FACTOR).max(FRESH);
+        *self.next_read.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Instant::now() + pause);
+    }
+}
+
+fn log_failure(why: &str) {
+    log::warn!(event = "console_overview_failed", error = why; "sums of all accounts not read");
 }
 
 async fn read(store: &OpenStore) -> Result<Overview, ManagementError> {

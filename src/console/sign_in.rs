@@ -75,6 +75,8 @@ async fn find_account(
     let Some(hash) = KeyHash::of_well_formed(key) else { return Ok(None) };
     let Some(record) = console.api.store.ledger.find_key(hash).await? else { return Ok(None) };
     let scope = &record.scope;
+    // A proxy has an address that says nothing of the network of the browser.
+    let address = address.filter(|_| !console.address.is_behind_proxy());
     let works = !has_ended(&record, now_s()) && !scope.disabled && scope.allows_address(address);
     let may = works && sees_account(scope);
     Ok(may.then_some(Principal::Account(record.account)))

@@ -7,7 +7,7 @@ use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_key, scope_fault};
 use super::key_scope::{ScopePatch, change_scope};
 use super::key_search::{FoundKeys, find_keys, has_ended, now_s};
-use super::keys::{IssuedKey, make_key};
+use super::keys::{IssuedKey, end_sign_ins, make_key};
 use crate::ledger::{KeyRecord, KeyScope, Ledger, Unavailable};
 
 /// What came of a rotation.
@@ -81,6 +81,7 @@ pub(crate) async fn rotate_key(
             check_still_same(ledger, old, &record, now).await?;
             has_begun.store(true, Ordering::Relaxed);
         }
+        end_sign_ins(context.store, old).await?;
         finish_rotation(ledger, &found, &record, end).await.map_err(|cause| {
             let (new, id) = (&record.prefix, record.id.0);
             let message =

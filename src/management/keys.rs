@@ -8,8 +8,11 @@ use super::error::{ManagementError, no_such_key};
 use super::key_scope::{ScopePatch, change_scope};
 use super::key_search::{FoundKeys, find_keys, has_ended, now_s, parse_key_id};
 use super::living::require_living;
+use crate::gateway::request::scope_check::sees_account;
 use crate::ledger::key::ApiKey;
 use crate::ledger::{AccountName, BudgetOwner, KeyRecord, KeyScope, Ledger};
+use crate::sessions::Principal;
+use crate::store::OpenStore;
 
 /// A new key, which is shown this once.
 pub(crate) struct IssuedKey {
@@ -94,6 +97,9 @@ pub(crate) async fn set_key(
                 change_new_keys(ledger, &found, changes).await?;
             }
         }
+        if changes.disabled == Some(true) {
+            end_sign_ins(context.store, record).await?;
+        }
         budgets::set_limits(ledger, account, owner, &removed).await
     };
     context.change(&change, setting).await?;
@@ -148,6 +154,9 @@ pub(crate) async fn revoke_key(
                 return Err(no_such_key(prefix));
             }
         }
+        if let Some(record) = &known {
+            end_sign_ins(context.store, record).await?;
+        }
         // A rotation that runs beside this may have made another one since they were found.
         if let (Some(id), Some(KeyRecord { account, .. })) = (id, &known) {
             for key in ledger.list_keys(account).await? {
@@ -160,6 +169,19 @@ pub(crate) async fn revoke_key(
     };
     context.change(&change, revoking).await?;
     Ok(prefixes)
+}
+
+/// Ends the sessions of an account's customer in the console, if a key signs in there: it may be in
+/// wrong hands.
+pub(super) async fn end_sign_ins(
+    store: &OpenStore,
+    record: &KeyRecord,
+) -> Result<(), ManagementError> {
+    if sees_account(&record.scope) {
+        let customer = Principal::Account(record.account.clone());
+        store.sessions.end_sessions_of(&customer).await?;
+    }
+    Ok(())
 }
 
 /// Returns the keys of an account, oldest first.

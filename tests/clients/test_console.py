@@ -3,6 +3,7 @@ arithmetic, for an operator and for a customer, and every page as a screen reade
 
 import contextlib
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -111,6 +112,14 @@ def test_an_operator_sells_a_call_and_finds_its_charge(console, chromium):
         assert page.get_by_text("4.992").count() > 0
         page.get_by_role("link", name="Charges").click()
         assert page.get_by_role("cell", name=CHARGE_USD).count() == 1
+        page.get_by_role("link", name="Usage").click()
+        assert page.get_by_role("cell", name=CHARGE_USD).count() == 2
+        with page.expect_download() as download:
+            page.get_by_role("link", name="CSV").click()
+        head, row = Path(download.value.path()).read_text().splitlines()
+        day, *rest = row.split(",")
+        assert head.startswith("day,model,key_id,calls,") and len(day) == 10
+        assert rest[0] == f'"{MODEL}"' and rest[2:] == ["1", "1000", "0", "100", CHARGE_NANO, "0"]
         page.goto(f"{console.root}/accounts/acme")
         assert page.get_by_text("This page is for operators.").count() == 1
 
@@ -137,7 +146,7 @@ def test_no_page_has_a_fault_that_axe_finds(console, chromium):
             page.goto(f"{console.root}/sign-in")
             assert_accessible(page, look)
             page.goto(console.link("--account", "acme"))
-            for path in ["/my", "/my/charges"]:
+            for path in ["/my", "/my/usage", "/my/usage?from=2020-01-01&to=2020-02-01", "/my/charges", "/my/prices"]:
                 page.goto(f"{console.root}{path}")
                 assert_accessible(page, look)
 

@@ -9,7 +9,9 @@ use super::frame::token_field;
 use super::parts::{Column, facts, field, state, table, time, time_s, usd};
 use crate::catalogue::Catalogue;
 use crate::console::state::SignedIn;
-use crate::ledger::{BudgetOwner, BudgetUse, JournalEntry, KeyRecord, TransferEntry};
+use crate::ledger::{
+    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyRecord, TransferEntry, WindowKind,
+};
 use crate::management::accounts::AccountView;
 use crate::management::grants::expiry_text;
 use crate::management::key_search::{last_use, state_of};
@@ -31,8 +33,6 @@ pub(in crate::console) struct AccountPage {
     pub(in crate::console) recent: Vec<JournalEntry>,
     /// The sums of each day and model.
     pub(in crate::console) usage: Vec<(UsageGroup, RollupSums)>,
-    /// A key that was just issued.
-    pub(in crate::console) issued: Option<String>,
     /// The name of the form for a key.
     pub(in crate::console) request: String,
 }
@@ -46,7 +46,6 @@ pub(in crate::console) fn draw(
     let (view, name) = (&page.view, &page.view.name);
     let may_change = signed_in.viewer.role() >= Some(Role::Operator) && view.deleted_at.is_none();
     html! {
-        @if let Some(key) = &page.issued { (new_key(key)) }
         (balance(view))
         (settings(view, may_change, signed_in))
         section aria-labelledby="usage" {
@@ -65,12 +64,13 @@ pub(in crate::console) fn draw(
 }
 
 /// Draws a key, which is shown this once.
-pub(in crate::console) fn new_key(key: &str) -> Markup {
+pub(in crate::console) fn new_key(account: &AccountName, key: &str) -> Markup {
     html! {
-        div.notice role="status" {
-            p { strong { "The new key. " } "Copy it now: no page shows it again." }
-            code.secret #new-key { (key) }
+        div.notice {
+            p { "Copy the key now: no page shows it again." }
+            code.secret #new-key tabindex="-1" autofocus { (key) }
         }
+        p { a href={ "/accounts/" (account) } { "Back to the account " (account) } }
     }
 }
 
@@ -151,11 +151,12 @@ fn settings(view: &AccountView, may_change: bool, signed_in: &SignedIn) -> Marku
 fn keys(page: &AccountPage, may_change: bool, signed_in: &SignedIn) -> Markup {
     let name = &page.view.name;
     let token = may_change.then_some(&*signed_in.form_token);
-    let rows: Vec<_> = page.keys.iter().rev().map(|key| key_row(key, token)).collect();
+    let rows: Vec<_> = newest(&page.keys).map(|key| key_row(key, token)).collect();
     html! {
         section aria-labelledby="keys" {
             h2 #keys { "Keys" }
             (table("Keys, newest first", &key_columns(), &rows, "The account has no key yet."))
+            (older_keys(&page.keys))
             @if may_change {
                 form.card method="post" action={ "/accounts/" (name) "/keys" } {
                     (token_field(&signed_in.form_token))
@@ -182,6 +183,20 @@ fn keys(page: &AccountPage, may_change: bool, signed_in: &SignedIn) -> Markup {
             }
         }
     }
+}
+
+/// At most this many keys are shown.
+const KEYS_SHOWN: usize = 50;
+
+/// Returns the newest of the keys, newest first: those that a page shows.
+pub(in crate::console) fn newest(keys: &[KeyRecord]) -> impl Iterator<Item = &KeyRecord> {
+    keys.iter().rev().take(KEYS_SHOWN)
+}
+
+/// Says how many keys are not shown, if any.
+pub(in crate::console) fn older_keys(keys: &[KeyRecord]) -> Markup {
+    let older = keys.len().saturating_sub(KEYS_SHOWN);
+    html! { @if older > 0 { p.hint { (older) " older keys are not shown." } } }
 }
 
 /// Returns the columns of a table of keys. The last one is for those who may revoke them.
@@ -241,20 +256,8 @@ fn limits(
                 form.card method="post" action={ "/accounts/" (page.view.name) "/budgets" } {
                     (token_field(&signed_in.form_token))
                     h3 { "Budgets of the account" }
-                    (field(
-                        "day",
-                        "day_usd",
-                        "Most a day, USD",
-                        Some("no limit if left empty"),
-                        false,
-                    ))
-                    (field(
-                        "month",
-                        "month_usd",
-                        "Most a month, USD",
-                        Some("no limit if left empty"),
-                        false,
-                    ))
+                    (limit_field(&page.view, WindowKind::Day, "Most a day, USD"))
+                    (limit_field(&page.view, WindowKind::Month, "Most a month, USD"))
                     button type="submit" { "Set the budgets" }
                 }
             }
@@ -275,6 +278,22 @@ pub(in crate::console) fn budgets(view: &AccountView, keys: &[KeyRecord]) -> Mar
     let budgets = view.budgets.iter().filter(|budget| budget.limit.is_some());
     let rows: Vec<_> = budgets.map(|budget| budget_row(budget, keys)).collect();
     table("Budgets", &columns, &rows, "There is no budget.")
+}
+
+/// Draws a field with a limit of the account as it is now.
+fn limit_field(view: &AccountView, kind: WindowKind, label: &str) -> Markup {
+    let is_it = |budget: &&BudgetUse| budget.owner == BudgetOwner::Account && budget.kind == kind;
+    let limit = view.budgets.iter().find(is_it).and_then(|budget| budget.limit);
+    let limit = limit.map(|limit| limit.to_string()).unwrap_or_default();
+    let name = kind.name();
+    html! {
+        div.field {
+            label for=(name) { (label) }
+            input id=(name) name={ (name) "_usd" } value=(limit) autocomplete="off"
+                aria-describedby={ (name) "-hint" };
+            p.hint id={ (name) "-hint" } { "no limit if left empty" }
+        }
+    }
 }
 
 fn limit_text(limit: Option<i64>) -> String {

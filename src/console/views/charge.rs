@@ -10,8 +10,7 @@ use crate::console::arithmetic::{Arithmetic, Step, explain};
 use crate::ledger::{AccountName, EntryKind, JournalEntry, JournalLine};
 
 /// The members of a line that the page shows in other ways.
-const SHOWN_APART: [&str; 6] =
-    ["usage", "fees", "amount_nano", "written_off_nano", "over_budget_nano", "windows"];
+const SHOWN_APART: [&str; 2] = ["amount_nano", "written_off_nano"];
 
 /// Draws the page.
 pub(in crate::console) fn draw(
@@ -35,6 +34,11 @@ pub(in crate::console) fn draw(
                 h2 #arithmetic { "How the amount came about" }
                 @match explain(charge, entry.amount, catalogue) {
                     Some(steps) => (arithmetic(&steps, charge)),
+                    None if *charge.price_version == *catalogue.version => p.error {
+                        "The prices of the version in force do not lead to this amount. "
+                        "The usage was "
+                        code { (usage) } "."
+                    },
                     None => p {
                         "The prices of version " code { (charge.price_version) }
                         " are no longer in force here, so the steps cannot be shown. The usage was "

@@ -51,7 +51,7 @@ pub(in crate::console) enum LineLinks<'a> {
 /// Draws lines of an account's journal.
 pub(in crate::console) fn line_rows(
     links: LineLinks<'_>,
-    lines: &[JournalEntry],
+    entries: &[JournalEntry],
     empty: &str,
 ) -> Markup {
     let columns = [
@@ -63,14 +63,14 @@ pub(in crate::console) fn line_rows(
         Column::Text("Key"),
         Column::Number("Amount, USD"),
     ];
-    let rows: Vec<_> = lines.iter().map(|entry| row(links, entry)).collect();
+    let rows: Vec<_> = entries.iter().map(|entry| row(links, entry)).collect();
     table("Journal lines, newest first", &columns, &rows, empty)
 }
 
 fn row(links: LineLinks<'_>, entry: &JournalEntry) -> Vec<Markup> {
     let line = serde_json::from_str::<JournalLine<'_>>(&entry.line).ok();
     let at = line.as_ref().map_or_else(|| time_of(&entry.line), |line| Some(line.at));
-    let sign = if entry.kind == EntryKind::Charge { "" } else { "−" };
+    let sign = if entry.kind == EntryKind::Correction { "−" } else { "" };
     vec![
         html! {
             @match links {

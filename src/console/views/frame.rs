@@ -19,7 +19,12 @@ const OPERATOR_MENU: [(&str, &str); 7] = [
 ];
 
 /// The menu of customers.
-const CUSTOMER_MENU: [(&str, &str); 2] = [("/my", "Balance"), ("/my/charges", "Charges")];
+const CUSTOMER_MENU: [(&str, &str); 4] = [
+    ("/my", "Balance"),
+    ("/my/usage", "Usage"),
+    ("/my/charges", "Charges"),
+    ("/my/prices", "Prices"),
+];
 
 /// What the frame of a page shows.
 pub(in crate::console) struct Frame<'a> {

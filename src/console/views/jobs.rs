@@ -27,6 +27,8 @@ pub(in crate::console) fn draw(
         Column::Text("Error"),
     ];
     let rows: Vec<_> = jobs.iter().map(row).collect();
+    let empty =
+        if next.is_some() { "There is none on this page." } else { "There is no such job." };
     let next = next.map(|after| {
         let (account, state, after) = (encoded(account), encoded(state), encoded(&after));
         format!("/jobs?account={account}&state={state}&after={after}")
@@ -50,7 +52,7 @@ pub(in crate::console) fn draw(
             }
             div.field { button type="submit" { "Search" } }
         }
-        (table("Jobs, newest first", &columns, &rows, "There is no such job."))
+        (table("Jobs by account", &columns, &rows, empty))
         (next_page(next))
     }
 }
@@ -61,7 +63,7 @@ fn row(view: &JobView) -> Vec<Markup> {
         html! { code { (job.id) } },
         html! { a href={ "/accounts/" (job.account) } { (job.account) } },
         html! { (job.model) },
-        html! { (view.stage) },
+        html! { (job.status().name()) " (" (view.stage) ")" },
         time(job.created_ms),
         usd(view.held),
         html! { @if let Some(charged) = view.charged { (usd(charged)) } },

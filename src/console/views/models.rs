@@ -5,21 +5,16 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::parts::{Column, table};
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, PriceBook};
 
 /// Draws the page. `now` is in unix seconds.
 pub(in crate::console) fn draw(catalogue: &Catalogue, now: i64) -> Markup {
-    let columns = ["Model", "Kind", "Vendor", "Price, USD a unit", "Context"].map(Column::Text);
-    let mut rows: Vec<_> =
-        catalogue.names().map(|(name, model)| (name, model.listing(name, now, None))).collect();
-    rows.sort_by(|one, other| one.0.cmp(other.0));
-    let rows: Vec<_> = rows.iter().map(|(name, listing)| row(name, listing)).collect();
     html! {
         p {
             "The version in force is " code { (catalogue.version) } ". "
             "Each charge names the version by which it was made."
         }
-        (table("Models on sale, at list prices", &columns, &rows, "The rules have no model."))
+        (model_table(catalogue, now, None))
         section aria-labelledby="books" {
             h2 #books { "Price books" }
             (table(
@@ -54,6 +49,20 @@ pub(in crate::console) fn draw(catalogue: &Catalogue, now: i64) -> Markup {
             ))
         }
     }
+}
+
+/// Draws the models with what an account with this price book pays; the list prices without one.
+pub(in crate::console) fn model_table(
+    catalogue: &Catalogue,
+    now: i64,
+    book: Option<&PriceBook>,
+) -> Markup {
+    let columns = ["Model", "Kind", "Vendor", "Price, USD a unit", "Context"].map(Column::Text);
+    let mut rows: Vec<_> =
+        catalogue.names().map(|(name, model)| (name, model.listing(name, now, book))).collect();
+    rows.sort_by(|one, other| one.0.cmp(other.0));
+    let rows: Vec<_> = rows.iter().map(|(name, listing)| row(name, listing)).collect();
+    table("Models on sale", &columns, &rows, "The rules have no model.")
 }
 
 fn limit(limit: Option<i64>) -> Markup {

@@ -6,7 +6,8 @@ use maud::{Markup, html};
 use super::parts::{Column, facts, moment, state, table, usd};
 use crate::console::overview::Overview;
 use crate::console::routes::ShownRoute;
-use crate::usage::RollupSums;
+use crate::money::Money;
+use crate::usage::{RollupSums, date_text};
 
 /// Draws the page.
 pub(in crate::console) fn draw(overview: Option<&Overview>, routes: &[ShownRoute]) -> Markup {
@@ -15,7 +16,8 @@ pub(in crate::console) fn draw(overview: Option<&Overview>, routes: &[ShownRoute
         @match overview {
             Some(overview) => (sums(overview)),
             None => p.empty {
-                "The sums of all accounts are being read: reload the page in a moment."
+                "The sums of all accounts are being read, or cannot be read at the moment: "
+                "reload the page. The log says why they cannot."
             },
         }
         section aria-labelledby="routes" {
@@ -49,7 +51,7 @@ fn sums(overview: &Overview) -> Markup {
     let balances = &overview.balances;
     html! {
         section aria-labelledby="sold" {
-            h2 #sold { "Sold today" }
+            h2 #sold { "Sold on " (date_text(overview.at).unwrap_or_default()) " (UTC)" }
             @if !is_whole { p.error { "The sums are too large to be shown." } }
             (facts(&[
                 ("Charged, USD", usd(all.charged)),
@@ -64,14 +66,14 @@ fn sums(overview: &Overview) -> Markup {
                     counts all that they were charged." }
             }
             (table(
-                "Today by model (UTC)",
+                "By model",
                 &[
                     Column::Text("Model"), Column::Number("Calls"), Column::Number("Input tokens"),
                     Column::Number("Cached"), Column::Number("Output tokens"),
                     Column::Number("Charged, USD"),
                 ],
                 &overview.today.iter().map(row).collect::<Vec<_>>(),
-                "Nothing was charged today.",
+                "Nothing was charged on this day.",
             ))
         }
         section aria-labelledby="money" {
@@ -82,19 +84,25 @@ fn sums(overview: &Overview) -> Markup {
                 ("Held for running calls, USD", usd(balances.held)),
                 ("Charged, USD", usd(balances.posted)),
                 ("Written off, USD", usd(balances.written_off)),
-                ("Accounts", html! { a href="/accounts" { (overview.accounts) } }),
+                ("Accounts, with deleted ones", html! { (overview.accounts) }),
             ]))
             p.hint { "As of " (moment(overview.at)) " UTC, all accounts together." }
         }
     }
 }
 
+/// Draws what is left of the charges: without what was given back, what the accounts could not pay
+/// and what the vendors charge. It may be below zero.
 fn margin(sums: &RollupSums) -> Markup {
-    // What was given back is no income any more.
-    let paid = sums.charged.saturating_sub(sums.corrected).saturating_sub(sums.written_off);
-    let sign = if paid < sums.cost { "−" } else { "" };
-    let amount = paid.saturating_sub(sums.cost).max(sums.cost.saturating_sub(paid));
-    html! { (sign) (usd(amount)) }
+    let paid = [sums.charged, sums.corrected_written_off];
+    let gone = [sums.corrected, sums.written_off, sums.cost];
+    let total = |parts: &[Money]| parts.iter().map(|part| i128::from(part.nano())).sum::<i128>();
+    let margin = total(&paid) - total(&gone);
+    let amount = i64::try_from(margin.unsigned_abs()).ok().and_then(|n| Money::from_nano(n).ok());
+    html! {
+        @if margin < 0 { "−" }
+        @if let Some(amount) = amount { (usd(amount)) }
+    }
 }
 
 fn row(of_model: &(String, RollupSums)) -> Vec<Markup> {
@@ -108,4 +116,34 @@ fn row(of_model: &(String, RollupSums)) -> Vec<Markup> {
         html! { (sums.completion_tokens) },
         usd(sums.charged),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nano(nano: i64) -> Money {
+        Money::from_nano(nano).expect("an amount")
+    }
+
+    #[test]
+    fn a_margin_may_be_below_zero_and_counts_what_nobody_paid_once() {
+        let shown = |sums: RollupSums| margin(&sums).into_string();
+        let of_yesterday = RollupSums {
+            charged: nano(1_000_000_000),
+            corrected: nano(10_000_000_000),
+            cost: nano(500_000_000),
+            ..RollupSums::default()
+        };
+        assert_eq!(shown(of_yesterday), "−<span class=\"usd\">9.50</span>");
+        // A charge of 10 that was not paid and is given back, beside one of 20.
+        let unpaid = RollupSums {
+            charged: nano(30_000_000_000),
+            written_off: nano(10_000_000_000),
+            corrected: nano(10_000_000_000),
+            corrected_written_off: nano(10_000_000_000),
+            ..RollupSums::default()
+        };
+        assert_eq!(shown(unpaid), "<span class=\"usd\">20.00</span>");
+    }
 }
