@@ -19,6 +19,7 @@ import time
 
 import scale_books as books
 from processes import BIN, FOLDER, until
+from scale_console import Console
 from scale_world import Gateway, Redis, simulator, sized, stop
 from scale_journal import written_line
 
@@ -188,6 +189,18 @@ class Archived:
             if (charged, closing) != (posted[account], books.CREDIT - posted[account]):
                 raise RuntimeError(f"{account}: {charged} charged and {closing} left, posted is {posted[account]}")
 
+    def pages(self):
+        """How long pages of the console take."""
+        console = Console(self.gateway, self.beside)
+        self.gateway.serve(console.settings)
+        console.sign_in()
+        account, last = books.name(ACCOUNTS // 2), LINES // ACCOUNTS
+        for path in ["/", "/accounts", f"/accounts/{account}", f"/charges?account={account}",
+                     f"/charges/{account}/{last}", f"/charges/{account}/1", "/models", "/routes", "/audit"]:
+            first, median, size = console.times(path)
+            self.say(f"page {path}: {median:.1f} ms, the first time {first:.1f} ms, {size} bytes")
+        stop(self.gateway.process)
+
     def work(self):
         try:
             self.timed("filled", self.fill)
@@ -209,6 +222,7 @@ class Archived:
             if (proved["lines"], proved["lines_not_folded"]) != (LINES, 0):
                 raise RuntimeError(f"check --books: {proved}")
             self.timed(f"statements of {STATEMENTS} accounts", lambda: self.statements(posted))
+            self.pages()
             self.say(f"Parquet, sums of usage, journal, balances and statements agree: {sum(posted.values())} nano-USD")
         except (Exception, SystemExit) as fault:
             self.fault = fault

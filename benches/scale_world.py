@@ -136,8 +136,8 @@ routes = [{{ name = "simulator", base_url = "{base}/vendor_b/{faults}/v1", key =
             # The program itself makes the tables.
             cli(self.conf, "account", "create", "first", "--new-store")
 
-    def serve(self):
-        self.process = start(self.name, [BIN / "tollgate", "--conf", self.conf, "serve"])
+    def serve(self, env=None):
+        self.process = start(self.name, [BIN / "tollgate", "--conf", self.conf, "serve"], env)
         self.await_ready()
         return self
 

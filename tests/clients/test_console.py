@@ -22,10 +22,11 @@ PAGES = ["/", "/accounts", "/accounts/acme", "/charges", "/charges?account=acme"
 LOOKS = [("light", 1280), ("dark", 390)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def chromium():
     path = shutil.which("chromium")
     assert path, "the tests of the console need chromium; tests/setup.sh test installs it"
+    # Not for the whole run: its event loop would be in the way of tests that have one of their own.
     with sync_playwright() as playwright:
         # As root it starts without its sandbox only.
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
