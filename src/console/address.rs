@@ -2,7 +2,7 @@
 //! and what follows from them for cookies.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// The name of the cookie over TLS. Browsers take it from this host alone, for all its paths.
 const SECURE_COOKIE: &str = "__Host-tollgate";
@@ -37,7 +37,7 @@ impl ConsoleAddress {
         }
         let mut hosts = vec![listen.to_ascii_lowercase()];
         if let Ok(socket) = listen.parse::<SocketAddr>()
-            && is_local(socket.ip())
+            && socket.ip().is_loopback()
         {
             hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(|host| {
                 let port = socket.port();
@@ -78,10 +78,6 @@ impl ConsoleAddress {
     pub(crate) fn cookie_name(&self) -> &'static str {
         if self.is_secure { SECURE_COOKIE } else { PLAIN_COOKIE }
     }
-}
-
-fn is_local(ip: IpAddr) -> bool {
-    ip.is_loopback()
 }
 
 #[cfg(test)]

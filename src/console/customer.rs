@@ -27,10 +27,7 @@ pub(super) async fn show_balance(
     let (account, store) = (account_of(&signed_in)?, &console.api.store);
     let view = read_account(&*store.ledger, account).await?;
     let keys = store.ledger.list_keys(account).await?;
-    let ask = UsageAsk { group_by: Some("day,model"), ..UsageAsk::default() };
-    let range = UsageRange::parse(ask, unix_ms());
-    let range = range.map_err(|why| PageError::invalid(why.to_string()))?;
-    let usage = read_usage(store, account, &range).await?.rows;
+    let usage = usage_of(&console, account, &UsageDays::default(), "day,model").await?;
     Ok(Page::new("Balance", "/my", view::draw_balance(&view, &keys, &usage)))
 }
 
@@ -53,8 +50,8 @@ pub(super) async fn list_charges(
     Ok(Page::new("Charges", "/my/charges", view::draw_charges(&found)))
 }
 
-/// The days that are asked for.
-#[derive(Deserialize)]
+/// The days that are asked for; by default the last 30.
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UsageDays {
     /// From this date on, such as 2026-11-01.
@@ -63,29 +60,22 @@ pub(super) struct UsageDays {
     pub(super) to: Option<String>,
 }
 
-/// At most this many pages of sums are read for a question.
-const PAGES_MAX: u32 = 20;
-
+/// Reads the sums of some days. What one question reads has the bound of a page of the API.
 async fn usage_of(
     console: &Console,
     account: &AccountName,
     days: &UsageDays,
     group_by: &str,
 ) -> Result<Vec<(UsageGroup, RollupSums)>, PageError> {
-    let (store, mut rows, mut after) = (&console.api.store, Vec::new(), None::<String>);
-    for _ in 0..PAGES_MAX {
-        let (from, to) = (days.from.as_deref(), days.to.as_deref());
-        let ask = UsageAsk { from, to, group_by: Some(group_by), after: after.as_deref() };
-        let range = UsageRange::parse(ask, unix_ms());
-        let range = range.map_err(|why| PageError::invalid(format!("{why}.")))?;
-        let page = read_usage(store, account, &range).await?;
-        rows.extend(page.rows);
-        after = page.next;
-        if after.is_none() {
-            return Ok(rows);
-        }
+    let (from, to) = (days.from.as_deref(), days.to.as_deref());
+    let ask = UsageAsk { from, to, group_by: Some(group_by), after: None };
+    let range = UsageRange::parse(ask, unix_ms());
+    let range = range.map_err(|why| PageError::invalid(format!("{why}.")))?;
+    let page = read_usage(&console.api.store, account, &range).await?;
+    if page.next.is_some() {
+        return Err(PageError::invalid("That is too much for one page: ask for fewer days."));
     }
-    Err(PageError::invalid("That is too much for one page: ask for fewer days."))
+    Ok(page.rows)
 }
 
 /// Shows the usage by day and model, and by key.
