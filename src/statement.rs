@@ -35,7 +35,7 @@ mod view;
 
 pub(crate) use books::{BooksCredit, DATED_FROM, StatementBooks};
 pub(crate) use csv::write_csv;
-pub(crate) use document::{Statement, digest_of};
+pub(crate) use document::{Statement, digest_of, usd_text};
 pub(crate) use draft::StatementDraft;
 pub(crate) use focus::FocusLines;
 pub(crate) use focus_record::FocusRecord;

@@ -9,22 +9,53 @@ use crate::world::{ACCOUNT, Answer, Store, chat_of};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 /// All pages of operators.
-const PAGES: [&str; 8] =
-    ["/", "/accounts", "/accounts/acct", "/charges", "/models", "/routes", "/jobs", "/audit"];
+const PAGES: [&str; 9] = [
+    "/",
+    "/accounts",
+    "/accounts/acct",
+    "/accounts/acct/statements",
+    "/charges",
+    "/models",
+    "/routes",
+    "/jobs",
+    "/audit",
+];
 /// All forms of operators, with fields that they take.
-const FORMS: [(&str, &str); 6] = [
+const FORMS: [(&str, &str); 10] = [
     ("/accounts", "name=new"),
-    ("/accounts/acct/payments", "amount_usd=1&id=p1"),
+    ("/accounts/acct/payments", "amount_usd=1&id=p1&confirmed=yes"),
     ("/accounts/acct/keys", "name=ci&request=1"),
     ("/accounts/acct/budgets", "day_usd=5"),
-    ("/accounts/acct/suspension", "suspended=false"),
+    ("/accounts/acct/suspension", "confirmed=yes"),
+    ("/accounts/acct/resumption", ""),
+    ("/keys/nobody", "name=ci"),
+    ("/keys/nobody/rotation", "request=2&confirmed=yes"),
+    ("/keys/nobody/revocation", "confirmed=yes"),
     ("/keys/nobody/revocation", ""),
+];
+/// All pages of customers.
+const OWN_PAGES: [&str; 8] = [
+    "/my",
+    "/my/usage",
+    "/my/usage.csv",
+    "/my/keys",
+    "/my/charges",
+    "/my/statements",
+    "/my/prices",
+    "/my/setup",
+];
+/// All forms of customers.
+const OWN_FORMS: [(&str, &str); 4] = [
+    ("/my/keys", "name=ci&request=1"),
+    ("/my/keys/nobody", "name=ci"),
+    ("/my/keys/nobody/rotation", "request=2&confirmed=yes"),
+    ("/my/keys/nobody/revocation", "confirmed=yes"),
 ];
 
 /// A browser, as far as a test needs one: it keeps its cookie and follows no redirect.
-struct Browser {
+pub(crate) struct Browser {
     root: String,
-    client: Client,
+    pub(crate) client: Client,
     cookie: String,
     form_token: String,
 }
@@ -37,7 +68,7 @@ impl Browser {
     }
 
     /// Opens a link that signs in.
-    async fn of(world: &AdminWorld, who: &[&str]) -> Browser {
+    pub(crate) async fn of(world: &AdminWorld, who: &[&str]) -> Browser {
         let mut browser = Browser::new(&world.root);
         let answer = browser.get(&link(world, who).await).await;
         browser.signed_in(&answer).await;
@@ -62,7 +93,7 @@ impl Browser {
         }
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         let request = self.client.get(format!("{}{path}", self.root));
         Answer::read(request.header("cookie", &self.cookie)).await
     }
@@ -74,13 +105,13 @@ impl Browser {
         request.header("cookie", &self.cookie).header("content-type", FORM).body(body)
     }
 
-    async fn post(&self, path: &str, fields: &str) -> Answer {
+    pub(crate) async fn post(&self, path: &str, fields: &str) -> Answer {
         Answer::read(self.form(path, fields).header("origin", &self.root)).await
     }
 }
 
 /// An answer that is a page.
-trait Page {
+pub(crate) trait Page {
     fn html(&self) -> String;
 }
 
@@ -99,7 +130,7 @@ async fn link(world: &AdminWorld, who: &[&str]) -> String {
     path.to_owned()
 }
 
-const fn operator(role: &str) -> [&str; 2] {
+pub(crate) const fn operator(role: &str) -> [&str; 2] {
     ["--operator", role]
 }
 
@@ -121,7 +152,7 @@ async fn each_role_sees_all_pages_and_only_operators_change_anything() {
             assert_eq!(answer.status, 200, "{role} {page}: {}", answer.html());
             assert_eq!(
                 answer.html().contains("<form class=\"card\""),
-                role != "support" && page.starts_with("/accounts"),
+                role != "support" && ["/accounts", "/accounts/acct"].contains(&page),
                 "{role} {page}"
             );
         }
@@ -133,10 +164,16 @@ async fn each_role_sees_all_pages_and_only_operators_change_anything() {
     let customer = Browser::of(&world, &["--account", ACCOUNT]).await;
     let home = customer.get("/").await;
     assert_eq!((home.status, home.header("location")), (303, Some("/my")));
-    for page in ["/my", "/my/usage", "/my/usage.csv", "/my/charges", "/my/prices"] {
+    let owner = Browser::of(&world, &operator("owner")).await;
+    for page in OWN_PAGES {
         assert_eq!(customer.get(page).await.status, 200, "{page}");
-        assert_eq!(Browser::of(&world, &operator("owner")).await.get(page).await.status, 403);
+        assert_eq!(owner.get(page).await.status, 403, "{page}");
         assert_eq!(nobody.get(page).await.header("location"), Some("/sign-in"), "{page}");
+    }
+    for (form, fields) in OWN_FORMS {
+        assert_ne!(customer.post(form, fields).await.status, 403, "{form}");
+        assert_eq!(owner.post(form, fields).await.status, 403, "{form}");
+        assert_eq!(nobody.post(form, fields).await.status, 403, "{form}");
     }
     for page in &PAGES[1..] {
         assert_eq!(customer.get(page).await.status, 403, "{page}");
@@ -157,7 +194,9 @@ async fn from_a_link_to_a_charge_with_its_arithmetic(#[case] store: Store) {
     assert_eq!(opened.header("location"), Some("/accounts/acme"), "{}", opened.html());
     for _ in 0..2 {
         // Sent twice, and credited once.
-        let paid = browser.post("/accounts/acme/payments", "amount_usd=5.00&id=invoice-7").await;
+        let paid = browser
+            .post("/accounts/acme/payments", "amount_usd=5.00&id=invoice-7&confirmed=yes")
+            .await;
         assert_eq!(paid.status, 303, "{}", paid.html());
     }
     let fields = "name=ci&models=&day_usd=2&month_usd=&request=form-1";
@@ -192,7 +231,10 @@ async fn from_a_link_to_a_charge_with_its_arithmetic(#[case] store: Store) {
         assert!(audit.contains(action), "{action}: {audit}");
     }
     let prefix = &key[..14];
-    assert_eq!(browser.post(&format!("/keys/{prefix}/revocation"), "").await.status, 303);
+    assert_eq!(
+        browser.post(&format!("/keys/{prefix}/revocation"), "confirmed=yes").await.status,
+        303
+    );
     // A gateway hears of it within a second.
     let is_refused = async || Answer::read(call()).await.status == 403;
     for _ in 0..100 {
@@ -205,7 +247,7 @@ async fn from_a_link_to_a_charge_with_its_arithmetic(#[case] store: Store) {
 }
 
 /// A page, once it shows something: what gateways have charged is told some moments later.
-async fn until(browser: &Browser, path: &str, shown: &str) -> String {
+pub(crate) async fn until(browser: &Browser, path: &str, shown: &str) -> String {
     for _ in 0..100 {
         let page = browser.get(path).await.html();
         if page.contains(shown) {

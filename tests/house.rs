@@ -58,7 +58,7 @@ const ARROWS: [(&str, &str); 29] = [
     (
         "console",
         "admin_api catalogue clock gateway hex jobs ledger management money operators sessions \
-         store usage",
+         statement store usage",
     ),
     (
         "cli",

@@ -14,7 +14,7 @@ use crate::money::Money;
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(untagged)]
 #[serde(expecting = "unix seconds, or a time such as 2027-01-31T18:00:00Z, or a date")]
-pub(super) enum Moment {
+pub(crate) enum Moment {
     /// Unix seconds.
     Seconds(i64),
     /// RFC 3339, or a date.
@@ -27,7 +27,7 @@ const DATE_CHARS: usize = 10;
 
 impl Moment {
     /// Returns the moment in unix seconds. It must be after `now`.
-    pub(super) fn parse_future(&self, field: &str, now: i64) -> Result<i64, AdminError> {
+    pub(crate) fn parse_future(&self, field: &str, now: i64) -> Result<i64, AdminError> {
         let (shown, seconds) = match self {
             Moment::Seconds(seconds) => (seconds.to_string(), Some(*seconds)),
             Moment::Text(text) => (text.clone(), parse_moment(text)),

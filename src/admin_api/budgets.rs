@@ -38,14 +38,20 @@ pub(crate) struct BudgetAmounts {
 }
 
 impl BudgetAmounts {
-    /// Returns the limits of a day and a month that are given, in USD.
-    pub(crate) fn of_windows(day: Option<String>, month: Option<String>) -> BudgetAmounts {
-        let [day, month] = [day, month].map(FieldPatch::set_if_given);
-        BudgetAmounts { day, month, ..BudgetAmounts::default() }
+    /// Returns the limits of a day, a month and in total that are given, in USD.
+    pub(crate) fn of_given(limits: [Option<String>; 3]) -> BudgetAmounts {
+        let [day, month, total] = limits.map(FieldPatch::set_if_given);
+        BudgetAmounts { day, month, total, ..BudgetAmounts::default() }
+    }
+
+    /// Returns the limits of a day, a month and in total, in USD. One that is not given is removed.
+    pub(crate) fn of_all(limits: [Option<String>; 3]) -> BudgetAmounts {
+        let [day, month, total] = limits.map(FieldPatch::Set);
+        BudgetAmounts { day, month, total, ..BudgetAmounts::default() }
     }
 
     /// Returns the limits of a day and a month, in USD. One that is not given is removed.
-    pub(crate) fn of_all_windows(day: Option<String>, month: Option<String>) -> BudgetAmounts {
+    pub(crate) fn of_account(day: Option<String>, month: Option<String>) -> BudgetAmounts {
         let [day, month] = [day, month].map(FieldPatch::Set);
         BudgetAmounts { day, month, ..BudgetAmounts::default() }
     }

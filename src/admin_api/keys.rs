@@ -20,13 +20,10 @@ use crate::management::actor::Actor;
 use crate::management::budgets::unused_budgets;
 use crate::management::context::ManagementContext;
 use crate::management::field_patch::FieldPatch;
-use crate::management::key_rotation::rotate_key as rotate;
+use crate::management::key_rotation::{OVERLAP_S_MAX, rotate_key as rotate};
 use crate::management::key_scope::{ScopePatch, check_endpoints};
 use crate::management::key_search::{find_keys, last_use, now_s, state_of};
 use crate::management::keys;
-
-/// The longest time for which an old key may work beside the new one, in seconds.
-const OVERLAP_S_MAX: u32 = 365 * 24 * 60 * 60;
 
 /// A key that is to be issued.
 #[derive(Debug, Deserialize, ToSchema)]

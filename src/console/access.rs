@@ -34,6 +34,10 @@ const fn own(path: &'static str) -> PageRule {
     PageRule { method: "GET", path, audience: Audience::Customer }
 }
 
+const fn own_form(path: &'static str) -> PageRule {
+    PageRule { method: "POST", path, audience: Audience::Customer }
+}
+
 const fn page(path: &'static str) -> PageRule {
     PageRule { method: "GET", path, audience: Audience::Operator(Role::Support) }
 }
@@ -43,7 +47,7 @@ const fn form(path: &'static str) -> PageRule {
 }
 
 /// All pages and forms.
-pub(super) const PAGES: [PageRule; 26] = [
+pub(super) const PAGES: [PageRule; 42] = [
     open("GET", "/assets/{name}"),
     open("GET", "/sign-in"),
     open("POST", "/sign-in"),
@@ -56,6 +60,16 @@ pub(super) const PAGES: [PageRule; 26] = [
     own("/my/usage.csv"),
     own("/my/charges"),
     own("/my/prices"),
+    own("/my/keys"),
+    own_form("/my/keys"),
+    own("/my/keys/{prefix}"),
+    own_form("/my/keys/{prefix}"),
+    own_form("/my/keys/{prefix}/rotation"),
+    own_form("/my/keys/{prefix}/revocation"),
+    own("/my/charges/{seq}"),
+    own("/my/statements"),
+    own("/my/statements/{month}"),
+    own("/my/setup"),
     page("/accounts"),
     form("/accounts"),
     page("/accounts/{name}"),
@@ -63,6 +77,12 @@ pub(super) const PAGES: [PageRule; 26] = [
     form("/accounts/{name}/keys"),
     form("/accounts/{name}/budgets"),
     form("/accounts/{name}/suspension"),
+    form("/accounts/{name}/resumption"),
+    page("/accounts/{name}/statements"),
+    page("/accounts/{name}/statements/{month}"),
+    page("/keys/{prefix}"),
+    form("/keys/{prefix}"),
+    form("/keys/{prefix}/rotation"),
     form("/keys/{prefix}/revocation"),
     page("/charges"),
     page("/charges/{account}/{seq}"),

@@ -2,7 +2,6 @@
 
 use axum::Extension;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::response::Redirect;
 use futures_util::future::join_all;
 use serde::Deserialize;
@@ -11,21 +10,18 @@ use super::error::PageError;
 use super::forms::{FormBody, PageQuery};
 use super::page::Page;
 use super::state::{Console, SignedIn};
+use super::usage::{UsageDays, UsageSums};
 use super::views::account::{self as account_view, AccountPage};
 use super::views::accounts as list_view;
 use crate::admin_api::amounts::{parse_account_name, parse_moved_usd, parse_usd};
 use crate::admin_api::budgets::BudgetAmounts;
-use crate::clock::unix_ms;
 use crate::ledger::{AccountName, TransferEntry};
 use crate::management::accounts::{self, NewAccount, SettingsPatch};
 use crate::management::budgets::LimitChanges;
+use crate::management::charges;
 use crate::management::context::ManagementContext;
 use crate::management::error::parse_account;
 use crate::management::payments::{self, Transfer, parse_transfer_id};
-use crate::management::usage::read_usage;
-use crate::management::{charges, keys};
-use crate::operators::NamedRequest;
-use crate::usage::{UsageAsk, UsageRange};
 
 /// The number of accounts of a page.
 const PAGE_SIZE: usize = 50;
@@ -109,13 +105,9 @@ pub(super) async fn show(
     let after = lines.saturating_sub(RECENT.into());
     let mut recent = charges::read_entries(store, &name, after, RECENT).await?.entries;
     recent.reverse();
-    let ask = UsageAsk { group_by: Some("day,model"), ..UsageAsk::default() };
-    let range = UsageRange::parse(ask, unix_ms());
-    let range = range.map_err(|why| PageError::invalid(why.to_string()))?;
-    let usage = read_usage(store, &name, &range).await?.rows;
+    let usage = UsageSums::read(store, &name, &UsageDays::default()).await?;
     let catalogue = console.api.catalogue.load_full();
-    let request = uuid::Uuid::now_v7().to_string();
-    let page = AccountPage { view, keys, transfers, recent, usage, request };
+    let page = AccountPage { view, keys, transfers, recent, usage };
     let content = account_view::draw(&page, &catalogue, &signed_in);
     Ok(Page::new(format!("Account {name}"), "/accounts", content))
 }
@@ -173,57 +165,6 @@ pub(super) async fn pay(
     Ok(Redirect::to(&format!("/accounts/{name}#payments")))
 }
 
-/// A key that is to be issued.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct KeyForm {
-    /// A name of the form, which a page gives it: the same form issues one key.
-    request: String,
-    name: Option<String>,
-    /// Patterns of models with commas between them.
-    models: Option<String>,
-    /// The most of each day, in USD.
-    day_usd: Option<String>,
-    /// The most of each month, in USD.
-    month_usd: Option<String>,
-    /// Whether the key is for the account's own pages instead of for calls.
-    account: Option<String>,
-}
-
-/// Issues a key, which the page shows this once.
-pub(super) async fn issue_key(
-    State(console): State<Console>,
-    Extension(signed_in): Extension<SignedIn>,
-    Path(name): Path<String>,
-    FormBody(form): FormBody<KeyForm>,
-) -> Result<Page, PageError> {
-    let account = parse_account(&name)?;
-    let scope = super::keys::scope_of(form.name, form.models.as_deref(), form.account.is_some())?;
-    let limits = BudgetAmounts::of_windows(form.day_usd, form.month_usd).parse()?;
-    once(&console, &signed_in, &form.request).await?;
-    let owner = account.clone();
-    let issuing = async move |context: ManagementContext<'_>| {
-        Ok(keys::issue_key(context, &owner, &limits, scope).await?)
-    };
-    let issued = console.change(&signed_in, issuing).await?;
-    // Nothing else is read that could fail: no other page shows the key.
-    let content = account_view::new_key(&account, issued.key.reveal());
-    Ok(Page::new("A new key", "/accounts", content))
-}
-
-/// Refuses a form that was sent before: a page that shows a key is reloaded easily.
-async fn once(console: &Console, signed_in: &SignedIn, request: &str) -> Result<(), PageError> {
-    let operators = &console.api.store.operators;
-    let name = format!("form {request}");
-    let claimed = operators.claim_request(signed_in.viewer.name(), &name, [0; 32]).await?;
-    if claimed == NamedRequest::New {
-        return Ok(());
-    }
-    let message = "This form was sent before. If it has issued a key, the account lists it; the \
-                   key itself was shown once. Open the account again for another form.";
-    Err(PageError::new(StatusCode::CONFLICT, message))
-}
-
 /// The limits of an account. One that was left empty is removed.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -240,28 +181,38 @@ pub(super) async fn set_budgets(
     FormBody(form): FormBody<BudgetForm>,
 ) -> Result<Redirect, PageError> {
     let account = parse_account(&name)?;
-    let limits = BudgetAmounts::of_all_windows(form.day_usd, form.month_usd).parse()?;
+    let limits = BudgetAmounts::of_account(form.day_usd, form.month_usd).parse()?;
     change_account(&console, &signed_in, account, limits, SettingsPatch::default()).await?;
     Ok(Redirect::to(&format!("/accounts/{name}#limits")))
 }
 
-/// Whether an account is suspended.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SuspensionForm {
-    suspended: bool,
-}
-
-/// Suspends or resumes an account.
-pub(super) async fn set_suspension(
+/// Suspends an account.
+pub(super) async fn suspend(
     State(console): State<Console>,
     Extension(signed_in): Extension<SignedIn>,
     Path(name): Path<String>,
-    FormBody(form): FormBody<SuspensionForm>,
 ) -> Result<Redirect, PageError> {
-    let account = parse_account(&name)?;
-    let settings = SettingsPatch { suspended: Some(form.suspended), ..SettingsPatch::default() };
-    change_account(&console, &signed_in, account, LimitChanges::new(), settings).await?;
+    set_suspended(&console, &signed_in, &name, true).await
+}
+
+/// Resumes an account.
+pub(super) async fn resume(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+    Path(name): Path<String>,
+) -> Result<Redirect, PageError> {
+    set_suspended(&console, &signed_in, &name, false).await
+}
+
+async fn set_suspended(
+    console: &Console,
+    signed_in: &SignedIn,
+    name: &str,
+    is_suspended: bool,
+) -> Result<Redirect, PageError> {
+    let account = parse_account(name)?;
+    let settings = SettingsPatch { suspended: Some(is_suspended), ..SettingsPatch::default() };
+    change_account(console, signed_in, account, LimitChanges::new(), settings).await?;
     Ok(Redirect::to(&format!("/accounts/{name}")))
 }
 

@@ -13,9 +13,11 @@ use axum::response::{IntoResponse, Redirect, Response};
 use super::access::{Audience, PageMatch, PageRule, find_rule};
 use super::cookie::{find_secret, form_token};
 use super::error::PageError;
-use super::forms::SentFields;
+use super::form_table::{FormRule, find_form};
+use super::forms::{CONFIRMED_FIELD, SentFields, TOKEN_FIELD};
 use super::page::{Page, draw_error};
 use super::state::{Console, SignedIn, Viewer};
+use super::views::form::FilledForm;
 use crate::admin_api::admit::{ClientAddress, read_body};
 use crate::management::key_search::now_s;
 use crate::sessions::{Principal, SessionSecret};
@@ -49,17 +51,16 @@ pub(super) async fn admit(
     request: Request,
     next: Next,
 ) -> Response {
-    let id = uuid::Uuid::now_v7().to_string();
+    let mut asked = AskedPage::new(request.uri().path());
     let is_served_here = is_host_known(&console, request.headers());
-    let mut signed_in = None;
     let served = if is_served_here {
-        serve(&console, request, next, &id, &mut signed_in).await
+        serve(&console, request, next, &mut asked).await
     } else {
         let message = "This console has another address.";
         Err(PageError::new(StatusCode::MISDIRECTED_REQUEST, message))
     };
     let response = served.unwrap_or_else(IntoResponse::into_response);
-    let mut response = drawn(response, signed_in.as_ref());
+    let mut response = drawn(response, &asked);
     let is_secure = console.address.is_secure();
     let headers = response.headers_mut();
     for (name, value) in SECURITY_HEADERS {
@@ -71,17 +72,57 @@ pub(super) async fn admit(
         let value = HeaderValue::from_static(STRICT_TRANSPORT);
         headers.insert(header::STRICT_TRANSPORT_SECURITY, value);
     }
-    headers.extend(HeaderValue::from_str(&id).ok().map(|id| (REQUEST_ID, id)));
+    headers.extend(HeaderValue::from_str(&asked.id).ok().map(|id| (REQUEST_ID, id)));
     response
 }
 
+/// What is known of a request, for the page that answers it.
+struct AskedPage {
+    /// The id of the request.
+    id: String,
+    path: String,
+    signed_in: Option<SignedIn>,
+    /// The form that was sent, once it is known to be ours.
+    form: Option<SentForm>,
+}
+
+/// A form of the table, with what was sent.
+struct SentForm {
+    rule: &'static FormRule,
+    fields: SentFields,
+}
+
+impl AskedPage {
+    fn new(path: &str) -> AskedPage {
+        let id = uuid::Uuid::now_v7().to_string();
+        AskedPage { id, path: path.to_owned(), signed_in: None, form: None }
+    }
+
+    /// Returns the form that was sent, as it is drawn again.
+    fn filled(&self) -> Option<FilledForm<'_>> {
+        let SentForm { rule, fields } = self.form.as_ref()?;
+        let form_token = &*self.signed_in.as_ref()?.form_token;
+        Some(FilledForm { rule, action: &self.path, form_token, fields })
+    }
+}
+
+/// Whether a form can be sent again with other values: what was refused has changed nothing.
+fn is_correctable(error: &PageError) -> bool {
+    error.status.is_client_error() && error.status != StatusCode::FORBIDDEN
+}
+
 /// Draws what a handler has answered around the frame that all pages have.
-fn drawn(mut response: Response, signed_in: Option<&SignedIn>) -> Response {
+fn drawn(mut response: Response, asked: &AskedPage) -> Response {
+    let signed_in = asked.signed_in.as_ref();
     let parts = response.extensions_mut();
-    let text = match (parts.remove::<Page>(), parts.remove::<PageError>()) {
-        (Some(page), _) => page.draw(signed_in),
-        (None, Some(error)) => draw_error(&error, signed_in),
-        (None, None) => return response,
+    let text = match (parts.remove::<Page>(), parts.remove::<PageError>(), asked.filled()) {
+        (Some(page), ..) => page.draw(signed_in),
+        (None, Some(error), Some(form)) if is_correctable(&error) => {
+            let content = form.draw_refused(&error.message);
+            Page::new(form.rule.title, "", content).draw(signed_in)
+        }
+        (None, Some(error), _) => draw_error(&error, signed_in),
+        (None, None, _) => return response,
     };
     let kind = HeaderValue::from_static("text/html; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -94,8 +135,7 @@ async fn serve(
     console: &Console,
     request: Request,
     next: Next,
-    id: &str,
-    signed_in: &mut Option<SignedIn>,
+    asked: &mut AskedPage,
 ) -> Result<Response, PageError> {
     let (mut parts, body) = request.into_parts();
     let rule = route_of(&parts)?;
@@ -106,15 +146,23 @@ async fn serve(
         let message = "Too many pages are asked for at this moment: try again.";
         PageError::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
-    *signed_in = find_session(console, &parts, id).await?;
-    if let Some(response) = check_audience(&rule, signed_in.as_ref())? {
+    asked.signed_in = find_session(console, &parts, &asked.id).await?;
+    if let Some(response) = check_audience(&rule, asked.signed_in.as_ref())? {
         return Ok(response);
     }
     if parts.method == Method::POST {
-        let fields = read_form(console, &parts, body, signed_in.as_ref()).await?;
+        let mut fields = read_form(console, &parts, body, asked.signed_in.as_ref()).await?;
+        let is_confirmed = fields.take(CONFIRMED_FIELD).is_some();
+        let form = find_form(rule.path);
+        asked.form = form.map(|rule| SentForm { rule, fields: fields.clone() });
+        if !is_confirmed
+            && let Some(form) = asked.filled().filter(|form| !form.rule.question.is_empty())
+        {
+            return Ok(Page::new(form.rule.title, "", form.draw_question()).into_response());
+        }
         parts.extensions.insert(fields);
     }
-    if let Some(signed_in) = signed_in.clone() {
+    if let Some(signed_in) = asked.signed_in.clone() {
         parts.extensions.insert(signed_in);
     }
     let request = Request::from_parts(parts, Body::empty());
@@ -252,7 +300,7 @@ async fn read_form(
     }
     let body = read_body(parts, body).await?;
     let mut fields = SentFields::parse(&body)?;
-    let token = fields.take_token();
+    let token = fields.take(TOKEN_FIELD);
     let expected = signed_in.map(|signed_in| signed_in.form_token.as_str());
     if expected.is_some() && token.as_deref() != expected {
         return Err(refused(

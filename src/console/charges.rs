@@ -15,56 +15,31 @@ use super::views::charges as list_view;
 use crate::admin_api::state::AdminApi;
 use crate::ledger::{AccountName, JournalEntry};
 use crate::management::accounts::require_account;
-use crate::management::charges::{entry_json, read_entries};
+use crate::management::charges::{EntrySearch, count_older, entry_json, find_newest, read_entries};
 use crate::management::corrections::{find_charged_account, find_request_lines};
 use crate::management::error::parse_account;
 
 /// The number of charges of a page.
-const PAGE_SIZE: u32 = 50;
+const PAGE_SIZE: usize = 50;
 
 /// A search for a request ends after this time.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What is looked for.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ChargeSearch {
-    account: Option<String>,
+    pub(super) account: Option<String>,
     /// The id of a request.
-    request: Option<String>,
+    pub(super) request: Option<String>,
+    /// The id of a vendor's reply.
+    pub(super) reply: Option<String>,
+    /// The beginning of a key.
+    pub(super) key: Option<String>,
+    /// The newest day (UTC), such as 2026-11-27.
+    pub(super) until: Option<String>,
     /// The number of the last line of the page before.
-    before: Option<u64>,
-}
-
-/// Shows the charges of an account, newest first, or those of a request.
-pub(super) async fn list(
-    State(console): State<Console>,
-    PageQuery(search): PageQuery<ChargeSearch>,
-) -> Result<Page, PageError> {
-    let account = search.account.as_deref().map(parse_account).transpose()?;
-    let found = match (account, search.request.as_deref()) {
-        (account, Some(request)) => {
-            let finding = tokio::time::timeout(SEARCH_TIMEOUT, find(&console, account, request));
-            let slow = |_| PageError::invalid("That takes too long: give the account as well.");
-            Some(finding.await.map_err(slow)??)
-        }
-        (Some(account), None) => Some(page_of(&console, account, search.before).await?),
-        (None, None) => None,
-    };
-    let content = list_view::draw(&search, found.as_ref());
-    Ok(Page::new("Charges", "/charges", content))
-}
-
-impl ChargeSearch {
-    /// Returns the account as it was given.
-    pub(super) fn account(&self) -> &str {
-        self.account.as_deref().unwrap_or_default()
-    }
-
-    /// Returns the id of the request as it was given.
-    pub(super) fn request(&self) -> &str {
-        self.request.as_deref().unwrap_or_default()
-    }
+    pub(super) before: Option<u64>,
 }
 
 /// Lines of an account.
@@ -76,31 +51,64 @@ pub(super) struct FoundLines {
     pub(super) next: Option<u64>,
 }
 
+/// Shows the charges of an account, newest first, or those that were looked for.
+pub(super) async fn list(
+    State(console): State<Console>,
+    PageQuery(search): PageQuery<ChargeSearch>,
+) -> Result<Page, PageError> {
+    let account = search.account.as_deref().map(parse_account).transpose()?;
+    let is_for_one = search.reply.is_some() || search.key.is_some() || search.until.is_some();
+    let found = match (account, search.request.as_deref()) {
+        (account, Some(request)) => {
+            let finding = tokio::time::timeout(SEARCH_TIMEOUT, find(&console, account, request));
+            Some(finding.await.map_err(too_slow)??)
+        }
+        (Some(account), None) => Some(page_of(&console, account, &search).await?),
+        (None, None) if is_for_one => {
+            let message = "Give the account as well: only ids of requests are looked for in all.";
+            return Err(PageError::invalid(message));
+        }
+        (None, None) => None,
+    };
+    let content = list_view::draw(&search, found.as_ref());
+    Ok(Page::new("Charges", "/charges", content))
+}
+
+fn too_slow(_: tokio::time::error::Elapsed) -> PageError {
+    PageError::invalid("That takes too long: give the account or a day as well.")
+}
+
+/// Returns a page of the lines of an account.
 pub(super) async fn page_of(
     console: &Console,
     account: AccountName,
-    before: Option<u64>,
+    search: &ChargeSearch,
 ) -> Result<FoundLines, PageError> {
     let store = &console.api.store;
     require_account(&*store.ledger, &account).await?;
-    let last = store.ledger.journal_length(&account).await?;
-    let end = before.map_or(last, |before| before.saturating_sub(1).min(last));
-    let begin = end.saturating_sub(PAGE_SIZE.into());
-    let count = u32::try_from(end - begin).unwrap_or(PAGE_SIZE);
-    let mut lines: Vec<JournalEntry> = Vec::new();
-    // A page of the archive may end before what was asked for.
-    while (lines.len() as u64) < u64::from(count) {
-        let after = lines.last().map_or(begin, |line| line.seq);
-        let more = read_entries(store, &account, after, count).await?.entries;
-        if more.is_empty() {
-            break;
+    let is_filtered = search.reply.is_some() || search.key.is_some();
+    let _permit = is_filtered.then(|| AdminApi::take_permit(&console.api.searching)).transpose()?;
+    let finding = async {
+        let mut before = search.before;
+        if let (None, Some(day)) = (before, &search.until) {
+            let older = count_older(store, &account, end_of_day(day)?).await?;
+            before = Some(older.saturating_add(1));
         }
-        lines.extend(more);
-    }
-    lines.truncate(count as usize);
-    lines.reverse();
-    let next = (begin > 0).then(|| begin.saturating_add(1));
-    Ok(FoundLines { account, lines, next })
+        let (key, reply) = (search.key.as_deref(), search.reply.as_deref());
+        let wanted = EntrySearch { key, reply, before };
+        Ok::<_, PageError>(find_newest(store, &account, wanted, PAGE_SIZE).await?)
+    };
+    let found = tokio::time::timeout(SEARCH_TIMEOUT, finding).await.map_err(too_slow)??;
+    Ok(FoundLines { account, lines: found.entries, next: found.next })
+}
+
+/// Returns when a day ends, in unix ms.
+fn end_of_day(day: &str) -> Result<i64, PageError> {
+    let wrong = || PageError::invalid(format!("'{day}' is no day, such as 2026-11-27."));
+    let date: jiff::civil::Date = day.parse().map_err(|_| wrong())?;
+    let next = date.tomorrow().map_err(|_| wrong())?;
+    let begin = next.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| wrong())?;
+    Ok(begin.timestamp().as_millisecond())
 }
 
 /// Finds the lines about a request. That may read many lines, so few do it at a time.

@@ -1,33 +1,34 @@
 //! The pages of a customer, who sees one account.
 
 use axum::Extension;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
-use super::charges::page_of;
+use super::charges::{ChargeSearch, page_of};
 use super::error::PageError;
 use super::forms::PageQuery;
 use super::page::Page;
-use super::state::{Console, SignedIn, Viewer};
+use super::state::{Console, SignedIn};
+use super::usage::{UsageDays, UsageSums, read_sums};
+use super::views::charge as charge_view;
 use super::views::customer as view;
 use super::views::models as model_view;
-use crate::clock::{timestamp, unix_ms};
-use crate::ledger::AccountName;
+use crate::clock::timestamp;
 use crate::management::accounts::read_account;
-use crate::management::usage::read_usage;
-use crate::usage::{RollupSums, UsageAsk, UsageGroup, UsageRange};
+use crate::management::charges::read_entries;
 
 /// Shows the balance, the limits, the keys and the usage of the last 30 days.
 pub(super) async fn show_balance(
     State(console): State<Console>,
     Extension(signed_in): Extension<SignedIn>,
 ) -> Result<Page, PageError> {
-    let (account, store) = (account_of(&signed_in)?, &console.api.store);
+    let (account, store) = (signed_in.viewer.customer()?, &console.api.store);
     let view = read_account(&*store.ledger, account).await?;
     let keys = store.ledger.list_keys(account).await?;
-    let usage = usage_of(&console, account, &UsageDays::default(), "day,model").await?;
+    let usage = read_sums(store, account, &UsageDays::default(), "day,model").await?;
+    let usage = usage.unwrap_or_default();
     Ok(Page::new("Balance", "/my", view::draw_balance(&view, &keys, &usage)))
 }
 
@@ -45,37 +46,10 @@ pub(super) async fn list_charges(
     Extension(signed_in): Extension<SignedIn>,
     PageQuery(ChargePlace { before }): PageQuery<ChargePlace>,
 ) -> Result<Page, PageError> {
-    let account = account_of(&signed_in)?.clone();
-    let found = page_of(&console, account, before).await?;
+    let account = signed_in.viewer.customer()?.clone();
+    let search = ChargeSearch { before, ..ChargeSearch::default() };
+    let found = page_of(&console, account, &search).await?;
     Ok(Page::new("Charges", "/my/charges", view::draw_charges(&found)))
-}
-
-/// The days that are asked for; by default the last 30.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct UsageDays {
-    /// From this date on, such as 2026-11-01.
-    pub(super) from: Option<String>,
-    /// Until this date, which is left out.
-    pub(super) to: Option<String>,
-}
-
-/// Reads the sums of some days. What one question reads has the bound of a page of the API.
-async fn usage_of(
-    console: &Console,
-    account: &AccountName,
-    days: &UsageDays,
-    group_by: &str,
-) -> Result<Vec<(UsageGroup, RollupSums)>, PageError> {
-    let (from, to) = (days.from.as_deref(), days.to.as_deref());
-    let ask = UsageAsk { from, to, group_by: Some(group_by), after: None };
-    let range = UsageRange::parse(ask, unix_ms());
-    let range = range.map_err(|why| PageError::invalid(format!("{why}.")))?;
-    let page = read_usage(&console.api.store, account, &range).await?;
-    if page.next.is_some() {
-        return Err(PageError::invalid("That is too much for one page: ask for fewer days."));
-    }
-    Ok(page.rows)
 }
 
 /// Shows the usage by day and model, and by key.
@@ -84,11 +58,58 @@ pub(super) async fn show_usage(
     Extension(signed_in): Extension<SignedIn>,
     PageQuery(days): PageQuery<UsageDays>,
 ) -> Result<Page, PageError> {
-    let account = account_of(&signed_in)?;
-    let by_day = usage_of(&console, account, &days, "day,model").await?;
-    let by_key = usage_of(&console, account, &days, "key").await?;
-    let keys = console.api.store.ledger.list_keys(account).await?;
-    Ok(Page::new("Usage", "/my/usage", view::draw_usage(&days, &by_day, &by_key, &keys)))
+    let account = signed_in.viewer.customer()?;
+    let usage = UsageSums::read(&console.api.store, account, &days).await?;
+    Ok(Page::new("Usage", "/my/usage", view::draw_usage(&days, &usage)))
+}
+
+/// The place in the list of keys.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeyPlace {
+    /// The beginning of the last key of the page before.
+    after: Option<String>,
+}
+
+/// The number of keys of a page.
+const KEYS_SHOWN: usize = 50;
+
+/// Shows the keys, newest first.
+pub(super) async fn list_keys(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+    PageQuery(KeyPlace { after }): PageQuery<KeyPlace>,
+) -> Result<Page, PageError> {
+    let account = signed_in.viewer.customer()?;
+    let mut keys = console.api.store.ledger.list_keys(account).await?;
+    keys.reverse();
+    let shown = after.as_ref().and_then(|after| keys.iter().position(|key| key.prefix == *after));
+    let mut keys = keys.split_off(shown.map_or(0, |at| at.saturating_add(1)));
+    let has_more = keys.len() > KEYS_SHOWN;
+    keys.truncate(KEYS_SHOWN);
+    Ok(Page::new("Keys", "/my/keys", view::draw_keys(&keys, has_more, &signed_in)))
+}
+
+/// Shows a charge with its arithmetic.
+pub(super) async fn show_charge(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+    Path(seq): Path<u64>,
+) -> Result<Page, PageError> {
+    let account = signed_in.viewer.customer()?;
+    let page = read_entries(&console.api.store, account, seq.saturating_sub(1), 1).await?;
+    let entry = page.entries.into_iter().find(|entry| entry.seq == seq);
+    let entry = entry.ok_or_else(|| PageError::not_found(format!("There is no line {seq}.")))?;
+    let content = charge_view::draw_own(&entry, &console.api.catalogue.load_full());
+    Ok(Page::new(format!("Line {seq}"), "/my/charges", content))
+}
+
+/// Shows how clients are set up.
+pub(super) async fn show_setup(
+    State(console): State<Console>,
+    Extension(_): Extension<SignedIn>,
+) -> Page {
+    Page::new("Set-up", "/my/setup", view::draw_setup(&console.guide))
 }
 
 /// Sends the usage by day, model and key as a file for spreadsheets.
@@ -97,8 +118,10 @@ pub(super) async fn send_usage(
     Extension(signed_in): Extension<SignedIn>,
     PageQuery(days): PageQuery<UsageDays>,
 ) -> Result<Response, PageError> {
-    let account = account_of(&signed_in)?;
-    let rows = usage_of(&console, account, &days, "day,model,key").await?;
+    let account = signed_in.viewer.customer()?;
+    let rows = read_sums(&console.api.store, account, &days, "day,model,key").await?;
+    let rows = rows
+        .ok_or_else(|| PageError::invalid("That is too much for one file: ask for fewer days."))?;
     let headers = [
         (header::CONTENT_TYPE, "text/csv; charset=utf-8"),
         (header::CONTENT_DISPOSITION, "attachment; filename=\"usage.csv\""),
@@ -111,7 +134,7 @@ pub(super) async fn show_prices(
     State(console): State<Console>,
     Extension(signed_in): Extension<SignedIn>,
 ) -> Result<Page, PageError> {
-    let (account, store) = (account_of(&signed_in)?, &console.api.store);
+    let (account, store) = (signed_in.viewer.customer()?, &console.api.store);
     let settings = read_account(&*store.ledger, account).await?.settings;
     let catalogue = console.api.catalogue.load_full();
     let book = match &settings.book {
@@ -124,13 +147,4 @@ pub(super) async fn show_prices(
     let book = book.map(|book| &**book);
     let content = model_view::model_table(&catalogue, timestamp().as_second(), book);
     Ok(Page::new("Prices", "/my/prices", content))
-}
-
-fn account_of(signed_in: &SignedIn) -> Result<&AccountName, PageError> {
-    match &signed_in.viewer {
-        Viewer::Customer(account) => Ok(account),
-        Viewer::Operator { .. } => {
-            Err(PageError::new(StatusCode::FORBIDDEN, "This page is for customers."))
-        }
-    }
 }

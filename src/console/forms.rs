@@ -8,6 +8,8 @@ use super::error::PageError;
 
 /// The field of every form that has the token of the session.
 pub(super) const TOKEN_FIELD: &str = "form_token";
+/// The field of a form that its sender was asked about once more.
+pub(super) const CONFIRMED_FIELD: &str = "confirmed";
 
 /// The fields that a form has sent, but for its token.
 #[derive(Debug, Clone, Default)]
@@ -21,10 +23,21 @@ impl SentFields {
         fields.map(SentFields).map_err(broken)
     }
 
-    /// Takes the token of the session out of the fields.
-    pub(super) fn take_token(&mut self) -> Option<String> {
-        let at = self.0.iter().position(|(name, _)| name == TOKEN_FIELD)?;
+    /// Makes fields of their names and values.
+    pub(super) fn of<const N: usize>(fields: [(&str, String); N]) -> SentFields {
+        SentFields(fields.map(|(name, value)| (name.to_owned(), value)).to_vec())
+    }
+
+    /// Takes a field out of the fields.
+    pub(super) fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.0.iter().position(|(known, _)| known == name)?;
         Some(self.0.remove(at).1)
+    }
+
+    /// Returns the value of a field; empty if it was not sent.
+    pub(super) fn value_of(&self, name: &str) -> &str {
+        let field = self.0.iter().find(|(known, _)| known == name);
+        field.map(|(_, value)| value.as_str()).unwrap_or_default()
     }
 }
 
@@ -82,7 +95,7 @@ mod tests {
 
     fn read(body: &str) -> Result<Payment, PageError> {
         let mut fields = SentFields::parse(body.as_bytes())?;
-        assert_eq!(fields.take_token().as_deref(), Some("5e"));
+        assert_eq!(fields.take(TOKEN_FIELD).as_deref(), Some("5e"));
         read_fields(fields.0)
     }
 

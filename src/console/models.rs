@@ -10,6 +10,7 @@ use crate::clock::timestamp;
 /// Shows the page.
 pub(super) async fn show(State(console): State<Console>) -> Page {
     let catalogue = console.api.catalogue.load_full();
-    let content = view::draw(&catalogue, timestamp().as_second());
+    let previous = console.previous_catalogue.load_full();
+    let content = view::draw(&catalogue, previous.as_deref(), timestamp().as_second());
     Page::new("Models and prices", "/models", content)
 }

@@ -8,7 +8,8 @@ use super::admit::admit;
 use super::error::PageError;
 use super::state::Console;
 use super::{
-    accounts, assets, audit, charges, customer, jobs, keys, models, routes, sign_in, today,
+    accounts, assets, audit, charges, customer, jobs, keys, models, routes, sign_in, statements,
+    today,
 };
 
 /// Builds the router.
@@ -23,15 +24,28 @@ pub(crate) fn build(console: Console) -> Router {
         .route("/accounts", get(accounts::list).post(accounts::create))
         .route("/accounts/{name}", get(accounts::show))
         .route("/accounts/{name}/payments", post(accounts::pay))
-        .route("/accounts/{name}/keys", post(accounts::issue_key))
+        .route("/accounts/{name}/keys", post(keys::issue_for))
         .route("/accounts/{name}/budgets", post(accounts::set_budgets))
-        .route("/accounts/{name}/suspension", post(accounts::set_suspension))
+        .route("/accounts/{name}/suspension", post(accounts::suspend))
+        .route("/accounts/{name}/resumption", post(accounts::resume))
+        .route("/accounts/{name}/statements", get(statements::choose))
+        .route("/accounts/{name}/statements/{month}", get(statements::show))
+        .route("/keys/{prefix}", get(keys::show).post(keys::set))
+        .route("/keys/{prefix}/rotation", post(keys::rotate))
         .route("/keys/{prefix}/revocation", post(keys::revoke))
         .route("/my", get(customer::show_balance))
         .route("/my/usage", get(customer::show_usage))
         .route("/my/usage.csv", get(customer::send_usage))
         .route("/my/charges", get(customer::list_charges))
         .route("/my/prices", get(customer::show_prices))
+        .route("/my/keys", get(customer::list_keys).post(keys::issue_own))
+        .route("/my/keys/{prefix}", get(keys::show).post(keys::set))
+        .route("/my/keys/{prefix}/rotation", post(keys::rotate))
+        .route("/my/keys/{prefix}/revocation", post(keys::revoke))
+        .route("/my/charges/{seq}", get(customer::show_charge))
+        .route("/my/statements", get(statements::choose_own))
+        .route("/my/statements/{month}", get(statements::show_own))
+        .route("/my/setup", get(customer::show_setup))
         .route("/charges", get(charges::list))
         .route("/charges/{account}/{seq}", get(charges::show))
         .route("/models", get(models::show))

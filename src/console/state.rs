@@ -3,18 +3,28 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use axum::http::StatusCode;
+use tokio::sync::Semaphore;
 
 use super::address::ConsoleAddress;
+use super::customer_changes::{CustomerChanges, TOO_MANY_CHANGES};
 use super::error::PageError;
+use super::guide::SetupGuide;
 use super::overview::OverviewCache;
 use crate::admin_api::error::AdminError;
 use crate::admin_api::state::AdminApi;
+use crate::catalogue::Catalogue;
+use crate::clock::unix_ms;
 use crate::ledger::AccountName;
-use crate::management::actor::{Actor, OperatorCaller};
+use crate::management::actor::{Actor, CustomerCaller, OperatorCaller};
 use crate::management::context::ManagementContext;
 use crate::operators::Role;
 use crate::sessions::{Principal, SecretHash};
+use crate::usage::PeriodKind;
+
+/// The most statements that are read for customers at a time.
+pub(crate) const CUSTOMER_STATEMENTS_MAX: usize = 4;
 
 /// What the requests for pages share.
 #[derive(Clone)]
@@ -25,6 +35,14 @@ pub(crate) struct Console {
     pub(crate) address: Arc<ConsoleAddress>,
     /// The sums of all accounts, which are read now and then.
     pub(crate) overview: Arc<OverviewCache>,
+    /// The catalogue of the version before the one in force, if this process has had one.
+    pub(crate) previous_catalogue: Arc<ArcSwapOption<Catalogue>>,
+    /// A permit for each statement that may be read for a customer.
+    pub(crate) customer_statements: Arc<Semaphore>,
+    /// How clients are set up for this gateway.
+    pub(crate) guide: Arc<SetupGuide>,
+    /// The changes that customers have made today.
+    pub(crate) customer_changes: Arc<CustomerChanges>,
 }
 
 /// Who sees the pages.
@@ -47,6 +65,37 @@ impl Viewer {
             Viewer::Operator { name, .. } => name,
             Viewer::Customer(account) => account.as_str(),
         }
+    }
+
+    /// Returns the account of a customer.
+    pub(super) fn customer(&self) -> Result<&AccountName, PageError> {
+        match self {
+            Viewer::Customer(account) => Ok(account),
+            Viewer::Operator { .. } => {
+                Err(PageError::new(StatusCode::FORBIDDEN, "This page is for customers."))
+            }
+        }
+    }
+
+    /// Returns the path below which the pages of keys are.
+    pub(super) fn keys_path(&self) -> &'static str {
+        match self {
+            Viewer::Operator { .. } => "/keys",
+            Viewer::Customer(_) => "/my/keys",
+        }
+    }
+
+    /// Returns the path of the page in the menu to which the pages of keys belong.
+    pub(super) fn keys_place(&self) -> &'static str {
+        match self {
+            Viewer::Operator { .. } => "/accounts",
+            Viewer::Customer(_) => "/my/keys",
+        }
+    }
+
+    /// Whether this one may change keys of the accounts that it sees.
+    pub(super) fn may_change_keys(&self) -> bool {
+        self.role().is_none_or(|role| role >= Role::Operator)
     }
 
     /// Returns the role of an operator; `None` of a customer.
@@ -73,16 +122,19 @@ pub(super) struct SignedIn {
 }
 
 impl SignedIn {
-    /// Returns the operator who asks; `None` for a customer.
-    fn actor(&self) -> Option<Actor> {
-        let Viewer::Operator { name, role } = &self.viewer else { return None };
-        let caller = OperatorCaller {
-            name: name.clone(),
-            role: *role,
-            address: self.address,
-            request_id: self.request_id.clone(),
-        };
-        Some(Actor::Console(caller))
+    /// Returns who makes a change.
+    fn actor(&self) -> Actor {
+        let (address, request_id) = (self.address, self.request_id.clone());
+        match &self.viewer {
+            Viewer::Operator { name, role } => {
+                let (name, role) = (name.clone(), *role);
+                Actor::Console(OperatorCaller { name, role, address, request_id })
+            }
+            Viewer::Customer(account) => {
+                let account = account.clone();
+                Actor::Customer(CustomerCaller { account, address, request_id })
+            }
+        }
     }
 }
 
@@ -93,7 +145,37 @@ impl Console {
         signed_in: &SignedIn,
         make: impl AsyncFnOnce(ManagementContext<'_>) -> Result<T, AdminError> + Send + 'static,
     ) -> Result<T, PageError> {
-        let refused = || PageError::new(StatusCode::FORBIDDEN, "This is for operators.");
-        Ok(self.api.change(signed_in.actor().ok_or_else(refused)?, make).await?)
+        if signed_in.viewer.role() < Some(Role::Operator) {
+            return Err(PageError::new(StatusCode::FORBIDDEN, "This is for operators."));
+        }
+        Ok(self.api.change(signed_in.actor(), make).await?)
+    }
+
+    /// Reads what takes long, on a thread for blocking work.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        signed_in: &SignedIn,
+        read: impl AsyncFnOnce(ManagementContext<'_>) -> Result<T, AdminError> + Send + 'static,
+    ) -> Result<T, PageError> {
+        Ok(self.api.change(signed_in.actor(), read).await?)
+    }
+
+    /// Makes a change of an account by an operator, or by the customer whose account it is.
+    pub(super) async fn change_of<T: Send + 'static>(
+        &self,
+        account: &AccountName,
+        signed_in: &SignedIn,
+        make: impl AsyncFnOnce(ManagementContext<'_>) -> Result<T, AdminError> + Send + 'static,
+    ) -> Result<T, PageError> {
+        let Viewer::Customer(own) = &signed_in.viewer else {
+            return self.change(signed_in, make).await;
+        };
+        if own != account {
+            return Err(PageError::new(StatusCode::FORBIDDEN, "This is another account's."));
+        }
+        if !self.customer_changes.take(account, PeriodKind::Day.start_of(unix_ms())) {
+            return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_CHANGES));
+        }
+        Ok(self.api.change(signed_in.actor(), make).await?)
     }
 }

@@ -77,7 +77,10 @@ pub(crate) fn time_of_id(id: &str) -> Option<i64> {
 }
 
 /// Returns how many entries at the beginning of a journal are older than a time.
-async fn count_before<R: JournalReader>(journal: &R, time_ms: i64) -> Result<u64, R::Error> {
+pub(crate) async fn count_before<R: JournalReader>(
+    journal: &R,
+    time_ms: i64,
+) -> Result<u64, R::Error> {
     let (mut low, mut high) = (0, journal.length().await?);
     while low < high {
         let middle = low + (high - low) / 2;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use rustix::process::{geteuid, getuid};
 use serde_json::{Map, Value};
 
+use crate::ledger::AccountName;
 use crate::operators::Role;
 
 /// The most characters of a name that the environment gives.
@@ -19,6 +20,8 @@ pub(crate) enum Actor {
     Operator(OperatorCaller),
     /// An operator, through the console.
     Console(OperatorCaller),
+    /// A customer, through the console, for the own account.
+    Customer(CustomerCaller),
 }
 
 /// An operator who calls the API or uses the console.
@@ -31,13 +34,22 @@ pub(crate) struct OperatorCaller {
     pub(crate) request_id: String,
 }
 
+/// A customer who uses the console.
+#[derive(Debug, Clone)]
+pub(crate) struct CustomerCaller {
+    pub(crate) account: AccountName,
+    /// The address of the customer's machine, or of the proxy before this one.
+    pub(crate) address: IpAddr,
+    pub(crate) request_id: String,
+}
+
 impl Actor {
     /// Returns where the change comes from: `cli`, `api` or `console`.
     pub(crate) fn origin(&self) -> &'static str {
         match self {
             Actor::CommandLine => "cli",
             Actor::Operator(_) => "api",
-            Actor::Console(_) => "console",
+            Actor::Console(_) | Actor::Customer(_) => "console",
         }
     }
 
@@ -45,18 +57,26 @@ impl Actor {
     pub(crate) fn fields(&self) -> Map<String, Value> {
         match self {
             Actor::CommandLine => user_fields(),
-            Actor::Operator(caller) | Actor::Console(caller) => {
-                let fields = [
-                    ("who", caller.name.clone()),
-                    ("who_role", caller.role.name().to_owned()),
-                    ("address", caller.address.to_string()),
-                    ("request_id", caller.request_id.clone()),
-                ];
-                let fields = fields.into_iter();
-                fields.map(|(name, text)| (name.to_owned(), text.into())).collect()
-            }
+            Actor::Operator(caller) | Actor::Console(caller) => caller_fields([
+                caller.name.clone(),
+                caller.role.name().to_owned(),
+                caller.address.to_string(),
+                caller.request_id.clone(),
+            ]),
+            Actor::Customer(caller) => caller_fields([
+                caller.account.to_string(),
+                "customer".to_owned(),
+                caller.address.to_string(),
+                caller.request_id.clone(),
+            ]),
         }
     }
+}
+
+fn caller_fields(values: [String; 4]) -> Map<String, Value> {
+    let names = ["who", "who_role", "address", "request_id"];
+    let fields = names.into_iter().zip(values);
+    fields.map(|(name, text)| (name.to_owned(), text.into())).collect()
 }
 
 /// Returns the name of who makes the change, out of the fields of an [`Actor`].

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::ledger::journal_search::{JournalReader, count_before};
 use crate::ledger::{AccountName, EntryKind, JournalEntry, Unavailable};
 use crate::store::OpenStore;
 
@@ -34,6 +35,133 @@ pub(crate) async fn read_entries(
     let posted = store.usage.read_posted(account, after, limit).await?;
     let entries = posted.into_iter().map(|posted| posted.entry).collect();
     Ok(EntryPage { entries, has_more: true })
+}
+
+/// The number of entries that a search reads at a time.
+const SEARCH_PAGE_LINES: u32 = 1_000;
+/// A search reads at most this many pages. Then it tells where it can go on.
+const SEARCH_PAGES_MAX: u32 = 20;
+
+/// What entries are looked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct EntrySearch<'a> {
+    /// The beginning of a key.
+    pub(crate) key: Option<&'a str>,
+    /// The id of a vendor's reply.
+    pub(crate) reply: Option<&'a str>,
+    /// Entries with smaller numbers than this; all if it is `None`.
+    pub(crate) before: Option<u64>,
+}
+
+/// Entries that were found.
+#[derive(Debug)]
+pub(crate) struct FoundEntries {
+    /// Newest first.
+    pub(crate) entries: Vec<JournalEntry>,
+    /// The `before` with which the search goes on; `None` if there is nothing more.
+    pub(crate) next: Option<u64>,
+}
+
+/// Finds at most `limit` entries, the newest first, also those that have left the store. One search
+/// reads a bounded number of them.
+///
+/// # Errors
+/// [`Unavailable`] if the store or the archive does not answer.
+pub(crate) async fn find_newest(
+    store: &OpenStore,
+    account: &AccountName,
+    search: EntrySearch<'_>,
+    limit: usize,
+) -> Result<FoundEntries, Unavailable> {
+    let last = store.ledger.journal_length(account).await?;
+    let mut end = search.before.map_or(last, |before| before.saturating_sub(1).min(last));
+    let is_filtered = search.key.is_some() || search.reply.is_some();
+    let page_lines = u32::try_from(limit).unwrap_or(SEARCH_PAGE_LINES).min(SEARCH_PAGE_LINES);
+    let page_lines = if is_filtered { SEARCH_PAGE_LINES } else { page_lines };
+    let mut entries = Vec::new();
+    for _ in 0..SEARCH_PAGES_MAX {
+        let begin = end.saturating_sub(page_lines.into());
+        let read = read_range(store, account, begin, end).await?;
+        for entry in read.into_iter().rev().filter(|entry| search.is_for(entry)) {
+            let seq = entry.seq;
+            entries.push(entry);
+            if entries.len() == limit {
+                return Ok(FoundEntries { entries, next: (seq > 1).then_some(seq) });
+            }
+        }
+        end = begin;
+        if begin == 0 {
+            return Ok(FoundEntries { entries, next: None });
+        }
+    }
+    Ok(FoundEntries { entries, next: Some(end.saturating_add(1)) })
+}
+
+/// Reads the entries after one number up to another one.
+async fn read_range(
+    store: &OpenStore,
+    account: &AccountName,
+    begin: u64,
+    end: u64,
+) -> Result<Vec<JournalEntry>, Unavailable> {
+    let mut entries: Vec<JournalEntry> = Vec::new();
+    let mut after = begin;
+    // A page of the archive may end before what was asked for.
+    while after < end {
+        let count = u32::try_from(end - after).unwrap_or(SEARCH_PAGE_LINES);
+        let more = read_entries(store, account, after, count).await?.entries;
+        let Some(last) = more.last() else { break };
+        after = last.seq;
+        entries.extend(more.into_iter().filter(|entry| entry.seq <= end));
+    }
+    Ok(entries)
+}
+
+/// Returns how many entries are older than a time (unix ms).
+///
+/// # Errors
+/// [`Unavailable`] if the store or the archive does not answer.
+pub(crate) async fn count_older(
+    store: &OpenStore,
+    account: &AccountName,
+    time_ms: i64,
+) -> Result<u64, Unavailable> {
+    count_before(&StoreJournal { store, account }, time_ms).await
+}
+
+/// The journal of an account, with what has left the store.
+struct StoreJournal<'a> {
+    store: &'a OpenStore,
+    account: &'a AccountName,
+}
+
+impl JournalReader for StoreJournal<'_> {
+    type Error = Unavailable;
+
+    async fn length(&self) -> Result<u64, Unavailable> {
+        self.store.ledger.journal_length(self.account).await
+    }
+
+    async fn read(&self, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Unavailable> {
+        Ok(read_entries(self.store, self.account, after, limit).await?.entries)
+    }
+}
+
+impl EntrySearch<'_> {
+    fn is_for(&self, entry: &JournalEntry) -> bool {
+        let members = [("key_prefix", self.key), ("reply_id", self.reply)];
+        let asked = members.iter().filter_map(|member| Some((member.0, member.1?)));
+        let asked: Vec<_> = asked.collect();
+        if asked.is_empty() {
+            return true;
+        }
+        // Few lines have the text at all.
+        if !asked.iter().all(|member| entry.line.contains(member.1)) {
+            return false;
+        }
+        let line = serde_json::from_str::<Value>(&entry.line).unwrap_or_default();
+        asked.iter().all(|member| line[member.0] == member.1)
+    }
 }
 
 /// Returns an entry of a journal as JSON: its line, and the exact amounts beside it. A charge whose

@@ -10,6 +10,9 @@ use super::key_search::{FoundKeys, find_keys, has_ended, now_s};
 use super::keys::{IssuedKey, end_sign_ins, make_key};
 use crate::ledger::{KeyRecord, KeyScope, Ledger, Unavailable};
 
+/// The longest time for which an old key may work beside the new one, in seconds.
+pub(crate) const OVERLAP_S_MAX: u32 = 365 * 24 * 60 * 60;
+
 /// What came of a rotation.
 pub(crate) struct RotatedKey {
     pub(crate) issued: IssuedKey,

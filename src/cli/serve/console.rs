@@ -17,8 +17,9 @@ use crate::cli::runtime::attach_archive;
 use crate::conf::Config;
 use crate::console;
 use crate::console::address::ConsoleAddress;
+use crate::console::guide::SetupGuide;
 use crate::console::overview::OverviewCache;
-use crate::console::state::Console;
+use crate::console::state::{CUSTOMER_STATEMENTS_MAX, Console};
 use crate::files::VideoFiles;
 use crate::store::{self, OpenStore};
 
@@ -61,9 +62,25 @@ pub(super) fn build(
         in_flight: shared.in_flight.clone(),
     };
     let found_at = ConsoleAddress::new(conf.console.url.as_deref(), &address);
-    let overview = Arc::new(OverviewCache::new());
-    let console = Console { api, address: Arc::new(found_at), overview };
+    let console = Console {
+        api,
+        address: Arc::new(found_at),
+        overview: Arc::new(OverviewCache::new()),
+        customer_statements: permits(CUSTOMER_STATEMENTS_MAX),
+        guide: Arc::new(SetupGuide::new(&client_address(conf))),
+        customer_changes: Arc::default(),
+        previous_catalogue: shared.rules.previous.clone(),
+    };
     Ok(Some(ConsoleService { address, console, listeners }))
+}
+
+/// Returns the address at which clients find the gateway, as far as the configuration tells it.
+fn client_address(conf: &Config) -> String {
+    if let Some(base) = &conf.files.public_base {
+        return base.clone();
+    }
+    let scheme = if conf.listen.tls.is_some() { "https" } else { "http" };
+    format!("{scheme}://{}", conf.listen.http)
 }
 
 #[async_trait]

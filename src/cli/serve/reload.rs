@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::super::rules;
 use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
@@ -22,6 +22,8 @@ pub(super) struct RulesReload {
     dir: String,
     naming: Vec<VendorModelNames>,
     catalogue: Arc<ArcSwap<Catalogue>>,
+    /// The catalogue of the version before, if this process has had one.
+    pub(super) previous: Arc<ArcSwapOption<Catalogue>>,
     history: Mutex<ScanHistory>,
 }
 
@@ -37,7 +39,7 @@ impl RulesReload {
     pub(super) fn new(conf: &Config, catalogue: Arc<ArcSwap<Catalogue>>) -> RulesReload {
         let (dir, naming) = (conf.rules_dir.clone(), rules::vendor_model_names(conf));
         let history = Mutex::new(ScanHistory { applied: scan_folder(&dir), candidate: None });
-        RulesReload { dir, naming, catalogue, history }
+        RulesReload { dir, naming, catalogue, previous: Arc::default(), history }
     }
 
     /// Applies the rules if a file has changed, and has not changed again since the last scan.
@@ -66,7 +68,10 @@ impl RulesReload {
                     log_removed_books(&catalogue.find_removed_books(&self.catalogue.load()));
                     let (models, plans) = (catalogue.models().len(), catalogue.plans.count());
                     let (books, version) = (catalogue.books.count(), catalogue.version.clone());
-                    self.catalogue.store(Arc::new(catalogue));
+                    let old = self.catalogue.swap(Arc::new(catalogue));
+                    if old.version != version {
+                        self.previous.store(Some(old));
+                    }
                     log::info!(
                         event = "rules_reloaded", models, plans, books, version:% = version;
                         "rules reloaded"
@@ -133,7 +138,8 @@ mod tests {
         let sources = judged.clone().expect("readable");
         let sold = rules::parse_catalogue(&dir, &sources, &naming).expect("sound rules");
         let history = Mutex::new(ScanHistory { applied: judged, candidate: None });
-        RulesReload { dir, naming, catalogue: Arc::new(ArcSwap::from_pointee(sold)), history }
+        let catalogue = Arc::new(ArcSwap::from_pointee(sold));
+        RulesReload { dir, naming, catalogue, previous: Arc::default(), history }
     }
 
     #[test]
@@ -157,6 +163,8 @@ mod tests {
         // A state that is found twice is applied.
         rules.reload_if_changed();
         assert!(!is_sold("a") && is_sold("b") && is_sold("c"));
+        let previous = rules.previous.load_full().expect("a version before");
+        assert!(previous.find("a").is_some());
     }
 
     #[test]

@@ -4,23 +4,19 @@
 use maud::{Markup, html};
 
 use super::charges::{LineLinks, line_rows};
-use super::chart;
-use super::frame::token_field;
-use super::parts::{Column, facts, field, state, table, time, time_s, usd};
+use super::customer::usage_charts;
+use super::form::FilledForm;
+use super::keys::{budget_table, issue_form, key_table, limit_text};
+use super::parts::{Column, facts, state, table, time, usd};
 use crate::catalogue::Catalogue;
+use crate::console::form_table::{ACCOUNT_BUDGETS, FormRule, PAYMENT, RESUMPTION, SUSPENSION};
+use crate::console::forms::SentFields;
 use crate::console::state::SignedIn;
-use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, JournalEntry, KeyRecord, TransferEntry, WindowKind,
-};
+use crate::console::usage::UsageSums;
+use crate::ledger::{AccountName, BudgetOwner, JournalEntry, KeyRecord, TransferEntry, WindowKind};
 use crate::management::accounts::AccountView;
 use crate::management::grants::expiry_text;
-use crate::management::key_search::{last_use, state_of};
 use crate::operators::Role;
-use crate::usage::{RollupSums, UsageGroup};
-
-/// What an id of a payment is for.
-const PAYMENT_ID_HINT: &str =
-    "of the payment, such as the number of its invoice: the same id is never credited twice";
 
 /// What the page shows.
 pub(in crate::console) struct AccountPage {
@@ -31,10 +27,7 @@ pub(in crate::console) struct AccountPage {
     pub(in crate::console) transfers: Vec<TransferEntry>,
     /// Newest first.
     pub(in crate::console) recent: Vec<JournalEntry>,
-    /// The sums of each day and model.
-    pub(in crate::console) usage: Vec<(UsageGroup, RollupSums)>,
-    /// The name of the form for a key.
-    pub(in crate::console) request: String,
+    pub(in crate::console) usage: UsageSums,
 }
 
 /// Draws the page.
@@ -50,7 +43,7 @@ pub(in crate::console) fn draw(
         (settings(view, may_change, signed_in))
         section aria-labelledby="usage" {
             h2 #usage { "Usage of the last 30 days" }
-            (chart::spend_by_day(&page.usage))
+            (usage_charts(&page.usage))
         }
         (keys(page, may_change, signed_in))
         (limits(page, catalogue, may_change, signed_in))
@@ -58,19 +51,11 @@ pub(in crate::console) fn draw(
         section aria-labelledby="charges" {
             h2 #charges { "Newest charges" }
             (line_rows(LineLinks::Of(name), &page.recent, "Nothing was charged yet."))
-            p { a href={ "/charges?account=" (name) } { "All charges" } }
+            p {
+                a href={ "/charges?account=" (name) } { "All charges" } ", "
+                a href={ "/accounts/" (name) "/statements" } { "statements" }
+            }
         }
-    }
-}
-
-/// Draws a key, which is shown this once.
-pub(in crate::console) fn new_key(account: &AccountName, key: &str) -> Markup {
-    html! {
-        div.notice {
-            p { "Copy the key now: no page shows it again." }
-            code.secret #new-key tabindex="-1" autofocus { (key) }
-        }
-        p { a href={ "/accounts/" (account) } { "Back to the account " (account) } }
     }
 }
 
@@ -133,54 +118,36 @@ fn settings(view: &AccountView, may_change: bool, signed_in: &SignedIn) -> Marku
                 ("Price book", html! { (book) }),
             ]))
             @if may_change {
-                form method="post" action={ "/accounts/" (view.name) "/suspension" } {
-                    (token_field(&signed_in.form_token))
-                    input type="hidden" name="suspended" value=(!settings.suspended);
-                    @if settings.suspended {
-                        button type="submit" { "Resume the account" }
-                    } @else {
-                        button.danger type="submit" { "Suspend the account" }
-                        p.hint { "All its calls are refused at once, and running streams end." }
-                    }
+                @if settings.suspended {
+                    (form(&RESUMPTION, &view.name, "resumption", &SentFields::default(), signed_in))
+                } @else {
+                    (form(&SUSPENSION, &view.name, "suspension", &SentFields::default(), signed_in))
                 }
             }
         }
     }
 }
 
+/// Draws a form about the account. `last` is the end of the path that it is sent to.
+fn form(
+    rule: &FormRule,
+    name: &AccountName,
+    last: &str,
+    fields: &SentFields,
+    signed_in: &SignedIn,
+) -> Markup {
+    let (action, form_token) = (format!("/accounts/{name}/{last}"), &*signed_in.form_token);
+    FilledForm { rule, action: &action, form_token, fields }.draw()
+}
+
 fn keys(page: &AccountPage, may_change: bool, signed_in: &SignedIn) -> Markup {
     let name = &page.view.name;
-    let token = may_change.then_some(&*signed_in.form_token);
-    let rows: Vec<_> = newest(&page.keys).map(|key| key_row(key, token)).collect();
     html! {
         section aria-labelledby="keys" {
             h2 #keys { "Keys" }
-            (table("Keys, newest first", &key_columns(), &rows, "The account has no key yet."))
+            (key_table(&newest(&page.keys), "/keys", "The account has no key yet."))
             (older_keys(&page.keys))
-            @if may_change {
-                form.card method="post" action={ "/accounts/" (name) "/keys" } {
-                    (token_field(&signed_in.form_token))
-                    input type="hidden" name="request" value=(page.request);
-                    h3 { "Issue a key" }
-                    (field("key-name", "name", "Name", Some("what people call it"), false))
-                    (field(
-                        "key-models",
-                        "models",
-                        "Models",
-                        Some("patterns with commas between them, such as lmb-*; all if left empty"),
-                        false,
-                    ))
-                    (field("key-day", "day_usd", "Most a day, USD", None, false))
-                    (field("key-month", "month_usd", "Most a month, USD", None, false))
-                    div.field {
-                        label {
-                            input type="checkbox" name="account" value="yes";
-                            " For the account's own pages, not for calls"
-                        }
-                    }
-                    button type="submit" { "Issue the key" }
-                }
-            }
+            @if may_change { (issue_form(name, signed_in)) }
         }
     }
 }
@@ -189,43 +156,14 @@ fn keys(page: &AccountPage, may_change: bool, signed_in: &SignedIn) -> Markup {
 const KEYS_SHOWN: usize = 50;
 
 /// Returns the newest of the keys, newest first: those that a page shows.
-pub(in crate::console) fn newest(keys: &[KeyRecord]) -> impl Iterator<Item = &KeyRecord> {
-    keys.iter().rev().take(KEYS_SHOWN)
+fn newest(keys: &[KeyRecord]) -> Vec<KeyRecord> {
+    keys.iter().rev().take(KEYS_SHOWN).cloned().collect()
 }
 
 /// Says how many keys are not shown, if any.
-pub(in crate::console) fn older_keys(keys: &[KeyRecord]) -> Markup {
+fn older_keys(keys: &[KeyRecord]) -> Markup {
     let older = keys.len().saturating_sub(KEYS_SHOWN);
     html! { @if older > 0 { p.hint { (older) " older keys are not shown." } } }
-}
-
-/// Returns the columns of a table of keys. The last one is for those who may revoke them.
-pub(in crate::console) fn key_columns() -> [Column; 7] {
-    ["Key", "Name", "State", "Models", "Issued", "Last used", "Action"].map(Column::Text)
-}
-
-/// Draws a key. With the token of forms it can be revoked.
-pub(in crate::console) fn key_row(key: &KeyRecord, form_token: Option<&str>) -> Vec<Markup> {
-    let word = state_of(key);
-    let models = &key.scope.models;
-    vec![
-        html! { code { (key.prefix) } },
-        html! { (key.scope.name.as_deref().unwrap_or_default()) },
-        state(word == "valid", &word),
-        html! { @if models.is_empty() { "all" } @else { (models.join(", ")) } },
-        time_s(Some(key.created_at)),
-        time_s(last_use(key)),
-        html! {
-            @if let Some(token) = form_token && word != "revoked" {
-                form method="post" action={ "/keys/" (key.prefix) "/revocation" } {
-                    (token_field(token))
-                    button.danger type="submit" aria-label={ "Revoke the key " (key.prefix) } {
-                        "Revoke"
-                    }
-                }
-            }
-        },
-    ]
 }
 
 fn limits(
@@ -241,86 +179,31 @@ fn limits(
     html! {
         section aria-labelledby="limits" {
             h2 #limits { "Limits" }
-            (budgets(&page.view, &page.keys))
+            (budget_table(&page.view.budgets, &page.keys))
             @if let Some(plan) = plan {
                 p {
                     "The plan " strong { (plan.name.to_string()) } " allows "
-                    (limit_text(plan.limits.requests_per_minute)) " requests and "
-                    (limit_text(plan.limits.tokens_per_minute)) " tokens a minute, and "
-                    (limit_text(plan.limits.calls)) " calls at a time."
+                    (rate_text(plan.limits.requests_per_minute)) " requests and "
+                    (rate_text(plan.limits.tokens_per_minute)) " tokens a minute, and "
+                    (rate_text(plan.limits.calls)) " calls at a time."
                 }
             } @else {
                 p { "No plan limits the rate of its calls." }
             }
             @if may_change {
-                form.card method="post" action={ "/accounts/" (page.view.name) "/budgets" } {
-                    (token_field(&signed_in.form_token))
-                    h3 { "Budgets of the account" }
-                    (limit_field(&page.view, WindowKind::Day, "Most a day, USD"))
-                    (limit_field(&page.view, WindowKind::Month, "Most a month, USD"))
-                    button type="submit" { "Set the budgets" }
-                }
+                @let limit = |kind| limit_text(&page.view.budgets, BudgetOwner::Account, kind);
+                @let fields = SentFields::of([
+                    ("day_usd", limit(WindowKind::Day)),
+                    ("month_usd", limit(WindowKind::Month)),
+                ]);
+                (form(&ACCOUNT_BUDGETS, &page.view.name, "budgets", &fields, signed_in))
             }
         }
     }
 }
 
-/// Draws the budgets of an account and of its keys, and how much of them is used.
-pub(in crate::console) fn budgets(view: &AccountView, keys: &[KeyRecord]) -> Markup {
-    let columns = [
-        Column::Text("Of"),
-        Column::Text("Each"),
-        Column::Number("Limit, USD"),
-        Column::Number("Spent, USD"),
-        Column::Number("Held, USD"),
-        Column::Text("Used"),
-    ];
-    let budgets = view.budgets.iter().filter(|budget| budget.limit.is_some());
-    let rows: Vec<_> = budgets.map(|budget| budget_row(budget, keys)).collect();
-    table("Budgets", &columns, &rows, "There is no budget.")
-}
-
-/// Draws a field with a limit of the account as it is now.
-fn limit_field(view: &AccountView, kind: WindowKind, label: &str) -> Markup {
-    let is_it = |budget: &&BudgetUse| budget.owner == BudgetOwner::Account && budget.kind == kind;
-    let limit = view.budgets.iter().find(is_it).and_then(|budget| budget.limit);
-    let limit = limit.map(|limit| limit.to_string()).unwrap_or_default();
-    let name = kind.name();
-    html! {
-        div.field {
-            label for=(name) { (label) }
-            input id=(name) name={ (name) "_usd" } value=(limit) autocomplete="off"
-                aria-describedby={ (name) "-hint" };
-            p.hint id={ (name) "-hint" } { "no limit if left empty" }
-        }
-    }
-}
-
-fn limit_text(limit: Option<i64>) -> String {
+fn rate_text(limit: Option<i64>) -> String {
     limit.map_or_else(|| "any number of".to_owned(), |limit| limit.to_string())
-}
-
-fn budget_row(budget: &BudgetUse, keys: &[KeyRecord]) -> Vec<Markup> {
-    let owner = match budget.owner {
-        BudgetOwner::Account => "the account".to_owned(),
-        BudgetOwner::Key(id) => {
-            let key = keys.iter().rfind(|key| key.id == id);
-            key.map_or_else(|| id.0.to_string(), |key| key.prefix.clone())
-        }
-    };
-    let limit = budget.limit.unwrap_or_default();
-    let spent = budget.used.spent;
-    vec![
-        html! { (owner) },
-        html! { (budget.kind.name()) },
-        usd(limit),
-        usd(spent),
-        usd(budget.held()),
-        html! {
-            meter.used min="0" max=(limit.nano().max(1)) value=(spent.nano())
-                aria-label={ "Spent of the limit of " (owner) } {}
-        },
-    ]
 }
 
 fn transfers(page: &AccountPage, may_change: bool, signed_in: &SignedIn) -> Markup {
@@ -351,19 +234,7 @@ fn transfers(page: &AccountPage, may_change: bool, signed_in: &SignedIn) -> Mark
                 "Nothing was paid in yet.",
             ))
             @if may_change {
-                form.card method="post" action={ "/accounts/" (page.view.name) "/payments" } {
-                    (token_field(&signed_in.form_token))
-                    h3 { "Add a payment" }
-                    (field("amount", "amount_usd", "Amount, USD", Some("such as 25.00"), true))
-                    (field(
-                        "payment-id",
-                        "id",
-                        "Id",
-                        Some(PAYMENT_ID_HINT),
-                        true,
-                    ))
-                    button type="submit" { "Add the payment" }
-                }
+                (form(&PAYMENT, &page.view.name, "payments", &SentFields::default(), signed_in))
             }
         }
     }

@@ -3,8 +3,10 @@
 
 use maud::{Markup, html};
 
-use super::frame::token_field;
-use super::parts::{Column, encoded, field, next_page, table, usd};
+use super::form::FilledForm;
+use super::parts::{Column, encoded, next_page, table, usd};
+use crate::console::form_table::OPEN_ACCOUNT;
+use crate::console::forms::SentFields;
 use crate::console::state::SignedIn;
 use crate::ledger::{AccountName, Balances};
 use crate::operators::Role;
@@ -57,31 +59,12 @@ pub(in crate::console) fn draw(list: &AccountList, signed_in: &SignedIn) -> Mark
         @if signed_in.viewer.role() >= Some(Role::Operator) {
             section aria-labelledby="open" {
                 h2 #open { "Open an account" }
-                form.card method="post" action="/accounts" {
-                    (token_field(&signed_in.form_token))
-                    (field(
-                        "name",
-                        "name",
-                        "Name",
-                        Some("1 to 64 letters, digits, - _ and ."),
-                        true,
-                    ))
-                    (field(
-                        "plan",
-                        "plan",
-                        "Plan",
-                        Some("of the rules; the default plan if left empty"),
-                        false,
-                    ))
-                    (field(
-                        "credit",
-                        "credit_usd",
-                        "First payment, USD",
-                        Some("such as 5.00; may be left empty"),
-                        false,
-                    ))
-                    button type="submit" { "Open the account" }
-                }
+                (FilledForm {
+                    rule: &OPEN_ACCOUNT,
+                    action: "/accounts",
+                    form_token: &signed_in.form_token,
+                    fields: &SentFields::default(),
+                }.draw())
             }
         }
     }

@@ -30,7 +30,10 @@ fn row(line: &Map<String, Value>) -> Vec<Markup> {
     let who = ["who", "sudo_user", "user", "uid"].map(text).into_iter().find(|t| !t.is_empty());
     vec![
         html! { (text("at")) },
-        html! { (who.unwrap_or_default()) },
+        html! {
+            (who.unwrap_or_default())
+            @if line.contains_key("who_role") { " (" (text("who_role")) ")" }
+        },
         html! { (text("from")) " " span.hint { (text("address")) } },
         html! { code { (text("action")) } },
         html! {

@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::parts::{Column, facts, table, usd};
+use super::parts::{Column, facts, table, time, usd};
 use crate::catalogue::Catalogue;
 use crate::console::arithmetic::{Arithmetic, Step, explain};
 use crate::ledger::{AccountName, EntryKind, JournalEntry, JournalLine};
@@ -33,7 +33,10 @@ pub(in crate::console) fn draw(
             section aria-labelledby="arithmetic" {
                 h2 #arithmetic { "How the amount came about" }
                 @match explain(charge, entry.amount, catalogue) {
-                    Some(steps) => (arithmetic(&steps, charge)),
+                    Some(steps) => {
+                        (arithmetic(&steps, charge))
+                        (circumstances(charge))
+                    }
                     None if *charge.price_version == *catalogue.version => p.error {
                         "The prices of the version in force do not lead to this amount. "
                         "The usage was "
@@ -50,6 +53,38 @@ pub(in crate::console) fn draw(
         section aria-labelledby="line" {
             h2 #line { "The line" }
             (members(line))
+        }
+    }
+}
+
+/// Draws the page of a line of a customer's own journal. It says nothing of costs and routes.
+pub(in crate::console) fn draw_own(entry: &JournalEntry, catalogue: &Catalogue) -> Markup {
+    let charge = serde_json::from_str::<JournalLine<'_>>(&entry.line).ok();
+    let charge = charge.filter(|_| entry.kind == EntryKind::Charge);
+    html! {
+        p { a href="/my/charges" { "All charges" } }
+        (facts(&[
+            ("What", html! { (entry.kind.as_str()) }),
+            ("Amount, USD", usd(entry.amount)),
+        ]))
+        @if let Some(charge) = &charge {
+            (facts(&[
+                ("When (UTC)", time(charge.at)),
+                ("Model", html! { (charge.model) }),
+                ("Endpoint", html! { (charge.endpoint) }),
+                ("Key", html! { code { (charge.key_prefix) } }),
+                ("Request", html! { code { (charge.request_id) } }),
+                ("Basis", html! { (charge.basis.name()) }),
+                ("Price version", html! { code { (charge.price_version) } }),
+            ]))
+            @if let Some(steps) = explain(charge, entry.amount, catalogue)
+                && steps.factor.is_none()
+            {
+                section aria-labelledby="arithmetic" {
+                    h2 #arithmetic { "How the amount came about" }
+                    (arithmetic(&steps, charge))
+                }
+            }
         }
     }
 }
@@ -86,6 +121,12 @@ fn arithmetic(explained: &Arithmetic, line: &JournalLine<'_>) -> Markup {
     }
     html! {
         (table("Units times price", &columns, &rows, ""))
+    }
+}
+
+/// Draws what else the amount and the route depended on.
+fn circumstances(line: &JournalLine<'_>) -> Markup {
+    html! {
         p {
             "Basis: " code { (line.basis.name()) } ". "
             "Price version: " code { (line.price_version) } "."

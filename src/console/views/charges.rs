@@ -3,40 +3,51 @@
 
 use maud::{Markup, html};
 
-use super::parts::{Column, next_page, table, time, usd};
+use super::parts::{Column, encoded, next_page, table, time, usd};
 use crate::console::charges::{ChargeSearch, FoundLines};
 use crate::ledger::{AccountName, EntryKind, JournalEntry, JournalLine};
 
 /// Draws the page. `found` is `None` if nothing was looked for.
 pub(in crate::console) fn draw(search: &ChargeSearch, found: Option<&FoundLines>) -> Markup {
+    let fields = [
+        ("account", "Account", "text", &search.account),
+        ("request", "Id of the request", "text", &search.request),
+        ("reply", "Id of the vendor's reply", "text", &search.reply),
+        ("key", "Beginning of the key", "text", &search.key),
+        ("until", "Until the day (UTC)", "date", &search.until),
+    ];
     html! {
         form.row role="search" method="get" action="/charges" {
-            div.field {
-                label for="account" { "Account" }
-                input #account name="account" value=(search.account()) autocomplete="off";
-            }
-            div.field {
-                label for="request" { "Id of the request" }
-                input #request name="request" value=(search.request()) autocomplete="off"
-                    aria-describedby="request-hint";
+            @for (name, label, kind, value) in fields {
+                div.field {
+                    label for=(name) { (label) }
+                    input #(name) name=(name) type=(kind) autocomplete="off"
+                        value=(value.as_deref().unwrap_or_default())
+                        aria-describedby=[(name == "request").then_some("request-hint")];
+                }
             }
             div.field { button type="submit" { "Search" } }
         }
         p.hint #request-hint {
-            "The x-request-id of an answer. Without an account, all accounts are searched, one by "
-            "one."
+            "The id of a request is the x-request-id of an answer. Without an account, all accounts "
+            "are searched for it, one by one."
         }
         @if let Some(found) = found {
-            @let next = found.next.map(|before| {
-                format!("/charges?account={}&before={before}", found.account)
-            });
+            @let address = found.next.map(|before| next_address(search, found, before));
             h2 { a href={ "/accounts/" (found.account) } { (found.account) } }
-            (line_rows(LineLinks::Of(&found.account), &found.lines, "There is no charge."))
-            (next_page(
-                next,
-            ))
+            (line_rows(LineLinks::Of(&found.account), &found.lines, "There is no such charge here."))
+            (next_page(address))
         }
     }
+}
+
+/// Returns the address of the lines before number `before`.
+fn next_address(search: &ChargeSearch, found: &FoundLines, before: u64) -> String {
+    let rest = [("key", &search.key), ("reply", &search.reply)];
+    let rest = rest.iter().filter_map(|member| Some((member.0, member.1.as_deref()?)));
+    let rest = rest.map(|(name, value)| format!("&{name}={}", encoded(value)));
+    let rest = rest.collect::<Vec<_>>().concat();
+    format!("/charges?account={}&before={before}{rest}", found.account)
 }
 
 /// Whether the numbers of lines lead to their pages.
@@ -44,8 +55,8 @@ pub(in crate::console) fn draw(search: &ChargeSearch, found: Option<&FoundLines>
 pub(in crate::console) enum LineLinks<'a> {
     /// To those of this account.
     Of(&'a AccountName),
-    /// They are numbers alone.
-    None,
+    /// To those of a customer's own.
+    Own,
 }
 
 /// Draws lines of an account's journal.
@@ -77,7 +88,7 @@ fn row(links: LineLinks<'_>, entry: &JournalEntry) -> Vec<Markup> {
                 LineLinks::Of(account) => a href={ "/charges/" (account) "/" (entry.seq) } {
                     (entry.seq)
                 },
-                LineLinks::None => (entry.seq),
+                LineLinks::Own => a href={ "/my/charges/" (entry.seq) } { (entry.seq) },
             }
         },
         html! { @if let Some(at) = at { (time(at)) } },

@@ -3,12 +3,16 @@
 
 use maud::{Markup, html};
 
-use super::account::{balance, budgets, key_columns, key_row, newest, older_keys};
+use super::account::balance;
 use super::charges::{LineLinks, line_rows};
 use super::chart;
+use super::guide;
+use super::keys::{budget_table, issue_form, key_table};
 use super::parts::{Column, encoded, next_page, table, usd};
 use crate::console::charges::FoundLines;
-use crate::console::customer::UsageDays;
+use crate::console::guide::SetupGuide;
+use crate::console::state::{SignedIn, Viewer};
+use crate::console::usage::{UsageDays, UsageSums};
 use crate::ledger::KeyRecord;
 use crate::management::accounts::AccountView;
 use crate::usage::{RollupSums, UsageGroup, date_text};
@@ -19,9 +23,6 @@ pub(in crate::console) fn draw_balance(
     keys: &[KeyRecord],
     usage: &[(UsageGroup, RollupSums)],
 ) -> Markup {
-    let all = key_columns();
-    let [columns @ .., _] = &all;
-    let rows: Vec<_> = newest(keys).map(|key| key_row(key, None)).collect();
     html! {
         (balance(view))
         section aria-labelledby="usage" {
@@ -30,45 +31,51 @@ pub(in crate::console) fn draw_balance(
         }
         section aria-labelledby="limits" {
             h2 #limits { "Limits" }
-            (budgets(view, keys))
-        }
-        section aria-labelledby="keys" {
-            h2 #keys { "Keys" }
-            (table("Keys, newest first", columns, &rows, "There is no key yet."))
-            (older_keys(keys))
+            (budget_table(&view.budgets, keys))
         }
     }
 }
 
-/// Draws the usage of some days.
-pub(in crate::console) fn draw_usage(
-    days: &UsageDays,
-    by_day: &[(UsageGroup, RollupSums)],
-    by_key: &[(UsageGroup, RollupSums)],
+/// Draws the keys, newest first, and the form for another one.
+pub(in crate::console) fn draw_keys(
     keys: &[KeyRecord],
+    has_more: bool,
+    signed_in: &SignedIn,
 ) -> Markup {
+    let last = keys.last().filter(|_| has_more);
+    html! {
+        (key_table(keys, "/my/keys", "There is no key yet. Issue the first one below."))
+        (next_page(last.map(|key| format!("/my/keys?after={}", key.prefix))))
+        @if let Viewer::Customer(account) = &signed_in.viewer { (issue_form(account, signed_in)) }
+    }
+}
+
+/// Draws how clients are set up.
+pub(in crate::console) fn draw_setup(setup: &SetupGuide) -> Markup {
+    html! {
+        p {
+            "Lines to copy. In the place of " code { "sk-tg-…" } " put a key: the page of a "
+            a href="/my/keys" { "new key" } " shows these lines with the key in them."
+        }
+        (guide::draw(setup, None))
+    }
+}
+
+/// Draws the usage of some days.
+pub(in crate::console) fn draw_usage(days: &UsageDays, usage: &UsageSums) -> Markup {
     let [from, to] = [&days.from, &days.to].map(|date| date.as_deref().unwrap_or_default());
     let file = format!("/my/usage.csv?from={}&to={}", encoded(from), encoded(to));
-    let name_of = |id: &str| {
-        let key = keys.iter().rfind(|key| key.id.0.to_string() == id);
-        key.map_or_else(|| id.to_owned(), |key| key.prefix.clone())
-    };
-    let of_days: Vec<_> = by_day
-        .iter()
-        .rev()
-        .map(|(group, sums)| {
-            let day = group.start.and_then(date_text).unwrap_or_default();
-            let model = group.model.as_deref().unwrap_or_default();
-            sums_row([html! { (day) }, html! { (model) }], sums)
-        })
-        .collect();
-    let of_keys: Vec<_> = by_key
-        .iter()
-        .map(|(group, sums)| {
-            let id = group.key_id.as_deref().unwrap_or_default();
-            sums_row([html! { code { (name_of(id)) } }, html! {}], sums)
-        })
-        .collect();
+    let by_day = usage.by_model.iter().rev().map(|row| {
+        let day = row.0.start.and_then(date_text).unwrap_or_default();
+        let model = row.0.model.as_deref().unwrap_or_default();
+        sums_row([html! { (day) }, html! { (model) }], &row.1)
+    });
+    let by_day: Vec<_> = by_day.collect();
+    let by_key = usage.by_key.iter().map(|row| {
+        let id = row.0.key_id.as_deref().unwrap_or_default();
+        sums_row([html! { code { (usage.key_name(id)) } }, html! {}], &row.1)
+    });
+    let by_key: Vec<_> = by_key.collect();
     let empty = "Nothing was charged in this time.";
     html! {
         form.row method="get" action="/my/usage" {
@@ -82,10 +89,24 @@ pub(in crate::console) fn draw_usage(
             }
             div.field { button type="submit" { "Show" } }
         }
-        (chart::spend_by_day(by_day))
-        (table("By day (UTC) and model", &sums_columns("Day", "Model"), &of_days, empty))
-        (table("By key", &sums_columns("Key", ""), &of_keys, empty))
+        (usage_charts(usage))
+        (table("By day (UTC) and model", &sums_columns("Day", "Model"), &by_day, empty))
+        (table("By key", &sums_columns("Key", ""), &by_key, empty))
         p { a href=(file) download { "The same for spreadsheets (CSV), by day, model and key" } }
+    }
+}
+
+/// Draws the charts of usage: spend by model, spend by key, tokens.
+pub(in crate::console) fn usage_charts(usage: &UsageSums) -> Markup {
+    html! {
+        @if usage.is_cut {
+            p.notice { "There is more than a page shows: fewer days, or a file, have all of it." }
+        }
+        (chart::spend_by_day(&usage.by_model))
+        @if !usage.by_model.is_empty() {
+            (chart::spend_by_key(&usage.by_day_and_key, &|id| usage.key_name(id)))
+            (chart::tokens_by_day(&usage.by_model))
+        }
     }
 }
 
@@ -135,7 +156,7 @@ fn quoted(text: &str) -> String {
 /// Draws the charges.
 pub(in crate::console) fn draw_charges(found: &FoundLines) -> Markup {
     html! {
-        (line_rows(LineLinks::None, &found.lines, "Nothing was charged yet."))
+        (line_rows(LineLinks::Own, &found.lines, "Nothing was charged yet."))
         (next_page(found.next.map(|before| format!("/my/charges?before={before}"))))
     }
 }

@@ -19,11 +19,14 @@ const OPERATOR_MENU: [(&str, &str); 7] = [
 ];
 
 /// The menu of customers.
-const CUSTOMER_MENU: [(&str, &str); 4] = [
+const CUSTOMER_MENU: [(&str, &str); 7] = [
     ("/my", "Balance"),
     ("/my/usage", "Usage"),
+    ("/my/keys", "Keys"),
     ("/my/charges", "Charges"),
+    ("/my/statements", "Statements"),
     ("/my/prices", "Prices"),
+    ("/my/setup", "Set-up"),
 ];
 
 /// What the frame of a page shows.
@@ -72,7 +75,8 @@ fn head(frame: &Frame<'_>) -> Markup {
                     ul {
                         @for (path, title) in menu.iter().copied() {
                             li {
-                                @let current = (path == frame.place).then_some("page");
+                                @let word = if title == frame.title { "page" } else { "true" };
+                                @let current = (path == frame.place).then_some(word);
                                 a href=(path) aria-current=[current] { (title) }
                             }
                         }

@@ -6,13 +6,25 @@ use serde_json::Value;
 
 use super::parts::{Column, table};
 use crate::catalogue::{Catalogue, PriceBook};
+use crate::console::price_changes::compare_prices;
 
 /// Draws the page. `now` is in unix seconds.
-pub(in crate::console) fn draw(catalogue: &Catalogue, now: i64) -> Markup {
+pub(in crate::console) fn draw(
+    catalogue: &Catalogue,
+    previous: Option<&Catalogue>,
+    now: i64,
+) -> Markup {
     html! {
         p {
             "The version in force is " code { (catalogue.version) } ". "
             "Each charge names the version by which it was made."
+        }
+        section aria-labelledby="changes" {
+            h2 #changes { "Changes" }
+            @match previous {
+                Some(previous) => (changes(catalogue, previous, now)),
+                None => p { "No other version was in force since this gateway started." },
+            }
         }
         (model_table(catalogue, now, None))
         section aria-labelledby="books" {
@@ -48,6 +60,30 @@ pub(in crate::console) fn draw(catalogue: &Catalogue, now: i64) -> Markup {
                 "The rules have no plan.",
             ))
         }
+    }
+}
+
+/// Draws what is different from the version before.
+fn changes(catalogue: &Catalogue, previous: &Catalogue, now: i64) -> Markup {
+    let columns = ["Model", "Price", "Before", "Now"].map(Column::Text);
+    let rows: Vec<_> = compare_prices(previous, catalogue, now)
+        .into_iter()
+        .map(|change| {
+            let shown = |price: Option<String>| {
+                html! { @match price { Some(price) => code { (price) }, None => "–" } }
+            };
+            vec![
+                html! { (change.model) },
+                html! { (change.name) },
+                shown(change.before),
+                shown(change.after),
+            ]
+        })
+        .collect();
+    let caption = "List prices in USD that are not as in the version before";
+    html! {
+        p { "Before it, " code { (previous.version) } " was in force." }
+        (table(caption, &columns, &rows, "Its list prices were the same."))
     }
 }
 

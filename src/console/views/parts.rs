@@ -1,4 +1,4 @@
-//! Parts that several pages have: amounts, times, tables, forms.
+//! Parts that several pages have: amounts, times, tables, states.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use maud::{Markup, Render, html};
@@ -96,27 +96,6 @@ pub(in crate::console) fn facts(facts: &[(&str, Markup)]) -> Markup {
         dl.facts {
             @for (name, value) in facts {
                 div { dt { (name) } dd { (value) } }
-            }
-        }
-    }
-}
-
-/// Draws a field of a form with its label and, perhaps, a hint.
-pub(in crate::console) fn field(
-    id: &str,
-    name: &str,
-    label: &str,
-    hint: Option<&str>,
-    is_required: bool,
-) -> Markup {
-    let hint_id = hint.map(|_| format!("{id}-hint"));
-    html! {
-        div.field {
-            label for=(id) { (label) }
-            input #(id) name=(name) autocomplete="off" required[is_required]
-                aria-describedby=[hint_id.as_deref()];
-            @if let (Some(hint), Some(hint_id)) = (hint, &hint_id) {
-                p.hint id=(hint_id) { (hint) }
             }
         }
     }
