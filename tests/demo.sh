@@ -255,6 +255,26 @@ statement() {
   echo "credited = available + held + posted - written off, and the charges sum to what is posted"
 }
 
+# The console shows what the statement says. The gateway ends with the demo, so that waits for who
+# looks at it; nobody does where it runs by itself.
+console() {
+  local url posted
+  tollgate operator add "$account" --role owner >/dev/null
+  url=$(tollgate console link --operator "$account")
+  posted=$(tollgate --json account show "$account" | number posted_nano)
+  curl -sfL -c "$folder/cookies" -b "$folder/cookies" -o "$folder/page" "$url" &&
+    curl -sf -b "$folder/cookies" -o "$folder/page" "${url%/link/*}/accounts/$account" ||
+    fail "the console is not to be seen at $url"
+  # It leaves zeros at the end out, as in 0.0123.
+  grep -qF "$(usd "$posted" | sed 's/0* USD$//')" "$folder/page" ||
+    fail "the console does not show the $posted nano-USD that are charged"
+  echo
+  echo "CONSOLE_URL=$(tollgate console link --operator "$account")"
+  if [ -t 0 ] && [ -t 1 ]; then
+    read -r -p "The console shows the account $account. Enter ends the demo. " _ || true
+  fi
+}
+
 trap stop_all EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -277,3 +297,4 @@ done
 other_endpoints
 a_video
 statement
+console

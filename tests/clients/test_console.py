@@ -2,10 +2,14 @@
 arithmetic, for an operator and for a customer, and every page as a screen reader finds it (axe-core)."""
 
 import contextlib
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import openai
 import pytest
 from playwright.sync_api import sync_playwright
 from processes import REPO, free_port, until
@@ -17,7 +21,9 @@ USAGE = "prompt=1000;completion=100"
 CHARGE_NANO, CHARGE_USD = "8000000", "0.008"
 AXE = REPO / "tests/clients/node_modules/axe-core/axe.min.js"
 PAGES = ["/", "/accounts", "/accounts/acme", "/charges", "/charges?account=acme", "/charges/acme/1", "/models",
-         "/routes", "/jobs", "/audit", "/accounts?q=nobody", "/nothing"]
+         "/routes", "/jobs", "/audit", "/accounts/acme/statements", "/accounts?q=nobody", "/nothing"]
+OWN_PAGES = ["/my", "/my/usage", "/my/usage?from=2020-01-01&to=2020-02-01", "/my/keys", "/my/charges",
+             "/my/charges/1", "/my/statements", "/my/prices", "/my/setup"]
 # Each colour and each width once: axe looks at contrasts, and a narrow window wraps.
 LOOKS = [("light", 1280), ("dark", 390)]
 
@@ -70,6 +76,11 @@ def fill(page, button, **fields):
     form.get_by_role("button", name=button).click()
 
 
+def confirm(page, change):
+    """Answers the question that stands before what is not easily undone."""
+    page.get_by_role("button", name=f"Yes: {change}").click()
+
+
 def reloaded(page, address, text):
     """Shows a page until it has a text: charges are told some moments after the answer."""
     def shown():
@@ -87,7 +98,14 @@ def test_an_operator_sells_a_call_and_finds_its_charge(console, chromium):
         page.get_by_role("link", name="Accounts", exact=True).click()
         fill(page, "Open the account", Name="acme")
         assert page.url.endswith("/accounts/acme")
-        fill(page, "Add the payment", Amount="5", Id="invoice 7")
+        fill(page, "Add the payment", Amount="5 USD", Id="invoice 7")
+        confirm(page, "add the payment")
+        # A form that is refused has what was filled in.
+        assert page.get_by_role("alert").count() == 1
+        assert page.get_by_label("Id", exact=True).input_value() == "invoice 7"
+        fill(page, "Add the payment", Amount="5")
+        confirm(page, "add the payment")
+        assert page.url.endswith("/accounts/acme#payments")
         assert page.get_by_text("invoice 7").count() == 1
         fill(page, "Issue the key", Name="ci")
         key = page.locator("#new-key").inner_text()
@@ -113,6 +131,9 @@ def test_an_operator_sells_a_call_and_finds_its_charge(console, chromium):
         assert page.get_by_text("4.992").count() > 0
         page.get_by_role("link", name="Charges").click()
         assert page.get_by_role("cell", name=CHARGE_USD).count() == 1
+        page.get_by_role("link", name="1", exact=True).click()
+        sums = page.get_by_role("region", name="Units times price").inner_text()
+        assert CHARGE_NANO in sums, sums
         page.get_by_role("link", name="Usage").click()
         assert page.get_by_role("cell", name=CHARGE_USD).count() == 2
         with page.expect_download() as download:
@@ -121,8 +142,76 @@ def test_an_operator_sells_a_call_and_finds_its_charge(console, chromium):
         day, *rest = row.split(",")
         assert head.startswith("day,model,key_id,calls,") and len(day) == 10
         assert rest[0] == f'"{MODEL}"' and rest[2:] == ["1", "1000", "0", "100", CHARGE_NANO, "0"]
+        page.get_by_role("link", name="Statements").click()
+        page.locator("main a[href^='/my/statements/']").first.click()
+        assert page.get_by_role("cell", name=f"-{CHARGE_USD}").count() == 1
         page.goto(f"{console.root}/accounts/acme")
         assert page.get_by_text("This page is for operators.").count() == 1
+
+
+@pytest.mark.vendors("sim")
+@pytest.mark.stores("sqlite")
+def test_a_customer_issues_a_key_spends_with_the_lines_of_its_page_and_rotates_it(console, chromium, tmp_path):
+    console.gateway.cli("account", "create", "acme", "--credit", "5")
+    with visitor(chromium, scripts=False) as page:
+        page.goto(console.link("--account", "acme"))
+        page.get_by_role("link", name="Keys").click()
+        fill(page, "Issue the key", Name="laptop", Most_a_day="0.02")
+        first = page.locator("#new-key").inner_text()
+        # What the page says to copy is run as it stands.
+        page.locator("summary", has_text="OpenAI SDK for Python").click()
+        lines = page.locator("details[open] pre").first.inner_text()
+        (tmp_path / "call.py").write_text(lines)
+        told = subprocess.run([sys.executable, tmp_path / "call.py"], capture_output=True, text=True, check=True, timeout=60)
+        assert told.stdout.strip()
+        page.get_by_role("link", name="Keys").click()
+        page.get_by_role("link", name=first[:14]).click()
+        reloaded(page, page.url, CHARGE_USD)
+        fill(page, "Rotate the key", Overlap="1")
+        confirm(page, "rotate the key")
+        second = page.locator("#new-key").inner_text()
+        assert second != first
+        for key in (first, second):
+            assert console.gateway.client(key).models.list().data
+        page.goto(f"{console.root}/my/keys/{first[:14]}")
+        page.get_by_role("button", name="Revoke the key").click()
+        page.get_by_role("link", name="No, go back").click()
+        assert page.get_by_text("valid").count() == 1
+        page.get_by_role("button", name="Revoke the key").click()
+        confirm(page, "revoke the key")
+        assert page.get_by_text("revoked").count() == 1
+
+    def refused():
+        try:
+            return not console.gateway.client(first).models.list()
+        except openai.PermissionDeniedError:
+            return True
+    until(refused, "the revoked key is refused")
+    assert console.gateway.client(second).models.list().data
+
+
+@pytest.mark.vendors("sim")
+@pytest.mark.stores("sqlite")
+def test_the_lines_of_the_set_up_page_run(gateway, tmp_path):
+    """Each client of docs/use/set-up.md that is no agent: agents have tests of their own."""
+    running = gateway(vendor_a=USAGE, vendor_b=USAGE)
+    running.cli("account", "create", "acme", "--credit", "5")
+    key = running.cli("key", "issue", "acme")
+    text = (REPO / "docs/use/set-up.md").read_text().replace("http://127.0.0.1:8080", running.root).replace("sk-tg-…", key)
+    commands = {"sh": ["bash", "-e"], "python": [sys.executable], "js": ["node"]}
+    ran = 0
+    for section in text.split("\n## ")[1:6]:
+        for language, lines in re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL):
+            # Beside the packages of the tests, where node looks for them.
+            file = REPO / f"tests/clients/set-up-{tmp_path.name}.{'mjs' if language == 'js' else language}"
+            file.write_text(lines.replace("curl ", "curl -sSf "))
+            try:
+                told = subprocess.run([*commands[language], file], capture_output=True, text=True, timeout=60)
+            finally:
+                file.unlink()
+            assert told.returncode == 0 and told.stdout.strip(), (lines, told)
+            ran += 1
+    assert ran == 6
 
 
 @pytest.mark.vendors("sim")
@@ -136,7 +225,7 @@ def test_no_page_has_a_fault_that_axe_finds(console, chromium):
         with visitor(chromium, look) as page:
             page.goto(console.link("--operator", "ada"))
             reloaded(page, f"{console.root}/charges?account=acme", CHARGE_USD)
-            for path in PAGES:
+            for path in PAGES + [f"/keys/{key[:14]}"]:
                 page.goto(f"{console.root}{path}")
                 assert_accessible(page, look)
             # The first thing that the keyboard reaches leads past the menu.
@@ -147,7 +236,7 @@ def test_no_page_has_a_fault_that_axe_finds(console, chromium):
             page.goto(f"{console.root}/sign-in")
             assert_accessible(page, look)
             page.goto(console.link("--account", "acme"))
-            for path in ["/my", "/my/usage", "/my/usage?from=2020-01-01&to=2020-02-01", "/my/charges", "/my/prices"]:
+            for path in OWN_PAGES + [f"/my/keys/{key[:14]}"]:
                 page.goto(f"{console.root}{path}")
                 assert_accessible(page, look)
 
