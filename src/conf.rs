@@ -10,9 +10,12 @@ use crate::store::{StoreSection, StoreTls, StoreTlsFiles, URL_SCHEMES};
 use crate::toml_reader::{self, ConfigError, SourceLocation, SpannedValue, TableReader, TomlValue};
 
 mod console;
+mod console_oidc;
 mod listen;
 
 pub use console::ConsoleSection;
+pub use console_oidc::OidcSection;
+pub(crate) use console_oidc::is_loopback_host;
 pub use listen::AdminAddress;
 pub use listen::ListenSection;
 pub use listen::ListenTlsSection;
@@ -109,8 +112,8 @@ impl Config {
 
 fn parse_root(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config {
     let vendors = table.members("vendor", faults);
+    let listen = parse_section(take_section(table, "listen", faults), faults, ListenSection::parse);
     Config {
-        listen: parse_section(take_section(table, "listen", faults), faults, ListenSection::parse),
         server: parse_server(take_section(table, "server", faults), faults),
         store: parse_store(take_section(table, "store", faults), faults),
         files: parse_section(take_section(table, "files", faults), faults, FilesSection::parse),
@@ -121,11 +124,9 @@ fn parse_root(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config 
         ),
         rules_dir: parse_rules_dir(take_section(table, "rules", faults), faults),
         log: parse_log(take_section(table, "log", faults), faults),
-        console: parse_section(
-            take_section(table, "console", faults),
-            faults,
-            ConsoleSection::parse,
-        ),
+        console: parse_section(take_section(table, "console", faults), faults, |table, faults| {
+            ConsoleSection::parse(table, listen.console.as_deref(), faults)
+        }),
         audit: parse_audit(take_section(table, "audit", faults), faults),
         limits: parse_section(take_section(table, "limits", faults), faults, Limits::parse),
         timeouts: parse_section(take_section(table, "timeouts", faults), faults, Timeouts::parse),
@@ -134,6 +135,7 @@ fn parse_root(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config 
             .into_iter()
             .map(|(name, node)| VendorRoutes::parse(&name, node, faults))
             .collect(),
+        listen,
     }
 }
 
@@ -152,7 +154,7 @@ fn take_section(
 fn parse_section<T>(
     mut table: TableReader,
     faults: &mut Vec<ConfigError>,
-    parse: fn(&mut TableReader, &mut Vec<ConfigError>) -> T,
+    parse: impl FnOnce(&mut TableReader, &mut Vec<ConfigError>) -> T,
 ) -> T {
     let read = parse(&mut table, faults);
     table.finish(faults);
@@ -314,6 +316,27 @@ mod tests {
         assert_eq!(variable.len(), 1, "{variable:?}");
         let any = "[listen]\nhttp = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n";
         assert_eq!(faults_of(any, &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_console_with_a_provider_needs_an_address_that_the_provider_can_send_browsers_to() {
+        let provider = "[console.oidc]\nissuer = 'https://id.example.com'\nclient_id = 'c'\n\
+                        role_claim = 'groups'\nowners = ['a']\n";
+        for (text, is_sound) in [
+            ("[listen]\nconsole = '127.0.0.1:9091'\n", true),
+            ("[listen]\nconsole = '[::1]:9091'\n", true),
+            ("[listen]\nconsole = '0.0.0.0:9091'\n", false),
+            ("[listen]\nconsole = '0.0.0.0:9091'\n[console]\nurl = 'https://a.example'\n", true),
+        ] {
+            let faults = faults_of(&[text, provider].concat(), &[]);
+            assert_eq!(faults.is_empty(), is_sound, "{faults:?}");
+            let needs = "t.toml:3: 'console.oidc' needs 'console.url'";
+            assert!(faults.iter().all(|fault| fault.starts_with(needs)), "{faults:?}");
+        }
+        let variable = [("TOLLGATE__CONSOLE__OIDC__ISSUER", "http://id.example.com")];
+        let faults = faults_of(provider, &variable);
+        let named = "environment variable TOLLGATE__CONSOLE__OIDC__ISSUER: console.oidc.issuer";
+        assert!(faults.len() == 1 && faults[0].starts_with(named), "{faults:?}");
     }
 
     #[test]
