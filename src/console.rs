@@ -20,6 +20,7 @@ mod jobs;
 mod key_forms;
 mod keys;
 mod models;
+pub(crate) mod oidc;
 pub(crate) mod overview;
 mod page;
 mod price_changes;

@@ -328,7 +328,7 @@ async fn every_page_has_its_headers_and_only_its_own_host() {
             assert_eq!(answer.header(name), Some(value), "{path}");
         }
     }
-    let style = browser.get("/assets/style-1.css").await;
+    let style = browser.get("/assets/style-2.css").await;
     assert_eq!(style.status, 200);
     assert!(style.header("cache-control").is_some_and(|kept| kept.contains("immutable")));
     assert_eq!(browser.get("/nothing").await.status, 404);
@@ -429,4 +429,36 @@ async fn tokens_and_keys_of_the_account_sign_in() {
     assert_eq!(customer.get("/my").await.status, 200);
     world.world.command(&["key", "revoke", &own[..14]]).await.done();
     assert_eq!(customer.get("/my").await.header("location"), Some("/sign-in"));
+}
+
+#[tokio::test]
+async fn a_provider_that_is_described_wrongly_is_told_before_anybody_signs_in() {
+    let world = AdminWorld::start(Store::Sqlite).await;
+    let nobody = Browser::new(&world.root);
+    for path in ["/sign-in/oidc", "/sign-in/callback?code=a&state=b"] {
+        assert_eq!(nobody.get(path).await.status, 404, "{path}");
+    }
+    assert!(!nobody.get("/sign-in").await.html().contains("/sign-in/oidc"));
+    let whole = [
+        ("TOLLGATE__CONSOLE__OIDC__ISSUER", "https://id.example.com"),
+        ("TOLLGATE__CONSOLE__OIDC__CLIENT_ID", "tollgate"),
+        ("TOLLGATE__CONSOLE__OIDC__CLIENT_SECRET", "env:OIDC_SECRET"),
+        ("TOLLGATE__CONSOLE__OIDC__ROLE_CLAIM", "groups"),
+        ("TOLLGATE__CONSOLE__OIDC__OWNERS", "['admins']"),
+    ];
+    let check = async |more: (&'static str, &'static str)| {
+        let env = [&whole[..], &[more]].concat();
+        world.world.command_with(&["check"], &env).await
+    };
+    check(("OIDC_SECRET", "canary")).await.done();
+    for (more, told) in [
+        (("OIDC_SECRET", ""), "console.oidc.client_secret: env:OIDC_SECRET is missing, or empty"),
+        (("TOLLGATE__CONSOLE__OIDC__ISSUER", "http://id.example.com"), "console.oidc.issuer must"),
+        (("TOLLGATE__CONSOLE__OIDC__CLIENT_SECRET", "canary"), "it does not stand here itself"),
+        (("TOLLGATE__LISTEN__CONSOLE", "0.0.0.0:9091"), "'console.oidc' needs 'console.url'"),
+    ] {
+        let run = check(more).await;
+        assert!(run.code == 1 && run.err.contains(told), "{more:?}: {}", run.err);
+        assert!(!run.err.contains("canary"), "{}", run.err);
+    }
 }

@@ -57,8 +57,8 @@ const ARROWS: [(&str, &str); 29] = [
     ),
     (
         "console",
-        "admin_api catalogue clock gateway hex jobs ledger management money operators sessions \
-         statement store usage",
+        "admin_api catalogue clock conf gateway hex jobs ledger management money operators \
+         sessions statement store usage",
     ),
     (
         "cli",
@@ -69,7 +69,7 @@ const ARROWS: [(&str, &str); 29] = [
 ];
 
 /// Crates and the only places for them. A name that ends in `*` is the beginning of several.
-const CRATES: [(&str, &[&str]); 11] = [
+const CRATES: [(&str, &[&str]); 12] = [
     ("axum", &["src/admin_api", "src/console"]),
     ("maud", &["src/console"]),
     ("utoipa*", &["src/admin_api"]),
@@ -79,7 +79,8 @@ const CRATES: [(&str, &[&str]); 11] = [
     ("tar", &["src/store/backup"]),
     ("object_store", &["src/files"]),
     ("parquet", &["src/archive"]),
-    ("reqwest", &["src/jobs/video_client"]),
+    ("openidconnect", &["src/console/oidc"]),
+    ("reqwest", &["src/console/oidc", "src/jobs/video_client"]),
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),
 ];
 

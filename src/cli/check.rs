@@ -1,13 +1,14 @@
 //! `tollgate check`: loads the configuration, secrets, rules and TLS files, and reports any faults.
 
 use super::output::{OutputFormat, print_line};
-use super::settings::{config_error, load_secrets};
+use super::settings::{config_error, load_client_secret, load_secrets};
 use crate::catalogue::ModelKind;
 use crate::conf::Config;
 use crate::gateway::upstream::route_tls::RouteTls;
 
 pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     load_secrets(conf)?;
+    conf.console.oidc.as_ref().map(load_client_secret).transpose()?;
     let catalogue = super::rules::load_catalogue(conf)?;
     check_route_tls(conf)?;
     let models = catalogue.models();

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::{Context, anyhow, bail};
 
-use crate::conf::{self, Config};
+use crate::conf::{self, Config, OidcSection};
 use crate::gateway::upstream::vendor_key;
 use crate::toml_reader::ConfigError;
 
@@ -35,6 +35,13 @@ pub(super) fn load_secrets(conf: &Config) -> anyhow::Result<Vec<Option<[u8; 32]>
         bail!("{}", unusable.join("\n"));
     }
     conf.files.read_link_secrets().map_err(anyhow::Error::msg)
+}
+
+/// Loads the secret by which the identity provider knows the console; `None` if it has none.
+pub(super) fn load_client_secret(section: &OidcSection) -> anyhow::Result<Option<String>> {
+    let Some(source) = &section.client_secret else { return Ok(None) };
+    let missing = || format!("console.oidc.client_secret: {source:?} is missing, or empty");
+    Ok(Some(vendor_key::read_key(source).with_context(missing)?))
 }
 
 /// Joins several faults into one error.

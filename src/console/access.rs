@@ -4,6 +4,9 @@ use axum::http::Method;
 
 use crate::operators::Role;
 
+/// The path at which a sign-in by the identity provider begins.
+pub(super) const OIDC_PATH: &str = "/sign-in/oidc";
+
 /// Whom a page or a form is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Audience {
@@ -47,10 +50,12 @@ const fn form(path: &'static str) -> PageRule {
 }
 
 /// All pages and forms.
-pub(super) const PAGES: [PageRule; 42] = [
+pub(super) const PAGES: [PageRule; 44] = [
     open("GET", "/assets/{name}"),
     open("GET", "/sign-in"),
     open("POST", "/sign-in"),
+    open("GET", OIDC_PATH),
+    open("GET", "/sign-in/callback"),
     open("GET", "/link/{secret}"),
     PageRule { method: "POST", path: "/sign-out", audience: Audience::SignedIn },
     PageRule { method: "POST", path: "/sign-out-everywhere", audience: Audience::SignedIn },
@@ -121,7 +126,8 @@ mod tests {
         for PageRule { method, path, audience } in PAGES {
             let is_own = path == "/my" || path.starts_with("/my/");
             let expected = match (path, method) {
-                ("/assets/{name}" | "/sign-in" | "/link/{secret}", _) => Audience::Anyone,
+                ("/assets/{name}" | "/link/{secret}", _) => Audience::Anyone,
+                _ if path.starts_with("/sign-in") => Audience::Anyone,
                 ("/" | "/sign-out" | "/sign-out-everywhere", _) => Audience::SignedIn,
                 _ if is_own => Audience::Customer,
                 (_, "GET") => Audience::Operator(Role::Support),

@@ -53,6 +53,12 @@ impl ConsoleAddress {
         [&self.origin, path].concat()
     }
 
+    /// Whether a host is the one that links have.
+    pub(crate) fn is_host_of_links(&self, host: &str) -> bool {
+        let known = self.origin.split_once("://").map(|(_, known)| known);
+        known.is_some_and(|known| host.eq_ignore_ascii_case(known))
+    }
+
     /// Whether a request may be for this host.
     pub(crate) fn is_host(&self, host: &str) -> bool {
         self.hosts.iter().any(|known| host.eq_ignore_ascii_case(known))
@@ -96,6 +102,8 @@ mod tests {
             assert!(!address.is_host(host), "{host}");
         }
         assert!(!address.is_origin("https://localhost:9091") && !address.is_origin("null"));
+        assert!(address.is_host_of_links("127.0.0.1:9091"));
+        assert!(!address.is_host_of_links("localhost:9091"));
         assert_eq!(address.cookie_name(), "tollgate");
         assert_eq!(address.link("/x"), "http://127.0.0.1:9091/x");
     }

@@ -229,8 +229,9 @@ pub(super) async fn find_viewer(
     principal: &Principal,
 ) -> Result<Option<Viewer>, PageError> {
     match principal {
+        // Where there is no provider any more, nobody is known to one.
         Principal::Identity { name, role } => {
-            Ok(Some(Viewer::Operator { name: name.clone(), role: *role }))
+            Ok(console.oidc.is_some().then(|| Viewer::Operator { name: name.clone(), role: *role }))
         }
         Principal::Operator(name) => {
             let operators = console.api.store.operators.list_operators().await?;

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 /// The stylesheet.
 const STYLE: &str = include_str!("style.css");
 /// Its address. The number is that of the version of its content.
-pub(super) const STYLE_PATH: &str = "/assets/style-1.css";
+pub(super) const STYLE_PATH: &str = "/assets/style-2.css";
 
 /// Serves a file.
 pub(super) async fn show(Path(name): Path<String>) -> Response {

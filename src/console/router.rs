@@ -4,12 +4,13 @@ use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
+use super::access::OIDC_PATH;
 use super::admit::admit;
 use super::error::PageError;
 use super::state::Console;
 use super::{
-    accounts, assets, audit, charges, customer, jobs, keys, models, routes, sign_in, statements,
-    today,
+    accounts, assets, audit, charges, customer, jobs, keys, models, oidc, routes, sign_in,
+    statements, today,
 };
 
 /// Builds the router.
@@ -17,6 +18,8 @@ pub(crate) fn build(console: Console) -> Router {
     Router::new()
         .route("/assets/{name}", get(assets::show))
         .route("/sign-in", get(sign_in::show).post(sign_in::by_token))
+        .route(OIDC_PATH, get(oidc::begin))
+        .route(oidc::CALLBACK_PATH, get(oidc::finish))
         .route("/link/{secret}", get(sign_in::by_link))
         .route("/sign-out", post(sign_in::sign_out))
         .route("/sign-out-everywhere", post(sign_in::sign_out_everywhere))

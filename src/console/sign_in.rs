@@ -12,6 +12,7 @@ use super::admit::find_viewer;
 use super::cookie::{SESSION_S, ended_cookie, session_cookie};
 use super::error::PageError;
 use super::forms::FormBody;
+use super::oidc::provider::IdentityProvider;
 use super::page::Page;
 use super::state::{Console, SignedIn};
 use super::views::sign_in as view;
@@ -34,11 +35,19 @@ pub(super) struct TokenForm {
 }
 
 /// Shows the form for a token.
-pub(super) async fn show(signed_in: Option<Extension<SignedIn>>) -> Response {
+pub(super) async fn show(
+    State(console): State<Console>,
+    signed_in: Option<Extension<SignedIn>>,
+) -> Response {
     if signed_in.is_some() {
         return Redirect::to("/").into_response();
     }
-    Page::new("Sign in", "", view::draw(None)).into_response()
+    draw(&console, None).into_response()
+}
+
+fn draw(console: &Console, fault: Option<&str>) -> Page {
+    let provider = console.oidc.as_deref().map(IdentityProvider::host);
+    Page::new("Sign in", "", view::draw(fault, provider))
 }
 
 /// Signs in by a token.
@@ -54,10 +63,10 @@ pub(super) async fn by_token(
         find_account(&console, &form.token, address).await?
     };
     let Some(principal) = principal else {
-        let refused = Page::new("Sign in", "", view::draw(Some(view::TOKEN_REFUSED)));
+        let refused = draw(&console, Some(view::TOKEN_REFUSED));
         return Ok((StatusCode::FORBIDDEN, refused).into_response());
     };
-    begin(&console, &principal).await
+    begin_session(&console, &principal).await
 }
 
 async fn find_operator(console: &Console, hash: TokenHash) -> Result<Option<Principal>, PageError> {
@@ -89,8 +98,7 @@ pub(super) async fn by_link(
     headers: HeaderMap,
     Path(secret): Path<String>,
 ) -> Result<Response, PageError> {
-    let is_prefetch = PREFETCH_HEADERS.iter().any(|name| headers.contains_key(*name));
-    if method != Method::GET || is_prefetch {
+    if is_look_ahead(&method, &headers) {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let gone = || {
@@ -100,11 +108,19 @@ pub(super) async fn by_link(
     let hash = SessionSecret::parse(&secret).ok_or_else(gone)?;
     let principal = console.api.store.sessions.use_link(hash).await?.ok_or_else(gone)?;
     find_viewer(&console, &principal).await?.ok_or_else(gone)?;
-    begin(&console, &principal).await
+    begin_session(&console, &principal).await
+}
+
+/// Whether a request only looks ahead, and nobody has asked for the page yet.
+pub(super) fn is_look_ahead(method: &Method, headers: &HeaderMap) -> bool {
+    *method != Method::GET || PREFETCH_HEADERS.iter().any(|name| headers.contains_key(*name))
 }
 
 /// Begins a session.
-async fn begin(console: &Console, principal: &Principal) -> Result<Response, PageError> {
+pub(super) async fn begin_session(
+    console: &Console,
+    principal: &Principal,
+) -> Result<Response, PageError> {
     let secret = SessionSecret::from_random(random_bits()?);
     let sessions = &console.api.store.sessions;
     sessions.add_session(secret.hash(), principal, SESSION_S.saturating_mul(1_000)).await?;
@@ -131,7 +147,8 @@ pub(super) async fn sign_out_everywhere(
     with_cookie(Redirect::to("/sign-in"), &ended_cookie(&console.address))
 }
 
-fn with_cookie(redirect: Redirect, cookie: &str) -> Result<Response, PageError> {
+/// Returns a redirect that sets a cookie.
+pub(super) fn with_cookie(redirect: Redirect, cookie: &str) -> Result<Response, PageError> {
     let value = HeaderValue::from_str(cookie).map_err(|why| PageError::invalid(why.to_string()))?;
     let mut response = redirect.into_response();
     response.headers_mut().insert(header::SET_COOKIE, value);

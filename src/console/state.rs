@@ -11,6 +11,7 @@ use super::address::ConsoleAddress;
 use super::customer_changes::{CustomerChanges, TOO_MANY_CHANGES};
 use super::error::PageError;
 use super::guide::SetupGuide;
+use super::oidc::provider::IdentityProvider;
 use super::overview::OverviewCache;
 use crate::admin_api::error::AdminError;
 use crate::admin_api::state::AdminApi;
@@ -43,6 +44,8 @@ pub(crate) struct Console {
     pub(crate) guide: Arc<SetupGuide>,
     /// The changes that customers have made today.
     pub(crate) customer_changes: Arc<CustomerChanges>,
+    /// The identity provider by which operators may sign in; `None` if there is none.
+    pub(crate) oidc: Option<Arc<IdentityProvider>>,
 }
 
 /// Who sees the pages.
@@ -127,13 +130,22 @@ impl SignedIn {
         let (address, request_id) = (self.address, self.request_id.clone());
         match &self.viewer {
             Viewer::Operator { name, role } => {
-                let (name, role) = (name.clone(), *role);
+                let (name, role) = (self.audited_name(name), *role);
                 Actor::Console(OperatorCaller { name, role, address, request_id })
             }
             Viewer::Customer(account) => {
                 let account = account.clone();
                 Actor::Customer(CustomerCaller { account, address, request_id })
             }
+        }
+    }
+
+    /// Returns the name of an operator in the audit trail. No operator of the store has that of an
+    /// identity, so nobody is taken for another.
+    fn audited_name(&self, name: &str) -> String {
+        match &self.principal {
+            Principal::Identity { .. } => format!("identity:{name}"),
+            Principal::Operator(_) | Principal::Account(_) => name.to_owned(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use async_trait::async_trait;
 use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
@@ -14,10 +15,13 @@ use crate::admin_api::router;
 use crate::admin_api::server::{self, ServedRouters};
 use crate::admin_api::state::{AdminApi, REFUNDS_MAX, REQUESTS_MAX, SEARCHES_MAX};
 use crate::cli::runtime::attach_archive;
+use crate::cli::settings::load_client_secret;
 use crate::conf::Config;
 use crate::console;
 use crate::console::address::ConsoleAddress;
 use crate::console::guide::SetupGuide;
+use crate::console::oidc::CALLBACK_PATH;
+use crate::console::oidc::provider::IdentityProvider;
 use crate::console::overview::OverviewCache;
 use crate::console::state::{CUSTOMER_STATEMENTS_MAX, Console};
 use crate::files::VideoFiles;
@@ -64,12 +68,13 @@ pub(super) fn build(
     let found_at = ConsoleAddress::new(conf.console.url.as_deref(), &address);
     let console = Console {
         api,
-        address: Arc::new(found_at),
         overview: Arc::new(OverviewCache::new()),
         customer_statements: permits(CUSTOMER_STATEMENTS_MAX),
         guide: Arc::new(SetupGuide::new(&client_address(conf))),
         customer_changes: Arc::default(),
         previous_catalogue: shared.rules.previous.clone(),
+        oidc: build_provider(conf, &found_at)?,
+        address: Arc::new(found_at),
     };
     Ok(Some(ConsoleService { address, console, listeners }))
 }
@@ -81,6 +86,17 @@ fn client_address(conf: &Config) -> String {
     }
     let scheme = if conf.listen.tls.is_some() { "https" } else { "http" };
     format!("{scheme}://{}", conf.listen.http)
+}
+
+/// Builds the identity provider by which operators sign in, if there is one.
+fn build_provider(
+    conf: &Config,
+    found_at: &ConsoleAddress,
+) -> anyhow::Result<Option<Arc<IdentityProvider>>> {
+    let Some(section) = &conf.console.oidc else { return Ok(None) };
+    let secret = load_client_secret(section)?;
+    let provider = IdentityProvider::new(section, secret, found_at.link(CALLBACK_PATH));
+    Ok(Some(Arc::new(provider.map_err(|why| anyhow!("console.oidc: {why}"))?)))
 }
 
 #[async_trait]
