@@ -63,6 +63,8 @@ pub(crate) struct AuditedChange {
     pub(crate) settings: Option<AccountSettings>,
     /// The name of the operator that is changed.
     pub(crate) operator: Option<String>,
+    /// Who is known to an identity provider, and whose sessions end.
+    pub(crate) identity: Option<String>,
     /// The role of that operator.
     pub(crate) role: Option<Role>,
     /// Whether the keys are revoked, so that the time of that is told before and after.
@@ -280,7 +282,7 @@ impl AuditedChange {
             text.as_deref().map(|text| Value::from(truncate(text, TEXT_CHARS_MAX)))
         };
         let others = (!self.other_keys.is_empty()).then(|| json!(self.other_keys));
-        let fields: [(&str, Option<Value>); 17] = [
+        let fields: [(&str, Option<Value>); 18] = [
             ("action", Some(self.action.into())),
             ("account", self.account.as_ref().map(|name| name.as_str().into())),
             ("key_prefix", self.key.as_deref().map(|key| key_prefix(key).into())),
@@ -297,6 +299,7 @@ impl AuditedChange {
             ("scope", self.scope.as_ref().map(|scope| json!(scope))),
             ("settings", self.settings.as_ref().map(|settings| json!(settings))),
             ("operator", text(&self.operator)),
+            ("identity", text(&self.identity)),
             ("role", self.role.map(|role| role.name().into())),
         ];
         fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()

@@ -4,13 +4,14 @@ use std::path::Path;
 
 use rstest::rstest;
 use serde_json::{Value, json};
+use tollgate::ledger::AccountName;
 use tollgate::operators::{OperatorRecord, Role, TokenHash};
 use tollgate::sessions::{Principal, SessionSecret};
 use tollgate::store::{self, OpenStore};
 
 use super::fields;
 use crate::ledger::subject::at;
-use crate::world::{Store, World};
+use crate::world::{ACCOUNT, Store, World};
 
 const TRAIL: &str = "var/audit.jsonl";
 /// How a token begins that a list shows, and the digits of it that a list shows.
@@ -264,4 +265,71 @@ async fn a_new_token_and_a_removal_end_the_sessions_of_an_operator(
     fault(&world, &["add", "ada"]).await;
     let found = sessions.find_session(of_ada).await.expect("an answer").expect("a session");
     assert_eq!(found.principal, principal("ada"));
+}
+
+#[rstest]
+#[tokio::test]
+async fn sessions_end_for_one_person_alone_and_that_is_recorded(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+) {
+    let world = World::start(store).credit("1").run().await;
+    plain(&world, &["add", "ada"]).await;
+    let identity = |role| Principal::Identity { name: "ada@example.com".to_owned(), role };
+    let account = AccountName::parse(ACCOUNT).expect("a name");
+    let people = [
+        Principal::Operator("ada".to_owned()),
+        Principal::Account(account),
+        identity(Role::Owner),
+        identity(Role::Support),
+    ];
+    let sessions = store_of(&world).await.sessions;
+    let secret = |at: usize| SessionSecret::from_random([at.to_le_bytes()[0]; 32]).hash();
+    for (at, person) in people.iter().enumerate() {
+        sessions.add_session(secret(at), person, 3_600_000).await.expect("a session");
+        sessions.add_link(secret(at), person, 3_600_000).await.expect("a link");
+    }
+    let mut is_in = [true; 4];
+    for (option, name, ends) in [
+        ("--account", ACCOUNT, &[1][..]),
+        ("--identity", "ada@example.com", &[2, 3]),
+        ("--operator", "ada", &[0]),
+    ] {
+        let words = ["--json", "console", "end-sessions", option, name];
+        let told = world.command(&words).await.json();
+        assert_eq!(told, [json!({ "sessions_ended": ends.len() })], "{option}");
+        ends.iter().for_each(|at| is_in[*at] = false);
+        for (at, is_in) in is_in.iter().enumerate() {
+            let found = sessions.find_session(secret(at)).await.expect("an answer");
+            assert_eq!(found.is_some(), *is_in, "{option}: {:?}", people[at]);
+        }
+        assert_eq!(sessions.use_link(secret(ends[0])).await, Ok(None), "{option}");
+        let again = world.command(&words[1..]).await.done();
+        assert_eq!(again.trim(), "0 session(s) ended");
+    }
+    let text = std::fs::read_to_string(world.path(TRAIL)).expect("the audit trail");
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line"));
+    let ended =
+        lines.filter(|line| line["action"] == "console.end_sessions" && line["stage"] == "ended");
+    let told = ended.map(|line| {
+        ["account", "identity", "operator"].map(|name| line[name].as_str().map(str::to_owned))
+    });
+    let person = |at: usize, name: &str| {
+        let mut expected = [None, None, None];
+        expected[at] = Some(name.to_owned());
+        expected
+    };
+    let expected = [(0, ACCOUNT), (1, "ada@example.com"), (2, "ada")];
+    let expected = expected.map(|(at, name)| [person(at, name), person(at, name)]).concat();
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    for (words, told) in [
+        (&["--operator", "bob"][..], "bob"),
+        (&["--account", "nobody"], "there is no account 'nobody'"),
+        (&["--identity", "a b"], "an identity has 1 to 255"),
+        (&["--identity", ""], "an identity has 1 to 255"),
+        (&["--identity", "a", "--operator", "ada"], "cannot be used with"),
+        (&[], "--identity"),
+    ] {
+        let run = world.command(&[&["console", "end-sessions"], words].concat()).await;
+        assert!(run.code != 0 && run.err.contains(told), "{words:?}: {}", run.err);
+    }
 }
