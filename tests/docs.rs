@@ -9,7 +9,7 @@ use tollgate::conf::Config;
 
 const CONFIGURATION: &str = "docs/operate/configuration.md";
 /// The sections of the configuration: their names on that page, and how a file opens them.
-const SECTIONS: [(&str, &str); 16] = [
+const SECTIONS: [(&str, &str); 17] = [
     ("listen", "[listen]"),
     ("listen.tls", "[listen.tls]"),
     ("server", "[server]"),
@@ -17,6 +17,7 @@ const SECTIONS: [(&str, &str); 16] = [
     ("files", "[files]"),
     ("journal", "[journal]"),
     ("console", "[console]"),
+    ("console.oidc", "[console.oidc]"),
     ("rules", "[rules]"),
     ("log", "[log]"),
     ("audit", "[audit]"),
