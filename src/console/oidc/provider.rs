@@ -197,7 +197,7 @@ impl IdentityProvider {
             let token = response.id_token().ok_or_else(none)?;
             let access = response.access_token();
             let (subject, mut claims) = self.verified(&metadata, attempt, token, access).await?;
-            // Some providers tell the scopes' claims at another address only. What is signed counts.
+            // Some providers tell such claims at another address only. What is signed counts.
             if lacks_any(&self.section, &claims) {
                 for (name, value) in self.more_claims(&client, access.clone(), subject).await? {
                     claims.entry(name).or_insert(value);
