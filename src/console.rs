@@ -18,6 +18,7 @@ mod forms;
 pub(crate) mod guide;
 mod jobs;
 mod key_forms;
+mod key_list;
 mod keys;
 mod models;
 pub(crate) mod oidc;

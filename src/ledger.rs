@@ -39,7 +39,7 @@ pub use deletion::{AccountRemains, DeletionMark};
 pub(crate) use journal::{BookedAmount, JournalLine, PricedUsage, ServedCall};
 pub use journal::{EntryKind, JournalEntry};
 pub(crate) use json_text::{push_number, push_string};
-pub use key::{KeyHash, KeyRecord};
+pub use key::{KeyHash, KeyOrder, KeyPage, KeyPlace, KeyRange, KeyRecord};
 pub use key_scope::{KeyScope, ScopeFault, matches_pattern, parse_network};
 pub use lease::Lease;
 pub use lease::Leases;
@@ -50,7 +50,7 @@ pub use prepaid::rate::{RateAsk, RateId, RateKind, RateLimit, RateReading};
 pub use prepaid::window::{BudgetOwner, KeyId, WindowId, WindowKind};
 pub use receipt::Receipt;
 pub use replacement::{Replaced, Replacement};
-pub use transfer_entry::{TransferEntry, TransferType};
+pub use transfer_entry::{TransferEntry, TransferPlace, TransferType};
 
 /// The result of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -125,6 +125,14 @@ pub trait Ledger: Send + Sync {
         skipped: u64,
         limit: u32,
     ) -> Result<Vec<TransferEntry>, Unavailable>;
+    /// Returns what [`Ledger::list_transfers`] does, newest first: those before the place `before`,
+    /// or from the newest one on, at most `limit`.
+    async fn newest_transfers(
+        &self,
+        account: &AccountName,
+        before: Option<&TransferPlace>,
+        limit: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable>;
     /// Returns the number of the last entry of an account's journal; 0 if it is empty.
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable>;
     /// Ends every hold whose lease has expired: posts its checkpoint and releases the rest.
@@ -137,6 +145,13 @@ pub trait Ledger: Send + Sync {
     async fn find_key_by_prefix(&self, prefix: &str) -> Result<Option<KeyRecord>, Unavailable>;
     /// Returns the API keys of an account, oldest first.
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable>;
+    /// Returns a part of what [`Ledger::list_keys`] does. It costs what the part has, however many
+    /// keys there are.
+    async fn list_keys_in(
+        &self,
+        account: &AccountName,
+        range: KeyRange,
+    ) -> Result<KeyPage, Unavailable>;
     /// Revokes the API key that is listed under a prefix, at the time `at` (unix seconds); `false`
     /// if there is none.
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable>;
@@ -166,6 +181,12 @@ pub trait Ledger: Send + Sync {
     /// Returns the budgets of an account and of its keys that have, or had, a limit, with what is
     /// used of the windows that run now; in order.
     async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable>;
+    /// Returns the budgets of an account and of some of its keys, as [`Ledger::list_budgets`] does.
+    async fn list_budgets_of(
+        &self,
+        account: &AccountName,
+        keys: &[KeyId],
+    ) -> Result<Vec<BudgetUse>, Unavailable>;
     /// Replaces what is set of an account. All its keys are looked up again, as after
     /// [`Ledger::set_key_scope`].
     ///

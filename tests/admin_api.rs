@@ -88,7 +88,7 @@ impl AdminWorld {
         Answer::read(self.request("owner", "DELETE", &format!("/admin/v1/{path}"))).await
     }
 
-    async fn post(&self, path: &str, body: Value) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
         self.send("POST", path, body).await
     }
 

@@ -7,6 +7,8 @@ use rstest::rstest;
 use crate::admin_api::AdminWorld;
 use crate::world::{ACCOUNT, Answer, Store, chat_of};
 
+mod lists;
+
 const FORM: &str = "application/x-www-form-urlencoded";
 /// All pages of operators.
 const PAGES: [&str; 9] = [

@@ -13,6 +13,7 @@ mod forgotten;
 mod holds;
 mod journal_archive;
 mod kept;
+mod key_lists;
 mod laws;
 mod loss;
 mod lots_in_file;

@@ -15,7 +15,9 @@ use super::extract::{JsonBody, JsonReply, PathName, QueryParameters};
 use super::idempotency::IssuedSecret;
 use super::page::{AccountPageParameters, AdminPage};
 use super::state::AdminApi;
-use crate::ledger::{BudgetOwner, BudgetUse, KeyRecord, KeyScope, parse_network};
+use crate::ledger::{
+    BudgetOwner, BudgetUse, KeyId, KeyOrder, KeyPlace, KeyRange, KeyRecord, KeyScope, parse_network,
+};
 use crate::management::actor::Actor;
 use crate::management::budgets::unused_budgets;
 use crate::management::context::ManagementContext;
@@ -214,16 +216,17 @@ pub(super) async fn list_keys(
 ) -> Result<JsonReply<AdminPage<KeyReply>>, AdminError> {
     let account = parse_account_name("account", &parameters.account)?;
     let range = parameters.parse()?;
-    let all = keys::list_keys(api.ledger(), &account).await?;
-    let uses = api.ledger().list_budgets(&account).await?;
-    let begin = range
+    let after = range
         .after
-        .as_ref()
-        .map_or(Some(0), |after| all.iter().position(|key| key.prefix == *after).map(|at| at + 1));
-    let begin = begin.ok_or_else(|| range.unknown_cursor())?;
-    let shown = all.iter().skip(begin).take(range.limit.saturating_add(1) as usize);
-    let rows = shown.map(|record| KeyReply::new(record, &uses)).collect();
-    Ok(JsonReply(AdminPage::new(rows, range.limit, |row| row.prefix.clone())))
+        .as_deref()
+        .map(|text| KeyPlace::parse(text).ok_or_else(|| range.unknown_cursor()));
+    let (order, after) = (KeyOrder::OldestFirst, after.transpose()?);
+    let part = KeyRange { order, after, limit: range.limit };
+    let page = keys::list_keys_in(api.ledger(), &account, part).await?;
+    let ids: Vec<KeyId> = page.keys.iter().map(|key| key.id).collect();
+    let uses = api.ledger().list_budgets_of(&account, &ids).await?;
+    let rows = page.keys.iter().map(|record| KeyReply::new(record, &uses)).collect();
+    Ok(JsonReply(AdminPage::until(rows, page.next.map(|place| place.to_string()))))
 }
 
 /// Issues a key. The reply shows the key this once.

@@ -30,6 +30,11 @@ impl<T: ToSchema> AdminPage<T> {
         let next = rows.last().filter(|_| has_more).map(cursor);
         AdminPage { data: rows, has_more, next }
     }
+
+    /// Makes a page of rows of which it is known whether there are more.
+    pub(super) fn until(data: Vec<T>, next: Option<String>) -> AdminPage<T> {
+        AdminPage { data, has_more: next.is_some(), next }
+    }
 }
 
 /// The parameters of a list.

@@ -50,7 +50,7 @@ const fn form(path: &'static str) -> PageRule {
 }
 
 /// All pages and forms.
-pub(super) const PAGES: [PageRule; 44] = [
+pub(super) const PAGES: [PageRule; 45] = [
     open("GET", "/assets/{name}"),
     open("GET", "/sign-in"),
     open("POST", "/sign-in"),
@@ -78,6 +78,7 @@ pub(super) const PAGES: [PageRule; 44] = [
     page("/accounts"),
     form("/accounts"),
     page("/accounts/{name}"),
+    page("/accounts/{name}/keys"),
     form("/accounts/{name}/payments"),
     form("/accounts/{name}/keys"),
     form("/accounts/{name}/budgets"),

@@ -15,7 +15,7 @@ use super::views::account::{self as account_view, AccountPage};
 use super::views::accounts as list_view;
 use crate::admin_api::amounts::{parse_account_name, parse_moved_usd, parse_usd};
 use crate::admin_api::budgets::BudgetAmounts;
-use crate::ledger::{AccountName, TransferEntry};
+use crate::ledger::AccountName;
 use crate::management::accounts::{self, NewAccount, SettingsPatch};
 use crate::management::budgets::LimitChanges;
 use crate::management::charges;
@@ -25,7 +25,7 @@ use crate::management::payments::{self, Transfer, parse_transfer_id};
 
 /// The number of accounts of a page.
 const PAGE_SIZE: usize = 50;
-/// The number of payments and of charges that the page of an account shows.
+/// The number of keys, of payments and of charges that the page of an account shows.
 const RECENT: u32 = 10;
 
 /// The place in the list, and what is looked for.
@@ -98,9 +98,8 @@ pub(super) async fn show(
 ) -> Result<Page, PageError> {
     let name = parse_account(&name)?;
     let store = &console.api.store;
-    let view = accounts::read_account(&*store.ledger, &name).await?;
-    let keys = store.ledger.list_keys(&name).await?;
-    let transfers = newest_transfers(&console, &name).await?;
+    let (view, keys) = accounts::read_account_page(&*store.ledger, &name, RECENT).await?;
+    let transfers = store.ledger.newest_transfers(&name, None, RECENT).await?;
     let lines = store.ledger.journal_length(&name).await?;
     let after = lines.saturating_sub(RECENT.into());
     let mut recent = charges::read_entries(store, &name, after, RECENT).await?.entries;
@@ -111,33 +110,6 @@ pub(super) async fn show(
     let content = account_view::draw(&page, &catalogue, &signed_in);
     Ok(Page::new(format!("Account {name}"), "/accounts", content))
 }
-
-/// Returns the newest payments, newest first. The list begins with the oldest one, and says nothing
-/// of its length, so an account with very many shows the newest of the first ones.
-async fn newest_transfers(
-    console: &Console,
-    name: &AccountName,
-) -> Result<Vec<TransferEntry>, PageError> {
-    let ledger = &*console.api.store.ledger;
-    let mut last: Vec<TransferEntry> = Vec::new();
-    for page in 0..TRANSFER_PAGES_MAX {
-        let skipped = page.saturating_mul(TRANSFERS_AT_A_TIME.into());
-        let read = payments::list_transfers(ledger, name, skipped, TRANSFERS_AT_A_TIME).await?;
-        let is_last = read.len() < TRANSFERS_AT_A_TIME as usize;
-        last.extend(read);
-        last.drain(..last.len().saturating_sub(RECENT as usize));
-        if is_last {
-            break;
-        }
-    }
-    last.reverse();
-    Ok(last)
-}
-
-/// The number of payments that are read at a time.
-const TRANSFERS_AT_A_TIME: u32 = 1_000;
-/// At most this many times.
-const TRANSFER_PAGES_MAX: u64 = 10;
 
 /// A payment.
 #[derive(Deserialize)]

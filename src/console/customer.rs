@@ -16,8 +16,11 @@ use super::views::charge as charge_view;
 use super::views::customer as view;
 use super::views::models as model_view;
 use crate::clock::timestamp;
-use crate::management::accounts::read_account;
+use crate::management::accounts::read_account_page;
 use crate::management::charges::read_entries;
+
+/// The limits of this many keys, the newest, are on the first page.
+const KEYS_SHOWN: u32 = 50;
 
 /// Shows the balance, the limits, the keys and the usage of the last 30 days.
 pub(super) async fn show_balance(
@@ -25,11 +28,10 @@ pub(super) async fn show_balance(
     Extension(signed_in): Extension<SignedIn>,
 ) -> Result<Page, PageError> {
     let (account, store) = (signed_in.viewer.customer()?, &console.api.store);
-    let view = read_account(&*store.ledger, account).await?;
-    let keys = store.ledger.list_keys(account).await?;
+    let (view, keys) = read_account_page(&*store.ledger, account, KEYS_SHOWN).await?;
     let usage = read_sums(store, account, &UsageDays::default(), "day,model").await?;
     let usage = usage.unwrap_or_default();
-    Ok(Page::new("Balance", "/my", view::draw_balance(&view, &keys, &usage)))
+    Ok(Page::new("Balance", "/my", view::draw_balance(&view, &keys.keys, &usage)))
 }
 
 /// The place in the list of charges.
@@ -61,33 +63,6 @@ pub(super) async fn show_usage(
     let account = signed_in.viewer.customer()?;
     let usage = UsageSums::read(&console.api.store, account, &days).await?;
     Ok(Page::new("Usage", "/my/usage", view::draw_usage(&days, &usage)))
-}
-
-/// The place in the list of keys.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct KeyPlace {
-    /// The beginning of the last key of the page before.
-    after: Option<String>,
-}
-
-/// The number of keys of a page.
-const KEYS_SHOWN: usize = 50;
-
-/// Shows the keys, newest first.
-pub(super) async fn list_keys(
-    State(console): State<Console>,
-    Extension(signed_in): Extension<SignedIn>,
-    PageQuery(KeyPlace { after }): PageQuery<KeyPlace>,
-) -> Result<Page, PageError> {
-    let account = signed_in.viewer.customer()?;
-    let mut keys = console.api.store.ledger.list_keys(account).await?;
-    keys.reverse();
-    let shown = after.as_ref().and_then(|after| keys.iter().position(|key| key.prefix == *after));
-    let mut keys = keys.split_off(shown.map_or(0, |at| at.saturating_add(1)));
-    let has_more = keys.len() > KEYS_SHOWN;
-    keys.truncate(KEYS_SHOWN);
-    Ok(Page::new("Keys", "/my/keys", view::draw_keys(&keys, has_more, &signed_in)))
 }
 
 /// Shows a charge with its arithmetic.
@@ -135,7 +110,7 @@ pub(super) async fn show_prices(
     Extension(signed_in): Extension<SignedIn>,
 ) -> Result<Page, PageError> {
     let (account, store) = (signed_in.viewer.customer()?, &console.api.store);
-    let settings = read_account(&*store.ledger, account).await?.settings;
+    let settings = store.ledger.account_settings(account).await?.unwrap_or_default();
     let catalogue = console.api.catalogue.load_full();
     let book = match &settings.book {
         Some(name) => Some(catalogue.books.find(name).ok_or_else(|| {

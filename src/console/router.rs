@@ -9,8 +9,8 @@ use super::admit::admit;
 use super::error::PageError;
 use super::state::Console;
 use super::{
-    accounts, assets, audit, charges, customer, jobs, keys, models, oidc, routes, sign_in,
-    statements, today,
+    accounts, assets, audit, charges, customer, jobs, key_list, keys, models, oidc, routes,
+    sign_in, statements, today,
 };
 
 /// Builds the router.
@@ -27,7 +27,7 @@ pub(crate) fn build(console: Console) -> Router {
         .route("/accounts", get(accounts::list).post(accounts::create))
         .route("/accounts/{name}", get(accounts::show))
         .route("/accounts/{name}/payments", post(accounts::pay))
-        .route("/accounts/{name}/keys", post(keys::issue_for))
+        .route("/accounts/{name}/keys", get(key_list::list).post(keys::issue_for))
         .route("/accounts/{name}/budgets", post(accounts::set_budgets))
         .route("/accounts/{name}/suspension", post(accounts::suspend))
         .route("/accounts/{name}/resumption", post(accounts::resume))
@@ -41,7 +41,7 @@ pub(crate) fn build(console: Console) -> Router {
         .route("/my/usage.csv", get(customer::send_usage))
         .route("/my/charges", get(customer::list_charges))
         .route("/my/prices", get(customer::show_prices))
-        .route("/my/keys", get(customer::list_keys).post(keys::issue_own))
+        .route("/my/keys", get(key_list::list_own).post(keys::issue_own))
         .route("/my/keys/{prefix}", get(keys::show).post(keys::set))
         .route("/my/keys/{prefix}/rotation", post(keys::rotate))
         .route("/my/keys/{prefix}/revocation", post(keys::revoke))

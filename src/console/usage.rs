@@ -6,10 +6,13 @@ use serde::Deserialize;
 
 use super::error::PageError;
 use crate::clock::unix_ms;
-use crate::ledger::AccountName;
+use crate::ledger::{AccountName, KeyOrder, KeyRange};
 use crate::management::usage::read_usage;
 use crate::store::OpenStore;
 use crate::usage::{RollupSums, UsageAsk, UsageGroup, UsageRange};
+
+/// The usage of at most this many keys, the newest, has their names; that of others their ids.
+const NAMED_KEYS_MAX: u32 = 1_000;
 
 /// The days that are asked for; by default the last 30.
 #[derive(Default, Deserialize)]
@@ -47,9 +50,10 @@ impl UsageSums {
         let groups = [read("day,model").await?, read("day,key").await?, read("key").await?];
         let is_cut = groups.iter().any(Option::is_none);
         let [by_model, by_day_and_key, by_key] = groups.map(Option::unwrap_or_default);
-        let keys = store.ledger.list_keys(account).await?;
-        // The newest key of an id is the last one.
-        let key_names = keys.into_iter().map(|key| {
+        let range = KeyRange { order: KeyOrder::NewestFirst, after: None, limit: NAMED_KEYS_MAX };
+        let keys = store.ledger.list_keys_in(account, range).await?.keys;
+        // The newest key of an id comes last, and stays.
+        let key_names = keys.into_iter().rev().map(|key| {
             let name = match key.scope.name {
                 Some(name) => format!("{name} ({})", key.prefix),
                 None => key.prefix,

@@ -12,6 +12,7 @@ pub(super) mod form;
 pub(super) mod frame;
 pub(super) mod guide;
 pub(super) mod jobs;
+pub(super) mod key_list;
 pub(super) mod keys;
 pub(super) mod models;
 pub(super) mod parts;

@@ -1,6 +1,8 @@
 //! API keys of clients: 256 random bits, of which only a digest is kept.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+use std::fmt;
+
 use sha2::{Digest, Sha256};
 
 use super::account_name::AccountName;
@@ -92,6 +94,85 @@ impl KeyRecord {
     }
 }
 
+/// A place in the list of an account's keys, which is that of a key. The order is that of the
+/// fields.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyPlace {
+    /// When the key was created, in unix seconds.
+    pub created_at: i64,
+    /// The beginning of the key.
+    pub prefix: String,
+}
+
+impl KeyPlace {
+    /// Parses a place as [`fmt::Display`] writes it; `None` if it is none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<KeyPlace> {
+        let (prefix, created_at) = text.split_once('@')?;
+        let is_prefix = (1..=PLACE_BYTES_MAX).contains(&prefix.len());
+        let created_at = created_at.parse().ok().filter(|_| is_prefix)?;
+        Some(KeyPlace { created_at, prefix: prefix.to_owned() })
+    }
+}
+
+/// No beginning of a key is longer.
+const PLACE_BYTES_MAX: usize = 64;
+
+impl fmt::Display for KeyPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.prefix, self.created_at)
+    }
+}
+
+/// The order of a list of keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// The key that was created first comes first.
+    OldestFirst,
+    /// The key that was created last comes first.
+    NewestFirst,
+}
+
+/// A part of the list of an account's keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The order.
+    pub order: KeyOrder,
+    /// The place after which the part begins, in this order; `None` at the beginning.
+    pub after: Option<KeyPlace>,
+    /// The most keys of the part.
+    pub limit: u32,
+}
+
+/// A part of the list of an account's keys, as it was read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct KeyPage {
+    /// The keys. One that cannot be read is not among them.
+    pub keys: Vec<KeyRecord>,
+    /// Where the list goes on; `None` at its end.
+    pub next: Option<KeyPlace>,
+}
+
+impl KeyPage {
+    /// Makes a page of places with their keys, of which one more than the limit was looked for.
+    #[must_use]
+    pub fn new(mut rows: Vec<(KeyPlace, Option<KeyRecord>)>, limit: u32) -> KeyPage {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let has_more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows.last().filter(|_| has_more).map(|(place, _)| place.clone());
+        KeyPage { keys: rows.into_iter().filter_map(|(_, record)| record).collect(), next }
+    }
+}
+
+impl KeyRecord {
+    /// Returns the place of the key in the list of those of its account.
+    #[must_use]
+    pub fn place(&self) -> KeyPlace {
+        KeyPlace { created_at: self.created_at, prefix: self.prefix.clone() }
+    }
+}
+
 /// A new API key, which is shown once.
 pub struct ApiKey {
     text: String,
@@ -139,6 +220,17 @@ mod tests {
         // FIPS 180-2, appendix B.1.
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(KeyHash::of("abc").hex(), abc);
+    }
+
+    #[test]
+    fn a_place_in_a_list_of_keys_is_read_as_it_was_written() {
+        let place = KeyPlace { created_at: -7, prefix: "sk-tg-0a000000".to_owned() };
+        assert_eq!(place.to_string(), "sk-tg-0a000000@-7");
+        assert_eq!(KeyPlace::parse(&place.to_string()), Some(place));
+        let long = format!("{}@1", "a".repeat(65));
+        for bad in ["", "@", "@1", "sk-tg-0a000000", "sk-tg-0a000000@", "a@x", &long] {
+            assert_eq!(KeyPlace::parse(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -63,3 +63,21 @@ pub struct TransferEntry {
     /// Why; empty if nobody has said so.
     pub reason: String,
 }
+
+/// A place in the list of transfers, which is that of a transfer. The order is that of the fields.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TransferPlace {
+    /// When the transfer was asked for first, in unix ms. One whose time is not known is before all
+    /// others.
+    pub at: Option<i64>,
+    /// The caller's id.
+    pub tx: String,
+}
+
+impl TransferEntry {
+    /// Returns the place of the transfer in the list.
+    #[must_use]
+    pub fn place(&self) -> TransferPlace {
+        TransferPlace { at: self.at, tx: self.tx.clone() }
+    }
+}

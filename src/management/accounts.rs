@@ -13,8 +13,8 @@ use super::living::missing_account;
 use super::payments::submit_payment;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, AccountSettings, BookName, BudgetOwner, BudgetUse, KeyRecord, Ledger, OpenLot,
-    PlanName, Replaced, Replacement,
+    AccountName, AccountSettings, BookName, BudgetOwner, BudgetUse, KeyId, KeyOrder, KeyPage,
+    KeyRange, KeyRecord, Ledger, OpenLot, PlanName, Replaced, Replacement,
 };
 use crate::money::Money;
 use crate::store::OpenStore;
@@ -152,14 +152,37 @@ pub(crate) async fn read_account(
     ledger: &dyn Ledger,
     name: &AccountName,
 ) -> Result<AccountView, ManagementError> {
+    let view = read_without_budgets(ledger, name).await?;
+    let budgets = ledger.list_budgets(name).await?;
+    let has_keys = budgets.iter().any(|budget| matches!(budget.owner, BudgetOwner::Key(_)));
+    let keys = if has_keys { ledger.list_keys(name).await? } else { Vec::new() };
+    Ok(AccountView { budgets, keys, ..view })
+}
+
+/// Reads an account with the newest of its keys, and with their budgets alone: an account may have
+/// very many keys.
+pub(crate) async fn read_account_page(
+    ledger: &dyn Ledger,
+    name: &AccountName,
+    keys_max: u32,
+) -> Result<(AccountView, KeyPage), ManagementError> {
+    let view = read_without_budgets(ledger, name).await?;
+    let range = KeyRange { order: KeyOrder::NewestFirst, after: None, limit: keys_max };
+    let newest = ledger.list_keys_in(name, range).await?;
+    let ids: Vec<KeyId> = newest.keys.iter().map(|key| key.id).collect();
+    let budgets = ledger.list_budgets_of(name, &ids).await?;
+    Ok((AccountView { budgets, ..view }, newest))
+}
+
+async fn read_without_budgets(
+    ledger: &dyn Ledger,
+    name: &AccountName,
+) -> Result<AccountView, ManagementError> {
     let Some(balances) = ledger.balances(name).await? else { return Err(no_such_account(name)) };
     let lots = ledger.list_lots(name).await?;
     let settings = read_settings(ledger, name).await?;
     let deleted_at = ledger.account_deletion(name).await?;
-    let budgets = ledger.list_budgets(name).await?;
-    let has_keys = budgets.iter().any(|budget| matches!(budget.owner, BudgetOwner::Key(_)));
-    let keys = if has_keys { ledger.list_keys(name).await? } else { Vec::new() };
-    let name = name.clone();
+    let (name, budgets, keys) = (name.clone(), Vec::new(), Vec::new());
     Ok(AccountView { name, balances, lots, settings, deleted_at, budgets, keys })
 }
 

@@ -10,7 +10,7 @@ use super::key_search::{FoundKeys, find_keys, has_ended, now_s, parse_key_id};
 use super::living::require_living;
 use crate::gateway::request::scope_check::sees_account;
 use crate::ledger::key::ApiKey;
-use crate::ledger::{AccountName, BudgetOwner, KeyRecord, KeyScope, Ledger};
+use crate::ledger::{AccountName, BudgetOwner, KeyPage, KeyRange, KeyRecord, KeyScope, Ledger};
 use crate::sessions::Principal;
 use crate::store::OpenStore;
 
@@ -184,13 +184,14 @@ pub(super) async fn end_sign_ins(
     Ok(())
 }
 
-/// Returns the keys of an account, oldest first.
-pub(crate) async fn list_keys(
+/// Returns a part of the keys of an account.
+pub(crate) async fn list_keys_in(
     ledger: &dyn Ledger,
     account: &AccountName,
-) -> Result<Vec<KeyRecord>, ManagementError> {
+    range: KeyRange,
+) -> Result<KeyPage, ManagementError> {
     require_account(ledger, account).await?;
-    Ok(ledger.list_keys(account).await?)
+    Ok(ledger.list_keys_in(account, range).await?)
 }
 
 /// Makes a key of random bits.

@@ -20,8 +20,9 @@ use crate::ledger::prepaid::local::LocalAllotment;
 use crate::ledger::prepaid::local::holds::{LocalExtension, NumberedEnd};
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, BudgetUse, HoldCursor, JournalEntry, KeyHash, KeyId,
-    KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Outcome, RateAsk, RateReading,
-    Receipt, Replaced, Replacement, SweepReport, TransferEntry, Unavailable, WindowKind,
+    KeyPage, KeyRange, KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Outcome, RateAsk,
+    RateReading, Receipt, Replaced, Replacement, SweepReport, TransferEntry, TransferPlace,
+    Unavailable, WindowKind,
 };
 use crate::money::{Money, MoneyError};
 
@@ -267,6 +268,15 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
         self.outbox.list_transfers(account, skipped, limit).await
     }
 
+    async fn newest_transfers(
+        &self,
+        account: &AccountName,
+        before: Option<&TransferPlace>,
+        limit: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable> {
+        self.outbox.newest_transfers(account, before, limit).await
+    }
+
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
         self.book.tell_ends(account).await?;
         self.outbox.journal_length(account).await
@@ -290,6 +300,14 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
 
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         self.outbox.list_keys(account).await
+    }
+
+    async fn list_keys_in(
+        &self,
+        account: &AccountName,
+        range: KeyRange,
+    ) -> Result<KeyPage, Unavailable> {
+        self.outbox.list_keys_in(account, range).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
@@ -320,6 +338,14 @@ impl<B: OutboxTarget> Ledger for AllotmentLedger<B> {
 
     async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
         self.outbox.list_budgets(account).await
+    }
+
+    async fn list_budgets_of(
+        &self,
+        account: &AccountName,
+        keys: &[KeyId],
+    ) -> Result<Vec<BudgetUse>, Unavailable> {
+        self.outbox.list_budgets_of(account, keys).await
     }
 
     async fn set_account_settings(

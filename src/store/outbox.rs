@@ -27,9 +27,9 @@ use crate::hex::to_hex;
 use crate::jobs::JobQueue as _;
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, BudgetUse, HoldCursor, JournalEntry, KeyHash,
-    KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Outcome, Receipt, Replaced,
-    Replacement, SweepReport, TransferEntry, Unavailable, WindowKind,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, HoldCursor, JournalEntry, KeyHash, KeyId,
+    KeyPage, KeyRange, KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Outcome, Receipt,
+    Replaced, Replacement, SweepReport, TransferEntry, TransferPlace, Unavailable, WindowKind,
 };
 use crate::metrics::METRICS;
 use crate::money::Money;
@@ -407,6 +407,15 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
         self.store.list_transfers(account, skipped, limit).await
     }
 
+    async fn newest_transfers(
+        &self,
+        account: &AccountName,
+        before: Option<&TransferPlace>,
+        limit: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable> {
+        self.store.newest_transfers(account, before, limit).await
+    }
+
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
         self.store.journal_length(account).await
     }
@@ -429,6 +438,14 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
 
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
         self.store.list_keys(account).await
+    }
+
+    async fn list_keys_in(
+        &self,
+        account: &AccountName,
+        range: KeyRange,
+    ) -> Result<KeyPage, Unavailable> {
+        self.store.list_keys_in(account, range).await
     }
 
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
@@ -459,6 +476,14 @@ impl<B: OutboxTarget> Ledger for Outbox<B> {
 
     async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
         self.store.list_budgets(account).await
+    }
+
+    async fn list_budgets_of(
+        &self,
+        account: &AccountName,
+        keys: &[KeyId],
+    ) -> Result<Vec<BudgetUse>, Unavailable> {
+        self.store.list_budgets_of(account, keys).await
     }
 
     async fn set_account_settings(

@@ -12,9 +12,9 @@ use redis::Value;
 
 use crate::ledger::account::Balances;
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, BudgetUse, HoldCursor, JournalEntry, KeyHash,
-    KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Outcome, Receipt, Replaced,
-    Replacement, SweepReport, TransferEntry, Unavailable, WindowKind,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, HoldCursor, JournalEntry, KeyHash, KeyId,
+    KeyPage, KeyRange, KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Outcome, Receipt,
+    Replaced, Replacement, SweepReport, TransferEntry, TransferPlace, Unavailable, WindowKind,
 };
 use crate::money::Money;
 
@@ -38,6 +38,7 @@ mod idempotency;
 mod jobs;
 mod kept_bytes;
 mod kept_counts;
+mod key_index;
 mod key_records;
 mod keys;
 mod kv_cache;
@@ -62,6 +63,7 @@ mod store_id;
 mod stored_settings;
 mod sweep;
 mod topology;
+mod transfer_index;
 mod transfers;
 mod usage;
 mod usage_marks;
@@ -216,6 +218,15 @@ impl Ledger for RedisStore {
         self.read_transfers(account, skipped, limit).await
     }
 
+    async fn newest_transfers(
+        &self,
+        account: &AccountName,
+        before: Option<&TransferPlace>,
+        limit: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable> {
+        self.read_newest_transfers(account, before, limit as usize).await
+    }
+
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
         let found = self.find_archive_state(&AccountKeys::of(account)).await?;
         Ok(found.map_or(0, |state| state.lines))
@@ -256,6 +267,14 @@ impl Ledger for RedisStore {
         key_records::list(self.connection().await?, account).await
     }
 
+    async fn list_keys_in(
+        &self,
+        account: &AccountName,
+        range: KeyRange,
+    ) -> Result<KeyPage, Unavailable> {
+        key_index::list_in(self.connection().await?, account, &range).await
+    }
+
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         key_records::revoke(self.connection().await?, prefix, at).await
     }
@@ -283,7 +302,15 @@ impl Ledger for RedisStore {
     }
 
     async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
-        self.read_budgets(account).await
+        self.read_budgets(account, None).await
+    }
+
+    async fn list_budgets_of(
+        &self,
+        account: &AccountName,
+        keys: &[KeyId],
+    ) -> Result<Vec<BudgetUse>, Unavailable> {
+        self.read_budgets(account, Some(keys)).await
     }
 
     async fn set_account_settings(

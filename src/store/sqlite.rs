@@ -13,9 +13,9 @@ use crate::ledger::prepaid::answer::LedgerAnswer;
 use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::prepaid::update::AllotmentUpdate;
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, BudgetUse, HoldCursor, JournalEntry, KeyHash,
-    KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Receipt, Replaced, Replacement,
-    SweepReport, TransferEntry, Unavailable, WindowKind,
+    AccountName, AccountSettings, BudgetOwner, BudgetUse, HoldCursor, JournalEntry, KeyHash, KeyId,
+    KeyPage, KeyRange, KeyRecord, KeyScope, Ledger, OpenHold, OpenLot, Operation, Receipt,
+    Replaced, Replacement, SweepReport, TransferEntry, TransferPlace, Unavailable, WindowKind,
 };
 use crate::money::Money;
 
@@ -208,6 +208,18 @@ impl Ledger for SqliteStore {
         self.usage_reader.query(move |c| transfers::list(c, &account, skipped, limit)).await
     }
 
+    async fn newest_transfers(
+        &self,
+        account: &AccountName,
+        before: Option<&TransferPlace>,
+        limit: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable> {
+        let (account, before) = (account.clone(), before.cloned());
+        let listing =
+            move |c: &Connection| transfers::list_newest(c, &account, before.as_ref(), limit);
+        self.reader.query(listing).await
+    }
+
     async fn journal_length(&self, account: &AccountName) -> Result<u64, Unavailable> {
         let account = account.clone();
         self.scheduler
@@ -296,6 +308,15 @@ impl Ledger for SqliteStore {
         self.scheduler.run(Priority::Now, move |txn| keys::list(txn.conn, &account)).await
     }
 
+    async fn list_keys_in(
+        &self,
+        account: &AccountName,
+        range: KeyRange,
+    ) -> Result<KeyPage, Unavailable> {
+        let account = account.clone();
+        self.reader.query(move |c: &Connection| keys::list_in(c, &account, &range)).await
+    }
+
     async fn revoke_key(&self, prefix: &str, at: i64) -> Result<bool, Unavailable> {
         let prefix = prefix.to_owned();
         self.scheduler
@@ -331,7 +352,18 @@ impl Ledger for SqliteStore {
 
     async fn list_budgets(&self, account: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
         let account = account.clone();
-        self.scheduler.run(Priority::Now, move |txn| budgets::list(txn, &account)).await
+        self.scheduler.run(Priority::Now, move |txn| budgets::list(txn, &account, None)).await
+    }
+
+    async fn list_budgets_of(
+        &self,
+        account: &AccountName,
+        keys: &[KeyId],
+    ) -> Result<Vec<BudgetUse>, Unavailable> {
+        let (account, keys) = (account.clone(), keys.to_vec());
+        self.scheduler
+            .run(Priority::Now, move |txn| budgets::list(txn, &account, Some(&keys)))
+            .await
     }
 
     async fn set_account_settings(

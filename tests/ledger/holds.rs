@@ -9,9 +9,9 @@ use rstest::rstest;
 use tollgate::ledger::account::Balances;
 use tollgate::ledger::{
     self, AccountName, AccountSettings, BudgetOwner, BudgetUse, Hold, HoldCursor, HoldRefused,
-    HoldRequest, JournalEntry, KeyHash, KeyId, KeyRecord, KeyScope, Ledger, OpenHold, OpenLot,
-    Operation, Outcome, Receipt, Replaced, Replacement, SweepReport, TransferEntry, Unavailable,
-    WindowId, WindowKind,
+    HoldRequest, JournalEntry, KeyHash, KeyId, KeyPage, KeyRange, KeyRecord, KeyScope, Ledger,
+    OpenHold, OpenLot, Operation, Outcome, Receipt, Replaced, Replacement, SweepReport,
+    TransferEntry, TransferPlace, Unavailable, WindowId, WindowKind,
 };
 use tollgate::money::Money;
 
@@ -97,6 +97,15 @@ impl Ledger for Parrot {
         away()
     }
 
+    async fn newest_transfers(
+        &self,
+        _: &AccountName,
+        _: Option<&TransferPlace>,
+        _: u32,
+    ) -> Result<Vec<TransferEntry>, Unavailable> {
+        away()
+    }
+
     async fn journal_length(&self, _: &AccountName) -> Result<u64, Unavailable> {
         away()
     }
@@ -118,6 +127,10 @@ impl Ledger for Parrot {
     }
 
     async fn list_keys(&self, _: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {
+        away()
+    }
+
+    async fn list_keys_in(&self, _: &AccountName, _: KeyRange) -> Result<KeyPage, Unavailable> {
         away()
     }
 
@@ -148,6 +161,14 @@ impl Ledger for Parrot {
     }
 
     async fn list_budgets(&self, _: &AccountName) -> Result<Vec<BudgetUse>, Unavailable> {
+        away()
+    }
+
+    async fn list_budgets_of(
+        &self,
+        _: &AccountName,
+        _: &[KeyId],
+    ) -> Result<Vec<BudgetUse>, Unavailable> {
         away()
     }
 

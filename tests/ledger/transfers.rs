@@ -87,7 +87,73 @@ async fn all_that_came_in_and_went_back_is_listed_in_order() {
         let page = ledger.list_transfers(&account, 1, 2).await.expect("a list");
         assert_eq!(page, all[1..3], "{url}");
         assert_eq!(ledger.list_transfers(&name("bob"), 0, 9).await, Ok(Vec::new()));
+        let mut newest = ledger.newest_transfers(&account, None, 9).await.expect("a list");
+        newest.reverse();
+        assert_eq!(newest, all, "{url}");
+        assert_eq!(ledger.newest_transfers(&name("bob"), None, 9).await, Ok(Vec::new()));
     }
+}
+
+/// Payments of the same moment are common: a file of them is imported. None is shown twice, and
+/// none is left out.
+#[tokio::test]
+async fn the_newest_come_first_and_each_page_goes_on_where_the_one_before_ended() {
+    let (folder, server) = (tempfile::tempdir().expect("a folder"), RedisServer::shared());
+    for url in urls(&folder, &server) {
+        let (ledger, account) = (open(&url).await, name("ada"));
+        let ledger = &*ledger;
+        ledger.open_account(&account).await.expect("open");
+        let many = (0..30).map(|at| submit(ledger, pay(&format!("t{at}"), at + 1)));
+        join_all(many).await;
+        submit(ledger, refund("r", 7)).await;
+        let all = ledger.list_transfers(&account, 0, 100).await.expect("a list");
+        for limit in [1, 7, 31, 100] {
+            let (mut read, mut before) = (Vec::new(), None);
+            loop {
+                let page = ledger.newest_transfers(&account, before.as_ref(), limit).await;
+                let page = page.expect("a page");
+                let Some(last) = page.last() else { break };
+                before = Some(last.place());
+                assert!(page.len() <= limit as usize);
+                read.extend(page);
+            }
+            read.reverse();
+            assert_eq!(read, all, "{url}, {limit} at a time");
+        }
+    }
+}
+
+/// A gateway of an older version writes transfers without their places in the index, or even
+/// without their times, while this one reads.
+#[tokio::test]
+async fn what_an_older_version_has_written_is_among_the_newest() {
+    let (server, account) = (RedisServer::shared(), name("ada"));
+    let url = server.fresh_url();
+    let ledger = open(&url).await;
+    ledger.open_account(&account).await.expect("open");
+    for tx in ["t1", "t2", "t3"] {
+        submit(&*ledger, pay(tx, 5)).await;
+    }
+    let client = redis::Client::open(url.as_str()).expect("an address");
+    let mut connection = client.get_connection().expect("a connection");
+    let times = "tollgate:{ada}:transfer-times";
+    redis::cmd("ZREM").arg(times).arg("t2").exec(&mut connection).expect("removed");
+    for tx in ["o1", "o2"] {
+        let mut old = redis::cmd("HSET");
+        old.arg("tollgate:{ada}:payments").arg(tx).arg(9);
+        old.exec(&mut connection).expect("written");
+    }
+    let mut all = ledger.list_transfers(&account, 0, 9).await.expect("a list");
+    all.reverse();
+    assert_eq!(all.last().map(|last| (last.tx.as_str(), last.at)), Some(("o1", None)));
+    assert_eq!(ledger.newest_transfers(&account, None, 9).await, Ok(all.clone()));
+    let before = all[3].place();
+    assert_eq!(ledger.newest_transfers(&account, Some(&before), 9).await, Ok(all[4..].to_vec()));
+    // An index that has more than there is was written by a run of the server that is gone.
+    redis::cmd("ZADD").arg(times).arg(1).arg("gone").exec(&mut connection).expect("added");
+    assert_eq!(ledger.newest_transfers(&account, None, 9).await, Ok(all));
+    let indexed: u64 = redis::cmd("ZCARD").arg(times).query(&mut connection).expect("a number");
+    assert_eq!(indexed, 3);
 }
 
 /// A search that ended before the newest correction must not give its money back again.

@@ -13,7 +13,7 @@ use crate::console::form_table::{ACCOUNT_BUDGETS, FormRule, PAYMENT, RESUMPTION,
 use crate::console::forms::SentFields;
 use crate::console::state::SignedIn;
 use crate::console::usage::UsageSums;
-use crate::ledger::{AccountName, BudgetOwner, JournalEntry, KeyRecord, TransferEntry, WindowKind};
+use crate::ledger::{AccountName, BudgetOwner, JournalEntry, KeyPage, TransferEntry, WindowKind};
 use crate::management::accounts::AccountView;
 use crate::management::grants::expiry_text;
 use crate::operators::Role;
@@ -21,8 +21,8 @@ use crate::operators::Role;
 /// What the page shows.
 pub(in crate::console) struct AccountPage {
     pub(in crate::console) view: AccountView,
-    /// Oldest first.
-    pub(in crate::console) keys: Vec<KeyRecord>,
+    /// Newest first.
+    pub(in crate::console) keys: KeyPage,
     /// Newest first.
     pub(in crate::console) transfers: Vec<TransferEntry>,
     /// Newest first.
@@ -145,25 +145,11 @@ fn keys(page: &AccountPage, may_change: bool, signed_in: &SignedIn) -> Markup {
     html! {
         section aria-labelledby="keys" {
             h2 #keys { "Keys" }
-            (key_table(&newest(&page.keys), "/keys", "The account has no key yet."))
-            (older_keys(&page.keys))
+            (key_table(&page.keys.keys, "/keys", "The account has no key yet."))
+            p { a href={ "/accounts/" (name) "/keys" } { "All keys" } }
             @if may_change { (issue_form(name, signed_in)) }
         }
     }
-}
-
-/// At most this many keys are shown.
-const KEYS_SHOWN: usize = 50;
-
-/// Returns the newest of the keys, newest first: those that a page shows.
-fn newest(keys: &[KeyRecord]) -> Vec<KeyRecord> {
-    keys.iter().rev().take(KEYS_SHOWN).cloned().collect()
-}
-
-/// Says how many keys are not shown, if any.
-fn older_keys(keys: &[KeyRecord]) -> Markup {
-    let older = keys.len().saturating_sub(KEYS_SHOWN);
-    html! { @if older > 0 { p.hint { (older) " older keys are not shown." } } }
 }
 
 fn limits(
@@ -179,7 +165,13 @@ fn limits(
     html! {
         section aria-labelledby="limits" {
             h2 #limits { "Limits" }
-            (budget_table(&page.view.budgets, &page.keys))
+            (budget_table(&page.view.budgets, &page.keys.keys))
+            @if page.keys.next.is_some() {
+                p.hint {
+                    "Those of older keys are on the page of "
+                    a href={ "/accounts/" (page.view.name) "/keys" } { "all keys" } "."
+                }
+            }
             @if let Some(plan) = plan {
                 p {
                     "The plan " strong { (plan.name.to_string()) } " allows "

@@ -7,11 +7,10 @@ use super::account::balance;
 use super::charges::{LineLinks, line_rows};
 use super::chart;
 use super::guide;
-use super::keys::{budget_table, issue_form, key_table};
+use super::keys::budget_table;
 use super::parts::{Column, encoded, next_page, table, usd};
 use crate::console::charges::FoundLines;
 use crate::console::guide::SetupGuide;
-use crate::console::state::{SignedIn, Viewer};
 use crate::console::usage::{UsageDays, UsageSums};
 use crate::ledger::KeyRecord;
 use crate::management::accounts::AccountView;
@@ -33,20 +32,6 @@ pub(in crate::console) fn draw_balance(
             h2 #limits { "Limits" }
             (budget_table(&view.budgets, keys))
         }
-    }
-}
-
-/// Draws the keys, newest first, and the form for another one.
-pub(in crate::console) fn draw_keys(
-    keys: &[KeyRecord],
-    has_more: bool,
-    signed_in: &SignedIn,
-) -> Markup {
-    let last = keys.last().filter(|_| has_more);
-    html! {
-        (key_table(keys, "/my/keys", "There is no key yet. Issue the first one below."))
-        (next_page(last.map(|key| format!("/my/keys?after={}", key.prefix))))
-        @if let Viewer::Customer(account) = &signed_in.viewer { (issue_form(account, signed_in)) }
     }
 }
 

@@ -166,7 +166,7 @@ pub(in crate::console) fn key_table(keys: &[KeyRecord], path: &str, empty: &str)
     table("Keys, newest first", &columns, &rows, empty)
 }
 
-/// Draws budgets, and how much of them is used. `keys` are those that they may be of.
+/// Draws budgets, and how much of them is used. `keys` are those that they may be of, newest first.
 pub(in crate::console) fn budget_table(budgets: &[BudgetUse], keys: &[KeyRecord]) -> Markup {
     let columns = [
         Column::Text("Of"),
@@ -185,7 +185,7 @@ fn budget_row(budget: &BudgetUse, keys: &[KeyRecord]) -> Vec<Markup> {
     let owner = match budget.owner {
         BudgetOwner::Account => "the account".to_owned(),
         BudgetOwner::Key(id) => {
-            let key = keys.iter().rfind(|key| key.id == id);
+            let key = keys.iter().find(|key| key.id == id);
             key.map_or_else(|| format!("key {}", id.0), |key| key.prefix.clone())
         }
     };

@@ -2,6 +2,7 @@
 //! budgets. The scripts on holds and allotments count in the windows.
 
 use std::collections::{BTreeMap, HashMap};
+use std::iter;
 
 use super::super::data_version::RESTRICTIONS_VERSION;
 use super::config_check::DATA_VERSION_KEY;
@@ -13,8 +14,8 @@ use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
 use crate::ledger::prepaid::window::WindowUse;
 use crate::ledger::{
-    AccountName, BudgetOwner, BudgetUse, KeyHash, KeyRecord, KeyScope, Replaced, Replacement,
-    Unavailable, WindowId, WindowKind,
+    AccountName, BudgetOwner, BudgetUse, KeyHash, KeyId, KeyRecord, KeyScope, Replaced,
+    Replacement, Unavailable, WindowId, WindowKind,
 };
 use crate::money::Money;
 
@@ -132,15 +133,18 @@ impl RedisStore {
         }
     }
 
-    /// Returns the budgets of an account and of its keys, in order, with what is used of the
-    /// windows that run now.
+    /// Returns the budgets of an account and of some of its keys, or of all of them (`None`), in
+    /// order, with what is used of the windows that run now.
     pub(super) async fn read_budgets(
         &self,
         account: &AccountName,
+        of: Option<&[KeyId]>,
     ) -> Result<Vec<BudgetUse>, Unavailable> {
         let (keys, connection) = (AccountKeys::of(account), self.connection().await?);
-        let limits: HashMap<String, String> =
-            connection.query(redis::cmd("HGETALL").arg(keys.budgets())).await?;
+        let limits = match of {
+            Some(of) => read_limits(connection, &keys, of).await?,
+            None => connection.query(redis::cmd("HGETALL").arg(keys.budgets())).await?,
+        };
         let budgets = limits.iter().map(|(budget, limit)| parse_budget(budget, limit));
         let budgets: BTreeMap<_, _> = budgets.collect::<Result<_, Unavailable>>()?;
         let (seconds, micros): (i64, i64) = connection.query(&redis::cmd("TIME")).await?;
@@ -187,6 +191,23 @@ impl RedisStore {
         }
         Ok(free)
     }
+}
+
+/// Reads the limits of an account and of some of its keys, by their fields.
+async fn read_limits(
+    connection: &RedisConnection,
+    keys: &AccountKeys,
+    of: &[KeyId],
+) -> Result<HashMap<String, String>, Unavailable> {
+    let owners = of.iter().map(|key| BudgetOwner::Key(*key));
+    let fields: Vec<String> = iter::once(BudgetOwner::Account)
+        .chain(owners)
+        .flat_map(|owner| WindowKind::ALL.map(|kind| budget_field(owner, kind)))
+        .collect();
+    let read = redis::cmd("HMGET").arg(keys.budgets()).arg(&fields).to_owned();
+    let limits: Vec<Option<String>> = connection.query(&read).await?;
+    let known = fields.into_iter().zip(limits);
+    Ok(known.filter_map(|(field, limit)| Some((field, limit?))).collect())
 }
 
 /// Parses a budget, `OWNER/KIND`, and its limit.

@@ -8,8 +8,8 @@ use super::connection::RedisConnection;
 use super::keys::{ACCOUNTS_KEY, AccountKeys, budget_field};
 use super::stored_settings::{StoredSettings, has_settings, is_living, no_living_account};
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyRecord, KeyScope, Unavailable,
-    WindowKind,
+    AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyPlace, KeyRecord, KeyScope,
+    Unavailable, WindowKind,
 };
 
 /// The fields of the record of an API key.
@@ -41,8 +41,20 @@ fn prefix_key(prefix: &str) -> String {
     format!("tollgate:prefix:{prefix}")
 }
 
-fn list_key(account: &AccountName) -> String {
+pub(super) fn list_key(account: &AccountName) -> String {
     format!("tollgate:{{{account}}}:keys")
+}
+
+/// The key of the sorted set of an account's API keys by the times of their issue. It is in the slot
+/// of the list.
+pub(super) fn index_key(account: &AccountName) -> String {
+    format!("tollgate:{{{account}}}:keys-by-time")
+}
+
+/// What the sorted set has of an API key. The beginning comes first, which orders those of one
+/// moment; it is empty if the API key has no record.
+pub(super) fn index_member(prefix: &str, hash: &str) -> String {
+    format!("{prefix} {hash}")
 }
 
 /// What one record of an API key has.
@@ -136,9 +148,13 @@ pub(super) async fn add(
     if holder.is_some_and(|holder| holder != hash) {
         return Err(Unavailable(format!("the prefix {} is taken", record.prefix)));
     }
-    let mut list = redis::cmd("SADD");
-    list.arg(list_key(&record.account)).arg(&hash);
-    let _: i64 = connection.query(&list).await?;
+    let (list, index) = (list_key(&record.account), index_key(&record.account));
+    let mut listing = redis::pipe();
+    listing.atomic().cmd("SADD").arg(list).arg(&hash).ignore();
+    listing.cmd("ZREM").arg(&index).arg(index_member("", &hash)).ignore();
+    listing.cmd("ZADD").arg(&index).arg(record.created_at);
+    listing.arg(index_member(&record.prefix, &hash)).ignore();
+    let () = connection.query_pipeline(&listing).await?;
     let [plain, restricted] = record_keys(&hash);
     let known = redis::cmd("EXISTS").arg(&restricted).to_owned();
     let has_scope = record.scope != KeyScope::default();
@@ -177,6 +193,7 @@ pub(super) async fn erase(
     for hash in &hashes {
         erase_key(connection, account, hash).await?;
     }
+    let _: i64 = connection.query(redis::cmd("DEL").arg(index_key(account))).await?;
     Ok(())
 }
 
@@ -190,6 +207,9 @@ async fn erase_key(
     for StoredKey { prefix, .. } in read_records(connection, hash).await? {
         if let Some(prefix) = prefix {
             let _: i64 = connection.query(redis::cmd("DEL").arg(prefix_key(&prefix))).await?;
+            let mut remove = redis::cmd("ZREM");
+            remove.arg(index_key(account)).arg(index_member(&prefix, hash));
+            let _: i64 = connection.query(&remove).await?;
         }
     }
     for record in record_keys(hash) {
@@ -325,28 +345,49 @@ pub(super) async fn list(
 ) -> Result<Vec<KeyRecord>, Unavailable> {
     let members = redis::cmd("SMEMBERS").arg(list_key(account)).to_owned();
     let hashes: Vec<String> = connection.query(&members).await?;
-    let mut records = Vec::new();
+    let mut records: Vec<KeyRecord> =
+        read_keys(connection, account, &hashes).await?.into_iter().flatten().collect();
+    records.sort_by(|a, b| (a.created_at, &a.prefix).cmp(&(b.created_at, &b.prefix)));
+    Ok(records)
+}
+
+/// Reads API keys of an account; `None` for one that has no record, or one that cannot be read.
+pub(super) async fn read_keys(
+    connection: &RedisConnection,
+    account: &AccountName,
+    hashes: &[String],
+) -> Result<Vec<Option<KeyRecord>>, Unavailable> {
+    let mut records = Vec::with_capacity(hashes.len());
     for hashes in hashes.chunks(KEYS_AT_A_TIME) {
         let read = read_records_of(connection, hashes).await?;
         for (hash, both) in hashes.iter().zip(read) {
-            let record = match merge_records(hash, both) {
+            records.push(match merge_records(hash, both) {
                 None if connection.is_cluster() => find_record(connection, hash).await?,
                 record => record,
-            };
-            records.extend(record);
+            });
         }
     }
     let account_key = AccountKeys::of(account).account();
     let StoredSettings::Known(settings) = StoredSettings::read(connection, &account_key).await?
     else {
         // Keys of which nobody knows what is set of their account open nothing.
-        return Ok(Vec::new());
+        return Ok(vec![None; hashes.len()]);
     };
-    for record in &mut records {
+    for record in records.iter_mut().flatten() {
         record.account_settings.clone_from(&settings);
     }
-    records.sort_by(|a, b| (a.created_at, &a.prefix).cmp(&(b.created_at, &b.prefix)));
     Ok(records)
+}
+
+/// Returns when API keys were issued, and their beginnings; `None` for one that has no record.
+pub(super) async fn read_places(
+    connection: &RedisConnection,
+    hashes: &[String],
+) -> Result<Vec<Option<KeyPlace>>, Unavailable> {
+    let read = read_records_of(connection, hashes).await?.into_iter();
+    let place_of =
+        |key: StoredKey| Some(KeyPlace { created_at: key.created_at?, prefix: key.prefix? });
+    Ok(read.map(|[plain, restricted]| place_of(restricted).or_else(|| place_of(plain))).collect())
 }
 
 pub(super) async fn revoke(
@@ -439,7 +480,7 @@ pub(super) async fn raise_revision(connection: &RedisConnection) -> Result<(), U
 }
 
 /// Returns the digest, in hexadecimal, of the API key that is listed under a prefix.
-async fn find_hash(
+pub(super) async fn find_hash(
     connection: &RedisConnection,
     prefix: &str,
 ) -> Result<Option<String>, Unavailable> {

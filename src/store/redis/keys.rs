@@ -99,6 +99,11 @@ impl AccountKeys {
         self.key_for("transfers")
     }
 
+    /// Returns the key of the sorted set of the ids of that hash, by their times in unix ms.
+    pub(super) fn transfer_times(&self) -> String {
+        self.key_for("transfer-times")
+    }
+
     /// Returns the key of the hash with what was given back of charges, by their requests:
     /// `AMOUNT WRITTEN_OFF`, and after a space the amounts of lots if there were some.
     pub(super) fn corrected(&self) -> String {

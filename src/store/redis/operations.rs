@@ -19,19 +19,21 @@ pub(super) fn operation_call(keys: &AccountKeys, op: &Operation) -> ScriptCall {
     }
     match op {
         Operation::Credit { tx, amount } => {
-            call.key(keys.payments()).key(keys.transfers()).arg(tx).arg(amount.nano());
+            call.key(keys.payments()).key(keys.transfers()).key(keys.transfer_times());
+            call.arg(tx).arg(amount.nano());
         }
         Operation::Grant { tx, amount, lot } => {
             call.key(keys.payments()).key(keys.transfers()).key(keys.journal());
-            call.arg(tx).arg(amount.nano()).arg(lot.to_string());
+            call.key(keys.transfer_times()).arg(tx).arg(amount.nano()).arg(lot.to_string());
         }
         Operation::Take { tx, amount, reason } => {
-            call.key(keys.payments()).key(keys.transfers());
+            call.key(keys.payments()).key(keys.transfers()).key(keys.transfer_times());
             call.arg(tx).arg(amount.nano()).arg(reason).arg(TAKE_WAIT_MS);
         }
         Operation::Correct { tx, request, found, amount, reason } => {
             call.key(keys.payments()).key(keys.transfers()).key(keys.corrected());
-            call.key(keys.journal()).arg(tx).arg(request).arg(amount.nano()).arg(reason);
+            call.key(keys.journal()).key(keys.transfer_times());
+            call.arg(tx).arg(request).arg(amount.nano()).arg(reason);
             call.arg(ChargeCorrection { tx, request, amount: *amount, reason }.line_head());
             for number in found {
                 call.arg(*number);

@@ -56,12 +56,12 @@ impl RedisStore {
     }
 }
 
-fn undated_payment(tx: String, amount: Money) -> TransferEntry {
+pub(super) fn undated_payment(tx: String, amount: Money) -> TransferEntry {
     let (kind, moved, reason) = (TransferType::Payment, Some(amount), String::new());
     TransferEntry { tx, kind, amount, moved, at: None, lot: None, request: None, reason }
 }
 
-fn parse_transfer(tx: String, text: &str) -> Result<TransferEntry, Unavailable> {
+pub(super) fn parse_transfer(tx: String, text: &str) -> Result<TransferEntry, Unavailable> {
     let unreadable = || Unavailable(format!("the transfer '{tx}' cannot be read"));
     let stored: StoredTransfer = serde_json::from_str(text).map_err(|_| unreadable())?;
     let kind = TransferType::of_name(&stored.kind).ok_or_else(unreadable)?;

@@ -94,12 +94,18 @@ pub(super) fn set(
     Ok(true)
 }
 
-/// Returns the budgets of an account and its keys, with what is used of the windows that run now.
-pub(super) fn list(txn: &mut WriteTxn<'_>, name: &AccountName) -> rusqlite::Result<Vec<BudgetUse>> {
+/// Returns the budgets of an account and of some of its keys, or of all of them (`None`), with what
+/// is used of the windows that run now.
+pub(super) fn list(
+    txn: &mut WriteTxn<'_>,
+    name: &AccountName,
+    keys: Option<&[KeyId]>,
+) -> rusqlite::Result<Vec<BudgetUse>> {
     let now = unix_ms();
-    let keys = match txn.budgets(name)? {
-        Some((_, rows)) => rows.keys.keys().copied().collect::<Vec<_>>(),
-        None => return Ok(Vec::new()),
+    let keys = match (txn.budgets(name)?, keys) {
+        (Some(_), Some(keys)) => keys.to_vec(),
+        (Some((_, rows)), None) => rows.keys.keys().copied().collect(),
+        (None, _) => return Ok(Vec::new()),
     };
     let mut records = PrepaidAccount::default();
     if let Some(lending) = txn.lending(name)? {

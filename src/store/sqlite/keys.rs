@@ -6,8 +6,8 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 use super::super::key_of_id::{parse_key_id, pick_key};
 use super::data_version;
 use crate::ledger::{
-    AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyRecord, KeyScope, Replaced,
-    Replacement, Unavailable,
+    AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyOrder, KeyPage, KeyPlace,
+    KeyRange, KeyRecord, KeyScope, Replaced, Replacement, Unavailable,
 };
 
 /// The tables, the one of unrestricted keys first.
@@ -89,6 +89,39 @@ pub(super) fn list(c: &Connection, name: &AccountName) -> rusqlite::Result<Vec<K
     ))?;
     let records = select.query_map([name.as_str()], read_key_record)?;
     records.filter_map(Result::transpose).collect()
+}
+
+/// Returns a part of the keys of an account. Of each table the index gives the next rows, and no
+/// others are read.
+pub(super) fn list_in(
+    c: &Connection,
+    name: &AccountName,
+    range: &KeyRange,
+) -> rusqlite::Result<KeyPage> {
+    let (sign, direction, beyond) = match range.order {
+        KeyOrder::OldestFirst => (">", "ASC", i64::MIN),
+        KeyOrder::NewestFirst => ("<", "DESC", i64::MAX),
+    };
+    let order = format!("ORDER BY created_at {direction}, prefix {direction} LIMIT ?4");
+    let part = format!(
+        "account = (SELECT id FROM account WHERE name = ?1)
+         AND (created_at, prefix) {sign} (?2, ?3) {order}"
+    );
+    let mut select = c.prepare_cached(&format!(
+        "SELECT scope, {COLUMNS} FROM (
+             SELECT * FROM (SELECT *, NULL AS scope FROM access_key WHERE {part})
+             UNION ALL
+             SELECT * FROM (SELECT * FROM restricted_key WHERE {part})) AS k {JOINED} {order}"
+    ))?;
+    let after = range.after.as_ref();
+    let (created_at, prefix) =
+        after.map_or((beyond, ""), |place| (place.created_at, place.prefix.as_str()));
+    let limit = range.limit.saturating_add(1);
+    let rows = select.query_map(params![name.as_str(), created_at, prefix, limit], |row| {
+        let place = KeyPlace { prefix: row.get(2)?, created_at: row.get(3)? };
+        Ok((place, read_key_record(row)?))
+    })?;
+    Ok(KeyPage::new(rows.collect::<rusqlite::Result<_>>()?, range.limit))
 }
 
 pub(super) fn revoke(c: &Connection, prefix: &str, at: i64) -> rusqlite::Result<bool> {

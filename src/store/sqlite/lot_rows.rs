@@ -50,6 +50,8 @@ CREATE TABLE IF NOT EXISTS credit_grant (
     PRIMARY KEY (account, tx)
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX IF NOT EXISTS credit_grant_time ON credit_grant (account, at, tx);
+
 -- The lots to which a correction gave money back, if there was any beside that of payments.
 CREATE TABLE IF NOT EXISTS correction_lots (
     account INTEGER NOT NULL,

@@ -184,6 +184,8 @@ CREATE TABLE IF NOT EXISTS access_key (
     revoked_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX IF NOT EXISTS access_key_of ON access_key (account, created_at, prefix);
+
 -- It rises when a key is revoked, or its scope or its account's settings change. A missing row
 -- stands for 0.
 CREATE TABLE IF NOT EXISTS key_revision (
@@ -201,6 +203,8 @@ CREATE TABLE IF NOT EXISTS restricted_key (
     revoked_at INTEGER,
     scope      TEXT
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS restricted_key_of ON restricted_key (account, created_at, prefix);
 
 -- Cache entries. The account is stored by name, since it need not exist. The table has rowids,
 -- since entries are large.

@@ -19,7 +19,8 @@ use crate::ledger::prepaid::records::{
     TransferRecord,
 };
 use crate::ledger::{
-    AccountName, EntryKind, JournalEntry, KeyId, Operation, Outcome, TransferEntry, TransferType,
+    AccountName, EntryKind, JournalEntry, KeyId, Operation, Outcome, TransferEntry, TransferPlace,
+    TransferType,
 };
 use crate::money::Money;
 
@@ -43,6 +44,9 @@ CREATE TABLE IF NOT EXISTS transfer (
     CHECK ((kind = 'correction') = (request IS NOT NULL)),
     PRIMARY KEY (account, tx)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS payment_time ON payment (account, at, tx);
+CREATE INDEX IF NOT EXISTS transfer_time ON transfer (account, at, tx);
 
 CREATE INDEX IF NOT EXISTS transfer_request ON transfer (account, request)
 WHERE request IS NOT NULL;
@@ -264,19 +268,51 @@ pub(super) fn list(
          ORDER BY at, tx LIMIT ? OFFSET ?",
     )?;
     let skipped = i64::try_from(skipped).unwrap_or(i64::MAX);
-    let entries = select.query_map(params![name.as_str(), limit, skipped], |row| {
-        let kind: String = row.get(1)?;
-        let kind = TransferType::of_name(&kind).unwrap_or(TransferType::Payment);
-        Ok(TransferEntry {
-            tx: row.get(0)?,
-            kind,
-            amount: read_money(row, 2)?,
-            moved: read_optional_money(row, 3)?,
-            at: Some(row.get(4)?),
-            lot: lot_rows::read_grant_lot(row, 7)?,
-            request: row.get(5)?,
-            reason: row.get(6)?,
-        })
-    })?;
+    let entries = select.query_map(params![name.as_str(), limit, skipped], read_entry)?;
     entries.collect()
+}
+
+/// Returns payments, grants, refunds and corrections, newest first, those before a place. Of each
+/// table the index gives the newest rows, and no others are read.
+pub(super) fn list_newest(
+    conn: &Connection,
+    name: &AccountName,
+    before: Option<&TransferPlace>,
+    limit: u32,
+) -> rusqlite::Result<Vec<TransferEntry>> {
+    let newest = "account = (SELECT id FROM account WHERE name = ?1) AND (at, tx) < (?2, ?3)
+                  ORDER BY at DESC, tx DESC LIMIT ?4";
+    let mut select = conn.prepare_cached(&format!(
+        "SELECT * FROM (
+             SELECT * FROM (SELECT tx, 'payment', amount, amount, at AS at, NULL, '', NULL
+                            FROM payment WHERE {newest})
+             UNION ALL
+             SELECT * FROM (SELECT tx, 'grant', amount, amount, at, NULL, '', lot
+                            FROM credit_grant WHERE {newest})
+             UNION ALL
+             SELECT * FROM (SELECT tx, kind, amount, moved, at, request, reason, NULL
+                            FROM transfer WHERE {newest}))
+         ORDER BY at DESC, tx DESC LIMIT ?4",
+    ))?;
+    let (at, tx) = match before {
+        Some(TransferPlace { at, tx }) => (at.unwrap_or(i64::MIN), tx.as_str()),
+        None => (i64::MAX, ""),
+    };
+    let entries = select.query_map(params![name.as_str(), at, tx, limit], read_entry)?;
+    entries.collect()
+}
+
+fn read_entry(row: &Row<'_>) -> rusqlite::Result<TransferEntry> {
+    let kind: String = row.get(1)?;
+    let kind = TransferType::of_name(&kind).unwrap_or(TransferType::Payment);
+    Ok(TransferEntry {
+        tx: row.get(0)?,
+        kind,
+        amount: read_money(row, 2)?,
+        moved: read_optional_money(row, 3)?,
+        at: Some(row.get(4)?),
+        lot: lot_rows::read_grant_lot(row, 7)?,
+        request: row.get(5)?,
+        reason: row.get(6)?,
+    })
 }

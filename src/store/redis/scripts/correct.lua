@@ -1,6 +1,7 @@
 -- Gives back a part of the charge of a request, once, by a line of its own in the journal. It is
 -- the operation `correct_charge` of src/ledger/prepaid/correct.rs.
--- KEYS: the account, its payments, its transfers, its corrected requests, the journal.
+-- KEYS: the account, its payments, its transfers, its corrected requests, the journal,
+--   the times of its transfers.
 -- ARGV: the id of the correction, the request, the amount, why, the beginning of the journal line;
 --   then the numbers of the request's lines in the journal. Other lines are passed over, and those
 --   that have left the journal.

@@ -1,5 +1,5 @@
 -- Adds a payment to an account, once.
--- KEYS: the account, its payments, its transfers.
+-- KEYS: the account, its payments, its transfers, the times of its transfers.
 -- ARGV: the id of the payment, the amount.
 -- Reply: 'done'; 'exists' if the payment was added before; 'conflict' if the id was used for
 --   something else; 'out_of_range'; 'deleted' if the account is; or 'no_account'.

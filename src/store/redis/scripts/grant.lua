@@ -1,5 +1,5 @@
 -- Adds credit to a lot, once. It is the operation `add_grant` of src/ledger/prepaid/transfer.rs.
--- KEYS: the account, its payments, its transfers, the journal.
+-- KEYS: the account, its payments, its transfers, the journal, the times of its transfers.
 -- ARGV: the id of the grant, the amount, the lot.
 -- Reply: 'done'; 'exists' if the grant was added before; 'conflict' if the id was used for
 --   something else; 'too_many_lots'; 'out_of_range'; 'deleted' if the account is; or 'no_account'.

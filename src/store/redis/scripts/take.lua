@@ -1,6 +1,6 @@
 -- Pays credit back, once: credit and what is available fall. Money that is lent is called back
 -- first. It is the operation `take_credit` of src/ledger/prepaid/transfer.rs.
--- KEYS: the account, its payments, its transfers.
+-- KEYS: the account, its payments, its transfers, the times of its transfers.
 -- ARGV: the id of the refund, the amount, why, and how long lent money is waited for, in ms.
 -- Reply: 'taken', the amount that was paid back and what the account did not have; 'wait' if money
 --   is lent that may come back; 'conflict' if the id was used for something else; 'deleted' if the

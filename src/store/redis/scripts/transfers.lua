@@ -1,6 +1,7 @@
 -- Payments, grants, refunds and corrections by their ids. The hash of payments has the amount of
 -- each payment, as it always had. The hash of transfers has all of them, as JSON whose amounts and
--- times are texts of digits; a payment of an older version is not in it.
+-- times are texts of digits; a payment of an older version is not in it. The last key of a script
+-- that writes one is the sorted set of their ids by their times.
 
 -- Returns the record of a transfer; nil if there is none of this id.
 local function find_transfer(payments, transfers, tx)
@@ -15,4 +16,5 @@ end
 local function write_transfer(transfers, tx, kind, amount, at, more)
   more.kind, more.amount, more.at = kind, amount, string.format('%.0f', at)
   redis.call('HSET', transfers, tx, cjson.encode(more))
+  redis.call('ZADD', KEYS[#KEYS], more.at, tx)
 end
