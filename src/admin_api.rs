@@ -9,6 +9,7 @@ mod audit;
 pub(crate) mod budgets;
 mod catalogue;
 mod charges;
+pub(crate) mod client_address;
 mod document;
 pub(crate) mod error;
 mod extract;

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 
 use super::access::{RouteMatch, RouteRule, find_rule};
+use super::client_address::ClientAddress;
 use super::error::AdminError;
 use super::extract::BODY_BYTES_MAX;
 use super::idempotency::{self, RequestClaim};
@@ -27,10 +28,6 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// when the connection closes may never see the answer.
 const DISCARDED_BYTES_MAX: usize = 1 << 20;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// The address of a client, which the server adds to each request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ClientAddress(pub(crate) IpAddr);
 
 /// Serves a request.
 pub(super) async fn admit(State(api): State<AdminApi>, request: Request, next: Next) -> Response {
@@ -168,7 +165,7 @@ async fn authorize(
     Ok(OperatorCaller {
         name: operator.name,
         role: operator.role,
-        address: address.map_or(IpAddr::from([0, 0, 0, 0]), |address| address.0.to_canonical()),
+        address: address.map_or(IpAddr::from([0, 0, 0, 0]), |address| address.shown),
         request_id: request_id.to_owned(),
     })
 }

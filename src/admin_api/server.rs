@@ -1,29 +1,36 @@
 //! The server of the API: HTTP/1.1, with bounds for connections, heads and times.
 
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Cursor};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::StatusCode;
+use axum::response::IntoResponse as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt as _, Chain, Join, join};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 use tower_service::Service as _;
 
-use super::admit::ClientAddress;
+use super::client_address::{AddressSource, ClientAddress};
 use super::state::REQUESTS_MAX;
+use crate::gateway::edge::proxy_protocol::ProxyHeaderError;
 
 /// The most connections at a time.
 const CONNECTIONS_MAX: usize = 64;
 /// A head must have come within this time, also the first one of a connection that is kept.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// What a client is told whose proxy passes on both headers with the address of a client.
+const BOTH_HEADERS: &str = "send 'forwarded' or 'x-forwarded-for', and not both\n";
 /// A client must take some of a reply within this time.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most bytes of a head.
@@ -36,15 +43,20 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// What is served at an address.
 #[derive(Clone)]
 pub(crate) struct ServedRouters {
-    /// What is below `/admin/`.
-    pub(crate) api: Router,
+    /// What is below `/admin/`; `None` if nothing is there.
+    pub(crate) api: Option<Router>,
     /// All other paths.
     pub(crate) pages: Router,
+    /// Where the addresses of clients are found.
+    pub(crate) addresses: Arc<AddressSource>,
 }
 
 impl ServedRouters {
     fn of_path(&mut self, path: &str) -> &mut Router {
-        if path.starts_with("/admin/") { &mut self.api } else { &mut self.pages }
+        match &mut self.api {
+            Some(api) if path.starts_with("/admin/") => api,
+            _ => &mut self.pages,
+        }
     }
 }
 
@@ -97,18 +109,49 @@ async fn accept(
     Ok((stream, address, permit))
 }
 
+/// The stream of a connection: what was read of it already, and then the rest.
+type ConnectionStream = Join<Chain<Cursor<Vec<u8>>, OwnedReadHalf>, OwnedWriteHalf>;
+
+/// Reads what a connection has before its requests. Returns whose connection it is; `None` if it
+/// has ended, if it does not begin as it has to, or if that takes too long.
+async fn open_connection(
+    mut stream: TcpStream,
+    peer: IpAddr,
+    addresses: &AddressSource,
+    stopping: &mut watch::Receiver<bool>,
+) -> Option<(ConnectionStream, ClientAddress)> {
+    let read = tokio::select! {
+        read = timeout(HEAD_TIMEOUT, addresses.read_connection(&mut stream, peer)) => read.ok()?,
+        _ = stopping.changed() => return None,
+    };
+    if read == Err(ProxyHeaderError::Malformed) {
+        log::debug!(event = "proxy_header_malformed"; "malformed PROXY header");
+    }
+    let (address, rest) = read.ok()?;
+    let (from, to) = stream.into_split();
+    Some((join(Cursor::new(rest).chain(from), to), address))
+}
+
 /// Serves the requests of a connection until it ends. A stopping server answers the request that
 /// runs, and closes the connection.
 async fn serve_connection(
     stream: TcpStream,
-    address: SocketAddr,
+    peer: SocketAddr,
     routers: ServedRouters,
     mut stopping: watch::Receiver<bool>,
 ) {
+    let opening = open_connection(stream, peer.ip(), &routers.addresses, &mut stopping);
+    let Some((stream, connection)) = opening.await else { return };
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(ClientAddress(address.ip()));
-        routers.clone().of_path(request.uri().path()).call(request)
+        let (mut request, mut routers) = (request.map(Body::new), routers.clone());
+        async move {
+            let Ok(client) = routers.addresses.resolve(connection, request.headers()) else {
+                return Ok((StatusCode::BAD_REQUEST, BOTH_HEADERS).into_response());
+            };
+            request.extensions_mut().insert(client);
+            let router = routers.of_path(request.uri().path());
+            router.call(request).await
+        }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);

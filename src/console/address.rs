@@ -17,8 +17,6 @@ pub(crate) struct ConsoleAddress {
     /// What the `Host` header of a request may be, in lower case.
     hosts: Vec<String>,
     is_secure: bool,
-    /// Whether something stands between browsers and this console.
-    is_behind_proxy: bool,
 }
 
 impl ConsoleAddress {
@@ -32,7 +30,6 @@ impl ConsoleAddress {
                 origin: url.to_owned(),
                 hosts: vec![host.to_ascii_lowercase()],
                 is_secure: scheme == "https",
-                is_behind_proxy: true,
             };
         }
         let mut hosts = vec![listen.to_ascii_lowercase()];
@@ -45,7 +42,7 @@ impl ConsoleAddress {
             }));
         }
         let origin = format!("http://{listen}");
-        ConsoleAddress { origin, hosts, is_secure: false, is_behind_proxy: false }
+        ConsoleAddress { origin, hosts, is_secure: false }
     }
 
     /// Returns the address of a path of the console.
@@ -73,11 +70,6 @@ impl ConsoleAddress {
     /// Whether browsers reach the console over TLS.
     pub(crate) fn is_secure(&self) -> bool {
         self.is_secure
-    }
-
-    /// Whether the address of a connection is that of a proxy, so that nobody knows the browser's.
-    pub(crate) fn is_behind_proxy(&self) -> bool {
-        self.is_behind_proxy
     }
 
     /// Returns the name of the cookie of a session.

@@ -18,7 +18,8 @@ use super::forms::{CONFIRMED_FIELD, SentFields, TOKEN_FIELD};
 use super::page::{Page, draw_error};
 use super::state::{Console, SignedIn, Viewer};
 use super::views::form::FilledForm;
-use crate::admin_api::admit::{ClientAddress, read_body};
+use crate::admin_api::admit::read_body;
+use crate::admin_api::client_address::ClientAddress;
 use crate::management::key_search::now_s;
 use crate::sessions::{Principal, SessionSecret};
 
@@ -217,7 +218,7 @@ async fn find_session(
         principal: found.principal,
         session,
         form_token: form_token(secret),
-        address: address.map_or(IpAddr::from([0, 0, 0, 0]), |address| address.0.to_canonical()),
+        address: address.map_or(IpAddr::from([0, 0, 0, 0]), |address| address.shown),
         request_id: id.to_owned(),
     }))
 }

@@ -16,7 +16,7 @@ use super::oidc::provider::IdentityProvider;
 use super::page::Page;
 use super::state::{Console, SignedIn};
 use super::views::sign_in as view;
-use crate::admin_api::admit::ClientAddress;
+use crate::admin_api::client_address::ClientAddress;
 use crate::gateway::request::scope_check::sees_account;
 use crate::ledger::KeyHash;
 use crate::management::key_search::{has_ended, now_s};
@@ -59,7 +59,7 @@ pub(super) async fn by_token(
     let principal = if let Some(hash) = TokenHash::of(&form.token) {
         find_operator(&console, hash).await?
     } else {
-        let address = address.map(|Extension(address)| address.0.to_canonical());
+        let address = address.and_then(|Extension(address)| address.client());
         find_account(&console, &form.token, address).await?
     };
     let Some(principal) = principal else {
@@ -84,8 +84,6 @@ async fn find_account(
     let Some(hash) = KeyHash::of_well_formed(key) else { return Ok(None) };
     let Some(record) = console.api.store.ledger.find_key(hash).await? else { return Ok(None) };
     let scope = &record.scope;
-    // A proxy has an address that says nothing of the network of the browser.
-    let address = address.filter(|_| !console.address.is_behind_proxy());
     let works = !has_ended(&record, now_s()) && !scope.disabled && scope.allows_address(address);
     let may = works && sees_account(scope);
     Ok(may.then_some(Principal::Account(record.account)))

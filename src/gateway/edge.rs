@@ -31,7 +31,7 @@ pub mod head;
 mod head_reader;
 mod http2;
 mod limits;
-mod proxy_protocol;
+pub(crate) mod proxy_protocol;
 mod reject;
 pub(crate) mod unread_fields;
 

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 
 use super::background::BackgroundTasks;
 use super::handover::ListenerSet;
+use crate::admin_api::client_address::AddressSource;
 use crate::admin_api::router;
 use crate::admin_api::server::{self, ServedRouters};
 use crate::admin_api::state::{AdminApi, REFUNDS_MAX, REQUESTS_MAX, SEARCHES_MAX};
@@ -31,6 +32,8 @@ use crate::store::{self, OpenStore};
 pub(super) struct ConsoleService {
     address: String,
     console: Console,
+    /// Where the addresses of clients are found.
+    addresses: Arc<AddressSource>,
     /// The sockets of this process, which a next process takes over.
     listeners: Arc<ListenerSet>,
 }
@@ -65,7 +68,9 @@ pub(super) fn build(
         refunding: permits(REFUNDS_MAX),
         in_flight: shared.in_flight.clone(),
     };
-    let found_at = ConsoleAddress::new(conf.console.url.as_deref(), &address);
+    let url = conf.console.url.as_deref();
+    let found_at = ConsoleAddress::new(url, &address);
+    let addresses = Arc::new(AddressSource::new(url, conf.listen.proxies.as_ref()));
     let console = Console {
         api,
         overview: Arc::new(OverviewCache::new()),
@@ -76,7 +81,7 @@ pub(super) fn build(
         oidc: build_provider(conf, &found_at)?,
         address: Arc::new(found_at),
     };
-    Ok(Some(ConsoleService { address, console, listeners }))
+    Ok(Some(ConsoleService { address, console, addresses, listeners }))
 }
 
 /// Returns the address at which clients find the gateway, as far as the configuration tells it.
@@ -109,7 +114,9 @@ impl BackgroundService for ConsoleService {
                 let api = self.console.api.clone();
                 let running = api.running.clone();
                 let pages = console::router::build(self.console.clone());
-                let routers = ServedRouters { api: router::build(api), pages };
+                let api = Some(router::build(api));
+                let addresses = self.addresses.clone();
+                let routers = ServedRouters { api, pages, addresses };
                 server::serve(listener, routers, running, shutdown).await;
             }
             Ok(None) => log::error!(

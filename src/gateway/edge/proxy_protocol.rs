@@ -8,7 +8,7 @@ use pingora::protocols::{GetSocketDigest, SocketDigest, UniqueID};
 use ppp::v1::Addresses as TextAddresses;
 use ppp::v2::{Addresses as BinaryAddresses, Command};
 use ppp::{HeaderResult, PartialResult};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The initial capacity of the read buffer, in bytes. Nearly all headers are shorter.
 const HEADER_CAPACITY_INITIAL: usize = 256;
@@ -22,7 +22,7 @@ const SIGNATURES: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
 
 /// Why no PROXY header could be read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ProxyHeaderError {
+pub(crate) enum ProxyHeaderError {
     /// The connection ended or failed before the header was complete.
     Ended,
     /// The connection does not begin with a valid header, or the header is too long.
@@ -31,7 +31,7 @@ pub(super) enum ProxyHeaderError {
 
 /// On whose behalf a proxy opened a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ConnectionSource {
+pub(crate) enum ConnectionSource {
     /// On its own behalf, such as for a health check.
     Proxy,
     /// On behalf of the client with this address.
@@ -41,6 +41,22 @@ pub(super) enum ConnectionSource {
 /// Reads the PROXY header at the start of a connection. The bytes after the header remain to be
 /// read. If the header names a client, the client's address becomes the peer address of the socket.
 pub(super) async fn read_header(socket: &mut Socket) -> Result<ConnectionSource, ProxyHeaderError> {
+    let (source, rest) = read_source(socket).await?;
+    socket.rewind(&rest);
+    if let ConnectionSource::Client(address) = source {
+        let digest = SocketDigest::from_raw_fd(socket.id());
+        // Cannot fail: the peer address of the new digest is not set yet.
+        let _ = digest.peer_addr.set(Some(address.into()));
+        socket.set_socket_digest(digest);
+    }
+    Ok(source)
+}
+
+/// Reads the PROXY header at the start of a connection. Returns the bytes that were read after it
+/// as well.
+pub(crate) async fn read_source(
+    socket: &mut (impl AsyncRead + Unpin),
+) -> Result<(ConnectionSource, Vec<u8>), ProxyHeaderError> {
     let mut bytes: Vec<u8> = Vec::with_capacity(HEADER_CAPACITY_INITIAL);
     loop {
         let left = HEADER_BYTES_MAX - bytes.len();
@@ -49,14 +65,7 @@ pub(super) async fn read_header(socket: &mut Socket) -> Result<ConnectionSource,
             return Err(ProxyHeaderError::Ended);
         }
         if let Some((source, length)) = parse(&bytes)? {
-            socket.rewind(&bytes[length..]);
-            if let ConnectionSource::Client(address) = source {
-                let digest = SocketDigest::from_raw_fd(socket.id());
-                // Cannot fail: the peer address of the new digest is not set yet.
-                let _ = digest.peer_addr.set(Some(address.into()));
-                socket.set_socket_digest(digest);
-            }
-            return Ok(source);
+            return Ok((source, bytes.split_off(length)));
         }
         if bytes.len() >= HEADER_BYTES_MAX {
             return Err(ProxyHeaderError::Malformed);
