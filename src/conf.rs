@@ -125,7 +125,8 @@ fn parse_root(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config 
         rules_dir: parse_rules_dir(take_section(table, "rules", faults), faults),
         log: parse_log(take_section(table, "log", faults), faults),
         console: parse_section(take_section(table, "console", faults), faults, |table, faults| {
-            ConsoleSection::parse(table, listen.console.as_deref(), faults)
+            let has_customers = listen.customers.is_some();
+            ConsoleSection::parse(table, listen.console.as_deref(), has_customers, faults)
         }),
         audit: parse_audit(take_section(table, "audit", faults), faults),
         limits: parse_section(take_section(table, "limits", faults), faults, Limits::parse),

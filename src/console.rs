@@ -12,6 +12,7 @@ mod charges;
 mod cookie;
 mod customer;
 pub(crate) mod customer_changes;
+pub(crate) mod customer_requests;
 mod error;
 mod form_table;
 mod forms;

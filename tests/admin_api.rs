@@ -36,7 +36,7 @@ impl AdminWorld {
         AdminWorld::of(World::start(store).vendor("vendor_b", &[USAGE])).await
     }
 
-    async fn of(builder: Builder) -> AdminWorld {
+    pub(crate) async fn of(builder: Builder) -> AdminWorld {
         let free = closed_port();
         let root = free.trim_end_matches("/v1").to_owned();
         let address: &'static str = root.trim_start_matches("http://").to_owned().leak();

@@ -7,7 +7,9 @@ use rstest::rstest;
 use crate::admin_api::AdminWorld;
 use crate::world::{ACCOUNT, Answer, Store, chat_of};
 
+mod customers;
 mod lists;
+mod proxies;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 /// All pages of operators.

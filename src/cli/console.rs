@@ -70,19 +70,32 @@ pub(super) async fn run(
             return Ok(print_line(format_args!("{ended} session(s) ended"))?);
         }
     };
-    let Some(listen) = &conf.listen.console else {
-        bail!("listen.console is not set, so there is no console");
-    };
     let principal = match (operator, account) {
         (Some(name), _) => Principal::Operator(parse_operator_name(name)?),
         (None, Some(name)) => Principal::Account(parse_account(name)?),
         (None, None) => bail!("give --operator or --account"),
     };
-    let address = ConsoleAddress::new(conf.console.url.as_deref(), listen);
+    let address = address_for(conf, &principal)?;
     let secret = make_link(context, &principal).await?;
     let link = address.link(&format!("/link/{}", secret.reveal()));
     if out.json {
         return Ok(print_line(format_args!("{}", json!({ "url": link })))?);
     }
     Ok(print_line(format_args!("{link}"))?)
+}
+
+/// Returns the address at which somebody signs in. A customer is sent to the pages for customers
+/// alone, unless only the console has a public address.
+fn address_for(conf: &Config, principal: &Principal) -> anyhow::Result<ConsoleAddress> {
+    let (url, customers_url) = (conf.console.url.as_deref(), conf.console.customers_url.as_deref());
+    let is_customer = matches!(principal, Principal::Account(_));
+    if let Some(listen) = conf.listen.customers.as_ref().filter(|_| is_customer)
+        && (customers_url.is_some() || url.is_none() || conf.listen.console.is_none())
+    {
+        return Ok(ConsoleAddress::new(customers_url, listen));
+    }
+    match &conf.listen.console {
+        Some(listen) => Ok(ConsoleAddress::new(url, listen)),
+        None => bail!("listen.console is not set, so there is no console"),
+    }
 }

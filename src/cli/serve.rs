@@ -125,11 +125,12 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     let admin = admin::build(conf, maintenance.clone(), routes.clone(), catalogue, admin_max)?;
     resolve_vendors(&routes)?;
     let listeners = Arc::<ListenerSet>::default();
-    let console = console::build(conf, &stores.background, &background, files, listeners.clone())?;
+    let consoles = console::build(conf, &stores.background, &background, &files, &listeners)?;
     let force_stop = background.force_stop.clone();
     let (startup, signals) = prepare(conf, upgrade, maintenance, force_stop, listeners)?;
     let worker = conf.videos.worker.then(|| background::VideoWorker(Arc::new(worker)));
-    let services = ServerServices { startup, listener_service, admin, console, background, worker };
+    let services =
+        ServerServices { startup, listener_service, admin, consoles, background, worker };
     run_server(server, services, signals)
 }
 
@@ -138,8 +139,8 @@ struct ServerServices {
     startup: StartupGate,
     listener_service: listener::ListenerService,
     admin: Service<EdgeService<admin::AdminServer>>,
-    /// The API of operators; `None` if it is off.
-    console: Option<console::ConsoleService>,
+    /// The API of operators with the console, and the pages of customers; each may be off.
+    consoles: Vec<console::ConsoleService>,
     background: background::BackgroundTasks,
     /// The worker of video jobs; `None` if it runs elsewhere.
     worker: Option<background::VideoWorker>,
@@ -150,8 +151,9 @@ fn run_server(mut server: Server, services: ServerServices, signals: SignalHandl
     let startup_gate = server.add_service(services.startup);
     server.add_service(services.listener_service).add_dependency(&startup_gate);
     server.add_service(services.admin).add_dependency(&startup_gate);
-    if let Some(console) = services.console {
-        server.add_service(background_service("console", console)).add_dependency(&startup_gate);
+    for console in services.consoles {
+        let service = background_service(console.name, console);
+        server.add_service(service).add_dependency(&startup_gate);
     }
     server.add_service(background_service("background", services.background));
     if let Some(worker) = services.worker {

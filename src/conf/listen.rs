@@ -17,6 +17,8 @@ pub struct ListenSection {
     pub admin: AdminAddress,
     /// The address for the API of operators; `None` if it is off.
     pub console: Option<String>,
+    /// The address for the pages of customers alone; `None` if there is none.
+    pub customers: Option<String>,
     /// Where the token for the admin address is; `None` if requests there need no token.
     pub admin_token: Option<KeySource>,
     /// Certificate and key, if clients connect over TLS.
@@ -71,12 +73,15 @@ impl ListenSection {
             let what = format!("'http' and 'admin' are both {http}; they must differ");
             faults.push(table.location.error(what));
         }
-        let console = parse_console(table, &http, &admin, faults);
+        let mut known = vec![("http", http.clone()), ("admin", admin.name().to_owned())];
+        let console = parse_other(table, ("console", "127.0.0.1:9091"), &known, faults);
+        known.extend(console.clone().map(|console| ("console", console)));
+        let customers = parse_other(table, ("customers", "127.0.0.1:9092"), &known, faults);
         let admin_token = table.text("admin_token", faults).map(|text| KeySource::parse(&text));
         let tls = table.table("tls", faults).map(|tls| parse_tls(tls, faults));
         let proxies = parse_proxies(table, faults);
         let cors_origins = parse_cors_origins(table, faults);
-        ListenSection { http, admin, console, admin_token, tls, proxies, cors_origins }
+        ListenSection { http, admin, console, customers, admin_token, tls, proxies, cors_origins }
     }
 }
 
@@ -109,25 +114,26 @@ fn parse_admin(node: Option<SpannedValue>, faults: &mut Vec<ConfigError>) -> Adm
     }
 }
 
-/// Parses the address of the API of operators, which neither clients nor scrapers may reach by
-/// theirs.
-fn parse_console(
+/// Parses an address that may be missing. Nobody who has one of the `known` addresses may reach it
+/// by that. `example` is the key and what its value could be.
+fn parse_other(
     table: &mut TableReader,
-    http: &str,
-    admin: &AdminAddress,
+    example: (&'static str, &str),
+    known: &[(&str, String)],
     faults: &mut Vec<ConfigError>,
 ) -> Option<String> {
-    let node = table.take_value("console")?;
+    let (key, form) = example;
+    let node = table.take_value(key)?;
     let location = node.location.clone();
-    let console = parse_tcp_address(node, "console", "127.0.0.1:9091", faults);
+    let address = parse_tcp_address(node, key, form, faults);
     let socket = |text: &str| text.parse::<std::net::SocketAddr>().ok();
-    for (name, other) in [("http", http), ("admin", admin.name())] {
-        if socket(other) == socket(&console) {
-            let what = format!("'console' and '{name}' are both {console}; they must differ");
+    for (name, other) in known {
+        if socket(other) == socket(&address) {
+            let what = format!("'{key}' and '{name}' are both {address}; they must differ");
             faults.push(location.error(what));
         }
     }
-    Some(console)
+    Some(address)
 }
 
 fn parse_tls(mut tls: TableReader, faults: &mut Vec<ConfigError>) -> ListenTlsSection {
@@ -234,6 +240,16 @@ mod tests {
             let found = faults_of(&format!("[listen]\nconsole = \"{address}\"\n")).concat();
             assert!(found.contains(told), "{address}: {found}");
         }
+    }
+
+    #[test]
+    fn customers_have_an_address_of_their_own_or_none() {
+        let text = "[listen]\nconsole = \"127.0.0.1:9091\"\ncustomers = \"127.0.0.1:9092\"\n";
+        let conf = Config::parse("t.toml", text, []).expect("sound");
+        assert_eq!(conf.listen.customers.as_deref(), Some("127.0.0.1:9092"));
+        let same = faults_of(&text.replace("9092", "9091")).concat();
+        let told = "t.toml:3: 'customers' and 'console' are both 127.0.0.1:9091; they must differ";
+        assert!(same.contains(told), "{same}");
     }
 
     #[test]

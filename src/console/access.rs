@@ -98,6 +98,12 @@ pub(super) const PAGES: [PageRule; 45] = [
     page("/audit"),
 ];
 
+/// Whether a path of the table is for operators alone.
+pub(super) fn is_for_operators(path: &str) -> bool {
+    let mut of_path = PAGES.iter().filter(|rule| rule.path == path);
+    of_path.any(|rule| matches!(rule.audience, Audience::Operator(_)))
+}
+
 /// What is known of a method and a path of the table.
 pub(super) enum PageMatch {
     /// There is such a page or form.

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
-use super::access::{Audience, PageMatch, PageRule, find_rule};
+use super::access::{Audience, PageMatch, PageRule, find_rule, is_for_operators};
 use super::cookie::{find_secret, form_token};
 use super::error::PageError;
 use super::form_table::{FormRule, find_form};
@@ -139,7 +139,7 @@ async fn serve(
     asked: &mut AskedPage,
 ) -> Result<Response, PageError> {
     let (mut parts, body) = request.into_parts();
-    let rule = route_of(&parts)?;
+    let rule = route_of(console, &parts)?;
     if rule.audience == Audience::Anyone && rule.path.starts_with("/assets/") {
         return Ok(next.run(Request::from_parts(parts, Body::empty())).await);
     }
@@ -148,6 +148,15 @@ async fn serve(
         PageError::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
     asked.signed_in = find_session(console, &parts, &asked.id).await?;
+    let customer = match asked.signed_in.as_ref().map(|signed_in| &signed_in.viewer) {
+        Some(Viewer::Customer(account)) => {
+            Some(console.customers.begin(account).ok_or_else(|| {
+                let message = "You ask for too many pages at this moment: try again.";
+                PageError::new(StatusCode::TOO_MANY_REQUESTS, message)
+            })?)
+        }
+        _ => None,
+    };
     if let Some(response) = check_audience(&rule, asked.signed_in.as_ref())? {
         return Ok(response);
     }
@@ -171,7 +180,7 @@ async fn serve(
     // A change that has begun is finished and recorded, whether the browser waits or not.
     let running = tokio::spawn(async move {
         let response = next.run(request).await;
-        drop((permit, in_flight));
+        drop((permit, customer, in_flight));
         response
     });
     running.await.map_err(|_| {
@@ -185,9 +194,12 @@ fn is_host_known(console: &Console, headers: &HeaderMap) -> bool {
     hosts.next().is_none() && host.is_some_and(|host| console.address.is_host(host))
 }
 
-fn route_of(parts: &Parts) -> Result<PageRule, PageError> {
+fn route_of(console: &Console, parts: &Parts) -> Result<PageRule, PageError> {
     let unknown = || PageError::not_found("There is no such page.");
     let path = parts.extensions.get::<MatchedPath>().ok_or_else(unknown)?;
+    if console.is_for_customers && is_for_operators(path.as_str()) {
+        return Err(unknown());
+    }
     match find_rule(&parts.method, path.as_str()) {
         PageMatch::Found(rule) => Ok(rule),
         PageMatch::OtherMethods(methods) => {
@@ -212,6 +224,9 @@ async fn find_session(
         return Ok(None);
     };
     let Some(viewer) = find_viewer(console, &found.principal).await? else { return Ok(None) };
+    if console.is_for_customers && viewer.role().is_some() {
+        return Ok(None);
+    }
     let address = parts.extensions.get::<ClientAddress>();
     Ok(Some(SignedIn {
         viewer,

@@ -114,11 +114,21 @@ pub(super) fn is_look_ahead(method: &Method, headers: &HeaderMap) -> bool {
     *method != Method::GET || PREFETCH_HEADERS.iter().any(|name| headers.contains_key(*name))
 }
 
+/// Refuses an operator at the address for customers.
+fn check_is_for(console: &Console, principal: &Principal) -> Result<(), PageError> {
+    match principal {
+        Principal::Account(_) => Ok(()),
+        _ if !console.is_for_customers => Ok(()),
+        _ => Err(PageError::new(StatusCode::FORBIDDEN, "This address is for customers.")),
+    }
+}
+
 /// Begins a session.
 pub(super) async fn begin_session(
     console: &Console,
     principal: &Principal,
 ) -> Result<Response, PageError> {
+    check_is_for(console, principal)?;
     let secret = SessionSecret::from_random(random_bits()?);
     let sessions = &console.api.store.sessions;
     sessions.add_session(secret.hash(), principal, SESSION_S.saturating_mul(1_000)).await?;

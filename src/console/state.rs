@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::address::ConsoleAddress;
 use super::customer_changes::{CustomerChanges, TOO_MANY_CHANGES};
+use super::customer_requests::CustomerRequests;
 use super::error::PageError;
 use super::guide::SetupGuide;
 use super::oidc::provider::IdentityProvider;
@@ -34,6 +35,10 @@ pub(crate) struct Console {
     pub(crate) api: AdminApi,
     /// Where browsers find the console.
     pub(crate) address: Arc<ConsoleAddress>,
+    /// Whether the pages of operators are not served here.
+    pub(crate) is_for_customers: bool,
+    /// The requests of customers that run, here and at the other address.
+    pub(crate) customers: Arc<CustomerRequests>,
     /// The sums of all accounts, which are read now and then.
     pub(crate) overview: Arc<OverviewCache>,
     /// The catalogue of the version before the one in force, if this process has had one.

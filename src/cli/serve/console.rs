@@ -1,4 +1,5 @@
-//! The service of the API of operators and of the console, at the address of `listen.console`.
+//! The services of the API of operators and of the console, at the address of `listen.console`, and
+//! of the pages of customers alone, at that of `listen.customers`.
 
 use std::sync::Arc;
 
@@ -28,8 +29,9 @@ use crate::console::state::{CUSTOMER_STATEMENTS_MAX, Console};
 use crate::files::VideoFiles;
 use crate::store::{self, OpenStore};
 
-/// Serves the API of operators and the console.
+/// Serves the API of operators and the console, or the pages of customers alone.
 pub(super) struct ConsoleService {
+    pub(super) name: &'static str,
     address: String,
     console: Console,
     /// Where the addresses of clients are found.
@@ -38,26 +40,67 @@ pub(super) struct ConsoleService {
     listeners: Arc<ListenerSet>,
 }
 
-/// Builds the service; `None` if it has no address.
+/// Builds the services: one for each address that is configured.
 ///
-/// An embedded store is shared with the rest of the process, which is `store`. To a server the
+/// An embedded store is shared with the rest of the process, which is `store`. To a server each
 /// service has connections of its own, on its own runtime, as a command has. What else the process
-/// has is `shared`.
+/// has is `shared`. Each service has its own bounds, so that customers take no operator's place.
 pub(super) fn build(
     conf: &Config,
     store: &OpenStore,
     shared: &BackgroundTasks,
+    files: &Arc<VideoFiles>,
+    listeners: &Arc<ListenerSet>,
+) -> anyhow::Result<Vec<ConsoleService>> {
+    let (listen, section) = (&conf.listen, &conf.console);
+    let permits = |most| Arc::new(Semaphore::new(most));
+    let (customers, customer_changes) = (Arc::default(), Arc::default());
+    let overview = Arc::new(OverviewCache::new());
+    let customer_statements = permits(CUSTOMER_STATEMENTS_MAX);
+    let guide = Arc::new(SetupGuide::new(&client_address(conf)));
+    let all = [
+        ("console", &listen.console, &section.url, false),
+        ("customers", &listen.customers, &section.customers_url, true),
+    ];
+    let mut services = Vec::new();
+    for (name, address, url, is_for_customers) in all {
+        let Some(address) = address.clone() else { continue };
+        let url = url.as_deref();
+        let found_at = ConsoleAddress::new(url, &address);
+        let oidc = if is_for_customers { None } else { build_provider(conf, &found_at)? };
+        let console = Console {
+            api: build_api(conf, store, shared, files.clone())?,
+            address: Arc::new(found_at),
+            is_for_customers,
+            customers: Arc::clone(&customers),
+            overview: Arc::clone(&overview),
+            customer_statements: customer_statements.clone(),
+            guide: guide.clone(),
+            customer_changes: Arc::clone(&customer_changes),
+            previous_catalogue: shared.rules.previous.clone(),
+            oidc,
+        };
+        let addresses = Arc::new(AddressSource::new(url, listen.proxies.as_ref()));
+        let listeners = listeners.clone();
+        services.push(ConsoleService { name, address, console, addresses, listeners });
+    }
+    Ok(services)
+}
+
+/// Builds what the requests of one service share.
+fn build_api(
+    conf: &Config,
+    store: &OpenStore,
+    shared: &BackgroundTasks,
     files: Arc<VideoFiles>,
-    listeners: Arc<ListenerSet>,
-) -> anyhow::Result<Option<ConsoleService>> {
-    let Some(address) = conf.listen.console.clone() else { return Ok(None) };
+) -> anyhow::Result<AdminApi> {
     let store = if conf.store.is_embedded() {
         store.clone()
     } else {
         attach_archive(conf, store::open_lazily(&conf.store)?)
     };
     let permits = |most| Arc::new(Semaphore::new(most));
-    let api = AdminApi {
+    Ok(AdminApi {
         store,
         audit: conf.audit.clone(),
         files,
@@ -67,21 +110,7 @@ pub(super) fn build(
         searching: permits(SEARCHES_MAX),
         refunding: permits(REFUNDS_MAX),
         in_flight: shared.in_flight.clone(),
-    };
-    let url = conf.console.url.as_deref();
-    let found_at = ConsoleAddress::new(url, &address);
-    let addresses = Arc::new(AddressSource::new(url, conf.listen.proxies.as_ref()));
-    let console = Console {
-        api,
-        overview: Arc::new(OverviewCache::new()),
-        customer_statements: permits(CUSTOMER_STATEMENTS_MAX),
-        guide: Arc::new(SetupGuide::new(&client_address(conf))),
-        customer_changes: Arc::default(),
-        previous_catalogue: shared.rules.previous.clone(),
-        oidc: build_provider(conf, &found_at)?,
-        address: Arc::new(found_at),
-    };
-    Ok(Some(ConsoleService { address, console, addresses, listeners }))
+    })
 }
 
 /// Returns the address at which clients find the gateway, as far as the configuration tells it.
@@ -111,12 +140,11 @@ impl BackgroundService for ConsoleService {
         let listener = socket.and_then(|socket| socket.map(TcpListener::from_std).transpose());
         match listener {
             Ok(Some(listener)) => {
-                let api = self.console.api.clone();
-                let running = api.running.clone();
-                let pages = console::router::build(self.console.clone());
-                let api = Some(router::build(api));
-                let addresses = self.addresses.clone();
-                let routers = ServedRouters { api, pages, addresses };
+                let console = &self.console;
+                let running = console.api.running.clone();
+                let api = (!console.is_for_customers).then(|| router::build(console.api.clone()));
+                let pages = console::router::build(console.clone());
+                let routers = ServedRouters { api, pages, addresses: self.addresses.clone() };
                 server::serve(listener, routers, running, shutdown).await;
             }
             Ok(None) => log::error!(

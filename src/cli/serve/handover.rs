@@ -21,7 +21,7 @@ use rustix::process::geteuid;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// The most sockets that are sent. A process has three at most.
+/// The most sockets that are sent. A process has four at most.
 const SOCKETS_MAX: usize = 8;
 /// The most bytes of the addresses that are sent, one per line.
 const NAMES_BYTES_MAX: usize = 2_048;

@@ -54,6 +54,7 @@ impl StartupGate {
             addresses.push(admin.clone());
         }
         addresses.extend(conf.listen.console.clone());
+        addresses.extend(conf.listen.customers.clone());
         StartupGate {
             addresses,
             http,

@@ -1,0 +1,116 @@
+//! The address for customers alone: what is there and what is not, its links, and its bounds.
+
+use tokio::net::TcpStream;
+
+use super::{Browser, FORMS, PAGES, Page, operator};
+use crate::admin_api::AdminWorld;
+use crate::world::{ACCOUNT, Answer, Store, World, closed_port};
+
+/// A free address of this machine.
+fn free_address() -> &'static str {
+    let free = closed_port();
+    free.trim_start_matches("http://").trim_end_matches("/v1").to_owned().leak()
+}
+
+/// A world with both addresses, and that for customers.
+async fn world(conf: &str) -> (AdminWorld, &'static str) {
+    let at = free_address();
+    let conf = format!("[listen]\ncustomers = \"{at}\"\n{conf}");
+    (AdminWorld::of(World::start(Store::Sqlite).conf(&conf)).await, at)
+}
+
+/// What the command for a link prints.
+async fn link_for(world: &AdminWorld, who: &[&str]) -> String {
+    let console = world.root.trim_start_matches("http://");
+    let words = [&["console", "link"], who].concat();
+    let env = [("TOLLGATE__LISTEN__CONSOLE", console)];
+    world.world.command_with(&words, &env).await.done().trim().to_owned()
+}
+
+fn path_of(link: &str) -> String {
+    format!("/link/{}", link.rsplit('/').next().expect("a secret"))
+}
+
+#[tokio::test]
+async fn only_pages_of_customers_are_at_the_address_for_customers() {
+    let (world, at) = world("").await;
+    let root = format!("http://{at}");
+    let link = link_for(&world, &["--account", ACCOUNT]).await;
+    assert!(link.starts_with(&format!("{root}/link/")), "{link}");
+    let mut customer = Browser::new(&root);
+    let answer = customer.get(&path_of(&link)).await;
+    customer.signed_in(&answer).await;
+    let nobody = Browser::new(&root);
+    // Whoever is an operator at the other address is nobody here.
+    let mut owner = Browser::of(&world, &operator("owner")).await;
+    root.clone_into(&mut owner.root);
+    for browser in [&customer, &nobody, &owner] {
+        for page in &PAGES[1..] {
+            assert_eq!(browser.get(page).await.status, 404, "{page}");
+        }
+        for page in ["/accounts/acct/keys", "/charges/acct/1", "/admin/v1/accounts", "/admin/"] {
+            assert_eq!(browser.get(page).await.status, 404, "{page}");
+        }
+        for (form, fields) in FORMS {
+            assert_eq!(browser.post(form, fields).await.status, 404, "{form}");
+        }
+    }
+    let token = world.tokens["owner"].as_str();
+    let api = customer.client.get(format!("{root}/admin/v1/accounts")).bearer_auth(token);
+    assert_eq!(Answer::read(api).await.status, 404);
+    for page in ["/my", "/my/usage", "/my/usage.csv", "/my/charges", "/my/prices"] {
+        assert_eq!(customer.get(page).await.status, 200, "{page}");
+        for browser in [&nobody, &owner] {
+            assert_eq!(browser.get(page).await.header("location"), Some("/sign-in"), "{page}");
+        }
+    }
+    assert_eq!(customer.get("/").await.header("location"), Some("/my"));
+    assert_eq!(owner.get("/").await.header("location"), Some("/sign-in"));
+    assert_eq!(nobody.get("/assets/style-1.css").await.status, 200);
+
+    let refused = nobody.post("/sign-in", &format!("token={token}")).await;
+    assert_eq!((refused.status, refused.header("set-cookie")), (403, None));
+    assert!(refused.html().contains("This address is for customers."), "{}", refused.html());
+    let link = link_for(&world, &operator("owner")).await;
+    assert!(link.starts_with(&format!("{}/link/", world.root)), "{link}");
+    let refused = nobody.get(&path_of(&link)).await;
+    assert_eq!((refused.status, refused.header("set-cookie")), (403, None));
+    // The pages of customers are at the other address too.
+    let link = link_for(&world, &["--account", ACCOUNT]).await;
+    let mut other = Browser::new(&world.root);
+    let answer = other.get(&path_of(&link)).await;
+    other.signed_in(&answer).await;
+    assert_eq!(other.get("/my").await.status, 200);
+}
+
+#[tokio::test]
+async fn customers_are_sent_to_their_public_address() {
+    let url = "https://pay.example.com";
+    let (world, at) = world(&format!("[console]\ncustomers_url = \"{url}\"")).await;
+    let link = link_for(&world, &["--account", ACCOUNT]).await;
+    assert!(link.starts_with(&format!("{url}/link/")), "{link}");
+    let link_of_operator = link_for(&world, &operator("owner")).await;
+    assert!(link_of_operator.starts_with(&world.root), "{link_of_operator}");
+    let browser = Browser::new(&format!("http://{at}"));
+    assert_eq!(browser.get("/sign-in").await.status, 421, "another host");
+    let open = browser.client.get(format!("http://{at}{}", path_of(&link)));
+    let opened = Answer::read(open.header("host", "pay.example.com")).await;
+    assert_eq!(opened.status, 303, "{}", opened.html());
+    let cookie = opened.header("set-cookie").expect("a cookie");
+    assert!(cookie.starts_with("__Host-tollgate=") && cookie.ends_with("; Secure"), "{cookie}");
+    // The console has none, so its host is that of its listener.
+    assert_eq!(Browser::new(&world.root).get("/sign-in").await.status, 200);
+}
+
+#[tokio::test]
+async fn customers_do_not_take_the_places_of_operators() {
+    let (world, at) = world("").await;
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(TcpStream::connect(at).await.expect("a connection"));
+    }
+    let owner = Browser::of(&world, &operator("owner")).await;
+    assert_eq!(owner.get("/accounts").await.status, 200);
+    drop(silent);
+    assert_eq!(Browser::new(&format!("http://{at}")).get("/sign-in").await.status, 200);
+}
