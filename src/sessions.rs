@@ -48,6 +48,9 @@ pub trait SessionStore: Send + Sync {
         principal: &Principal,
         ttl_ms: u32,
     ) -> Result<(), Unavailable>;
+    /// Returns for whom a link is, and leaves it as it is; `None` as of [`SessionStore::use_link`].
+    /// This writes nothing.
+    async fn find_link(&self, hash: SecretHash) -> Result<Option<Principal>, Unavailable>;
     /// Uses a link up, and returns for whom it was; `None` if there is none, it was used, or it has
     /// expired. Of several callers that use the same link, one gets the principal.
     async fn use_link(&self, hash: SecretHash) -> Result<Option<Principal>, Unavailable>;

@@ -104,7 +104,11 @@ pub(super) async fn by_link(
         PageError::new(StatusCode::FORBIDDEN, message)
     };
     let hash = SessionSecret::parse(&secret).ok_or_else(gone)?;
-    let principal = console.api.store.sessions.use_link(hash).await?.ok_or_else(gone)?;
+    let sessions = &console.api.store.sessions;
+    // To use a link up is a durable write. Strangers may ask for any link, so it is looked up first.
+    let principal = sessions.find_link(hash).await?.ok_or_else(gone)?;
+    check_is_for(&console, &principal)?;
+    let principal = sessions.use_link(hash).await?.ok_or_else(gone)?;
     find_viewer(&console, &principal).await?.ok_or_else(gone)?;
     begin_session(&console, &principal).await
 }

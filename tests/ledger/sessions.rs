@@ -112,8 +112,13 @@ async fn somebody_signs_in_and_out([first, second]: &Both) {
         assert_eq!(found(first, seed).await, None, "there is no session");
         add_links(first, who, seed..=seed).await;
         assert_eq!(found(second, seed).await, None, "a link is no session");
+        for store in [first, second, first] {
+            let looked_up = store.find_link(secret(seed)).await.expect("an answer");
+            assert_eq!(looked_up.as_ref(), Some(who), "a look does not use it up");
+        }
         assert_eq!(used(second, seed).await.as_ref(), Some(who));
         for store in [first, second] {
+            assert_eq!(store.find_link(secret(seed)).await, Ok(None), "it was used");
             assert_eq!(used(store, seed).await, None, "it was used");
         }
         let before = script::now() / 1_000;
@@ -125,6 +130,7 @@ async fn somebody_signs_in_and_out([first, second]: &Both) {
         assert!((before - 2..=now + 2).contains(&session.created_at), "{session:?} {now}");
         assert_eq!(session.expires_at - session.created_at, lasts);
         assert_eq!(used(first, seed).await, None, "a session is no link");
+        assert_eq!(first.find_link(secret(seed)).await, Ok(None), "a session is no link");
         add_sessions(first, who, seed + 1..seed + 3).await;
     }
     for (who, seed) in principals.iter().zip((0..).step_by(10)) {

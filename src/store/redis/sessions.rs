@@ -76,6 +76,11 @@ impl SessionStore for RedisStore {
         self.add_sign_in(SecretKind::Link, hash, principal, ttl_ms).await
     }
 
+    async fn find_link(&self, hash: SecretHash) -> Result<Option<Principal>, Unavailable> {
+        let link = self.read_sign_in("GET", &record_key(SecretKind::Link, hash)).await?;
+        Ok(link.map(|link| link.principal))
+    }
+
     async fn use_link(&self, hash: SecretHash) -> Result<Option<Principal>, Unavailable> {
         let link = self.read_sign_in("GETDEL", &record_key(SecretKind::Link, hash)).await?;
         Ok(link.map(|link| link.principal))

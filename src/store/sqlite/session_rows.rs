@@ -76,12 +76,17 @@ pub(super) fn take_link(c: &Connection, hash: SecretHash) -> rusqlite::Result<Op
     delete.query_row(link, read_session).optional().map(Option::flatten)
 }
 
-pub(super) fn find_session(c: &Connection, hash: SecretHash) -> rusqlite::Result<Option<Session>> {
+/// Returns a link or a session that has not expired.
+pub(super) fn find(
+    c: &Connection,
+    kind: SecretKind,
+    hash: SecretHash,
+) -> rusqlite::Result<Option<Session>> {
     let mut select = c.prepare_cached(&format!(
         "SELECT {COLUMNS} FROM sign_in WHERE hash = ? AND kind = ? AND lives_until > ?"
     ))?;
-    let session = params![&hash.0[..], SecretKind::Session.name(), unix_ms()];
-    select.query_row(session, read_session).optional().map(Option::flatten)
+    let found = params![&hash.0[..], kind.name(), unix_ms()];
+    select.query_row(found, read_session).optional().map(Option::flatten)
 }
 
 pub(super) fn end_session(c: &Connection, hash: SecretHash) -> rusqlite::Result<()> {

@@ -1,6 +1,7 @@
 //! Sign-in links and sessions, in one table.
 
 use async_trait::async_trait;
+use rusqlite::Connection;
 
 use super::embedded_store::SqliteStore;
 use super::session_rows;
@@ -48,6 +49,11 @@ impl SessionStore for SqliteStore {
         self.add_sign_in(SecretKind::Link, hash, principal, ttl_ms).await
     }
 
+    async fn find_link(&self, hash: SecretHash) -> Result<Option<Principal>, Unavailable> {
+        let finding = move |c: &Connection| session_rows::find(c, SecretKind::Link, hash);
+        Ok(self.reader.query(finding).await?.map(|link| link.principal))
+    }
+
     async fn use_link(&self, hash: SecretHash) -> Result<Option<Principal>, Unavailable> {
         let link = self.write_alone(move |c| session_rows::take_link(c, hash)).await?;
         Ok(link.map(|link| link.principal))
@@ -63,7 +69,9 @@ impl SessionStore for SqliteStore {
     }
 
     async fn find_session(&self, hash: SecretHash) -> Result<Option<Session>, Unavailable> {
-        self.scheduler.run(Priority::Now, move |t| session_rows::find_session(t.conn, hash)).await
+        self.scheduler
+            .run(Priority::Now, move |t| session_rows::find(t.conn, SecretKind::Session, hash))
+            .await
     }
 
     async fn end_session(&self, hash: SecretHash) -> Result<(), Unavailable> {
