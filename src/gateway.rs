@@ -31,6 +31,7 @@ pub(crate) mod settlement;
 mod spawn;
 pub(crate) mod state;
 pub(crate) mod suspended_accounts;
+pub(crate) mod traffic;
 pub(crate) mod upstream;
 pub(crate) mod videos;
 

@@ -10,9 +10,9 @@ use prometheus::{
 
 use crate::fast_map::{FastMap, HashKeys};
 
-/// Bucket limits, in seconds, for times that include the vendor's.
-const CALL_BUCKETS_S: &[f64] =
-    &[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+/// Bucket limits, in ms, for times that include the vendor's.
+pub(crate) const CALL_BUCKETS_MS: [u32; 12] =
+    [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000];
 /// Bucket limits, in seconds, for times of the gateway alone.
 const OVERHEAD_BUCKETS_S: &[f64] = &[
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
@@ -123,13 +123,13 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
         "request_seconds",
         "Head to end of answer",
         &["endpoint"],
-        CALL_BUCKETS_S,
+        &call_buckets(),
     ),
     first_byte_seconds: histogram_vec(
         "first_byte_seconds",
         "Head to first byte of answer",
         &["endpoint"],
-        CALL_BUCKETS_S,
+        &call_buckets(),
     ),
     overhead_seconds: histogram_vec(
         "overhead_seconds",
@@ -271,6 +271,11 @@ fn gauge_vec(name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
 
 fn gauge(name: &str, help: &str) -> IntGauge {
     register(IntGauge::new(format!("tollgate_{name}"), help))
+}
+
+/// Returns the bucket limits of calls in seconds.
+fn call_buckets() -> [f64; CALL_BUCKETS_MS.len()] {
+    CALL_BUCKETS_MS.map(|limit| f64::from(limit) / 1_000.0)
 }
 
 fn histogram_vec(name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {

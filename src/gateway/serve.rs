@@ -15,6 +15,7 @@ use super::local_response::LocalResponse;
 use super::rate_notes;
 use super::request::{admission, auth, body_reader, client_address, models, router, scope_check};
 use super::state::Gateway;
+use super::traffic::ended_calls::note_ended_call;
 use super::upstream::attempts;
 use super::{account_api, idempotency, settlement, videos};
 use crate::catalogue::Catalogue;
@@ -262,8 +263,12 @@ fn check_name(
     CallerPlans::find(&catalogue.plans, &caller.key)?.check_model(model)
 }
 
-/// Ends an idempotency claim that the request left open, and logs the request.
+/// Ends an idempotency claim that the request left open, logs the request, and tells those who
+/// watch.
 pub(super) async fn finish_request(gateway: &Gateway, ctx: &mut RequestContext) {
     idempotency::finish_claim(gateway, ctx, true).await;
     settlement::log_request(ctx);
+    if gateway.live.is_watched() {
+        note_ended_call(&gateway.live, ctx);
+    }
 }

@@ -11,8 +11,10 @@ use super::idempotency::recorder::recording_budget;
 use super::idempotency::refused_attempts::RefusedAttempts;
 use super::in_flight::InFlight;
 use super::limits::{Limits, Timeouts};
+use super::traffic::live_feed::LiveFeed;
 use super::videos::shared::VideoService;
 use crate::catalogue::Catalogue;
+use crate::clock::unix_ms;
 use crate::files::bodies::BodyFiles;
 use crate::gateway::budgets::answers::AnswerBudget;
 use crate::gateway::budgets::bodies;
@@ -112,6 +114,8 @@ pub(crate) struct Gateway {
     pub output_estimates: OutputEstimates,
     /// The rate limits of requests that cost nothing.
     pub free_rates: FreeRates,
+    /// The calls that have just ended, while somebody watches.
+    pub live: Arc<LiveFeed>,
 }
 
 /// The parts from which a [`Gateway`] is made.
@@ -178,6 +182,7 @@ impl Gateway {
             refused_attempts: RefusedAttempts::default(),
             output_estimates: OutputEstimates::default(),
             free_rates: FreeRates::default(),
+            live: Arc::new(LiveFeed::new(unix_ms())),
         }
     }
 }

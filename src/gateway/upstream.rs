@@ -35,6 +35,7 @@ pub(crate) mod outcome;
 pub(crate) mod pool;
 mod prepared_heads;
 pub(crate) mod probe;
+pub(crate) mod route_calls;
 pub(crate) mod route_tls;
 pub(crate) mod routes;
 pub(crate) mod vendor_key;

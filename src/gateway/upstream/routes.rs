@@ -16,6 +16,7 @@ use crate::dialect::{Endpoint, vendor_error};
 use crate::fast_map::FastMap;
 use crate::gateway::upstream::health::{HealthFailure, RouteHealth};
 use crate::gateway::upstream::prepared_heads::PreparedHeads;
+use crate::gateway::upstream::route_calls::{RouteCalls, RouteSlot};
 use crate::gateway::upstream::route_tls::RouteTls;
 use crate::gateway::upstream::vendor_key::{is_header_safe, read_key};
 use crate::ledger::AccountName;
@@ -41,7 +42,7 @@ pub(crate) struct VendorRoute {
     was_reported_up: AtomicBool,
     section: RouteSection,
     model_names: VendorModelNames,
-    in_flight: Arc<AtomicUsize>,
+    calls: Arc<RouteCalls>,
     addresses: ArcSwap<Vec<SocketAddr>>,
     next_address: AtomicUsize,
     heads: PreparedHeads,
@@ -90,10 +91,13 @@ impl VendorRoute {
     /// Takes a slot for a call; `None` if as many calls are in flight as the route's limit allows.
     #[must_use]
     pub(crate) fn acquire_slot(&self) -> Option<RouteSlot> {
-        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let slot = RouteSlot(self.in_flight.clone());
-        let most = self.section.requests_max;
-        (most == 0 || before < most).then_some(slot)
+        RouteCalls::acquire(&self.calls, self.section.requests_max)
+    }
+
+    /// Returns how many calls have taken a slot so far. The number wraps.
+    #[must_use]
+    pub(crate) fn attempts(&self) -> u32 {
+        self.calls.begun()
     }
 
     /// Returns the address to connect to; `None` while the host name is not resolved.
@@ -145,15 +149,6 @@ impl VendorRoute {
             let reason = if self.address().is_some() { self.health.reason() } else { "dns" };
             log::warn!(event = "route_down", vendor, route, reason; "route is down, tried last");
         }
-    }
-}
-
-/// A call's slot on a route; dropping it frees the slot.
-pub(crate) struct RouteSlot(Arc<AtomicUsize>);
-
-impl Drop for RouteSlot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -328,7 +323,7 @@ impl VendorRoute {
             key: VendorKey::new(key),
             tls: None,
             section: section.clone(),
-            in_flight: Arc::default(),
+            calls: Arc::default(),
             model_names: naming.clone(),
             addresses: ArcSwap::from_pointee(address.into_iter().collect()),
             next_address: AtomicUsize::new(0),
