@@ -108,6 +108,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         routes: routes.clone(),
         pool: gateway.upstream_pool.clone(),
         in_flight: gateway.in_flight.clone(),
+        live: gateway.live.clone(),
         connections: connection_limits.clone(),
         settling: gateway.settlements.clone(),
         worker_idle: worker.idle.clone(),

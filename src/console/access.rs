@@ -50,7 +50,7 @@ const fn form(path: &'static str) -> PageRule {
 }
 
 /// All pages and forms.
-pub(super) const PAGES: [PageRule; 45] = [
+pub(super) const PAGES: [PageRule; 46] = [
     open("GET", "/assets/{name}"),
     open("GET", "/sign-in"),
     open("POST", "/sign-in"),
@@ -96,6 +96,7 @@ pub(super) const PAGES: [PageRule; 45] = [
     page("/routes"),
     page("/jobs"),
     page("/audit"),
+    page("/live"),
 ];
 
 /// Whether a path of the table is for operators alone.

@@ -9,7 +9,7 @@ use super::admit::admit;
 use super::error::PageError;
 use super::state::Console;
 use super::{
-    accounts, assets, audit, charges, customer, jobs, key_list, keys, models, oidc, routes,
+    accounts, assets, audit, charges, customer, jobs, key_list, keys, live, models, oidc, routes,
     sign_in, statements, today,
 };
 
@@ -55,6 +55,7 @@ pub(crate) fn build(console: Console) -> Router {
         .route("/routes", get(routes::show))
         .route("/jobs", get(jobs::list))
         .route("/audit", get(audit::show))
+        .route("/live", get(live::open))
         .fallback(async || PageError::not_found("There is no such page."))
         .layer(from_fn_with_state(console.clone(), admit))
         .with_state(console)

@@ -39,5 +39,6 @@ pub(super) fn list_routes(routes: &RouteTable) -> Vec<ShownRoute> {
 /// Shows the page.
 pub(super) async fn show(State(console): State<Console>) -> Page {
     let routes = list_routes(&console.api.routes);
-    Page::new("Routes and vendors", "/routes", view::draw(&routes))
+    let traffic = console.traffic.look(unix_ms());
+    Page::new("Routes and vendors", "/routes", view::draw(&routes, &traffic.routes))
 }

@@ -12,12 +12,15 @@ use super::customer_changes::{CustomerChanges, TOO_MANY_CHANGES};
 use super::customer_requests::CustomerRequests;
 use super::error::PageError;
 use super::guide::SetupGuide;
+use super::live_streams::LiveStreams;
 use super::oidc::provider::IdentityProvider;
 use super::overview::OverviewCache;
 use crate::admin_api::error::AdminError;
 use crate::admin_api::state::AdminApi;
 use crate::catalogue::Catalogue;
 use crate::clock::unix_ms;
+use crate::gateway::traffic::live_feed::LiveFeed;
+use crate::gateway::traffic::reading::TrafficLog;
 use crate::ledger::AccountName;
 use crate::management::actor::{Actor, CustomerCaller, OperatorCaller};
 use crate::management::context::ManagementContext;
@@ -51,6 +54,11 @@ pub(crate) struct Console {
     pub(crate) customer_changes: Arc<CustomerChanges>,
     /// The identity provider by which operators may sign in; `None` if there is none.
     pub(crate) oidc: Option<Arc<IdentityProvider>>,
+    /// The traffic of this gateway.
+    pub(crate) traffic: Arc<TrafficLog>,
+    /// The calls that have just ended, and the streams that tell of them.
+    pub(crate) live: Arc<LiveFeed>,
+    pub(crate) streams: Arc<LiveStreams>,
 }
 
 /// Who sees the pages.

@@ -1,4 +1,5 @@
-//! The first page of operators: what was sold today, where the money is, what does not work.
+//! The first page of operators: what was sold today, where the money is, what does not work, how
+//! calls go.
 
 use axum::Extension;
 use axum::extract::State;
@@ -7,7 +8,9 @@ use axum::response::{IntoResponse, Redirect, Response};
 use super::page::Page;
 use super::routes::list_routes;
 use super::state::{Console, SignedIn, Viewer};
+use super::views::live::LiveView;
 use super::views::today as view;
+use crate::clock::unix_ms;
 
 /// Shows the page.
 pub(super) async fn show(
@@ -19,6 +22,11 @@ pub(super) async fn show(
     }
     let overview = console.overview.look(&console.api.store).await;
     let routes = list_routes(&console.api.routes);
-    let page = view::draw(overview.as_deref(), &routes);
+    let now = unix_ms();
+    let was_watched = console.live.watch(now);
+    let (events, newest) = console.live.recent();
+    let live = LiveView { events, newest, was_watched };
+    let traffic = console.traffic.look(now);
+    let page = view::draw(overview.as_deref(), &routes, &traffic, &live);
     Page::new("Today", "/", page).into_response()
 }

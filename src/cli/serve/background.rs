@@ -23,6 +23,7 @@ use crate::files::bodies::BodyFiles;
 use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::in_flight::InFlight;
 use crate::gateway::limits::Timeouts;
+use crate::gateway::traffic::live_feed::LiveFeed;
 use crate::gateway::upstream::pool::UpstreamPool;
 use crate::gateway::upstream::probe::RouteProber;
 use crate::gateway::upstream::routes::RouteTable;
@@ -74,6 +75,7 @@ pub(super) struct BackgroundTasks {
     pub(super) catalogue: Arc<ArcSwap<Catalogue>>,
     pub(super) timeouts: Timeouts,
     pub(super) in_flight: InFlight,
+    pub(super) live: Arc<LiveFeed>,
     pub(super) connections: Arc<ConnectionLimits>,
     pub(super) settling: InFlight,
     /// Whether the worker has finished the jobs in work.

@@ -18,15 +18,19 @@ use crate::admin_api::server::{self, ServedRouters};
 use crate::admin_api::state::{AdminApi, REFUNDS_MAX, REQUESTS_MAX, SEARCHES_MAX};
 use crate::cli::runtime::attach_archive;
 use crate::cli::settings::load_client_secret;
+use crate::clock::unix_ms;
 use crate::conf::Config;
 use crate::console;
 use crate::console::address::ConsoleAddress;
 use crate::console::guide::SetupGuide;
+use crate::console::live_streams::LiveStreams;
 use crate::console::oidc::CALLBACK_PATH;
 use crate::console::oidc::provider::IdentityProvider;
 use crate::console::overview::OverviewCache;
 use crate::console::state::{CUSTOMER_STATEMENTS_MAX, Console};
+use crate::console::upkeep;
 use crate::files::VideoFiles;
+use crate::gateway::traffic::reading::TrafficLog;
 use crate::store::{self, OpenStore};
 
 /// Serves the API of operators and the console, or the pages of customers alone.
@@ -57,6 +61,8 @@ pub(super) fn build(
     let (customers, customer_changes) = (Arc::default(), Arc::default());
     let overview = Arc::new(OverviewCache::new());
     let customer_statements = permits(CUSTOMER_STATEMENTS_MAX);
+    let traffic = Arc::new(TrafficLog::new(shared.routes.clone(), unix_ms()));
+    let streams = Arc::new(LiveStreams::new());
     let guide = Arc::new(SetupGuide::new(&client_address(conf)));
     let all = [
         ("console", &listen.console, &section.url, false),
@@ -74,6 +80,9 @@ pub(super) fn build(
             is_for_customers,
             customers: Arc::clone(&customers),
             overview: Arc::clone(&overview),
+            traffic: traffic.clone(),
+            live: shared.live.clone(),
+            streams: streams.clone(),
             customer_statements: customer_statements.clone(),
             guide: guide.clone(),
             customer_changes: Arc::clone(&customer_changes),
@@ -145,7 +154,14 @@ impl BackgroundService for ConsoleService {
                 let api = (!console.is_for_customers).then(|| router::build(console.api.clone()));
                 let pages = console::router::build(console.clone());
                 let routers = ServedRouters { api, pages, addresses: self.addresses.clone() };
-                server::serve(listener, routers, running, shutdown).await;
+                let serving = server::serve(listener, routers, running, shutdown.clone());
+                if console.is_for_customers {
+                    return serving.await;
+                }
+                tokio::select! {
+                    () = serving => {}
+                    () = upkeep::run(console, shutdown) => {}
+                }
             }
             Ok(None) => log::error!(
                 event = "console_not_served", address = self.address;

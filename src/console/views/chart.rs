@@ -249,7 +249,8 @@ pub(super) fn scaled(number: i64, most: i64, length: i64) -> i64 {
     i64::try_from(part).unwrap_or(length)
 }
 
-/// Returns the bars of a day, one on the other: the series, the top and the height of each.
+/// Returns the bars of a day or an hour, one on the other: the series, the top and the height of
+/// each.
 pub(super) fn stacked(numbers: &[i64], most: i64, bottom: i64) -> Vec<(usize, i64, i64)> {
     let mut below = 0_i64;
     let mut bars = Vec::new();

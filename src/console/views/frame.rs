@@ -3,7 +3,7 @@
 
 use maud::{DOCTYPE, Markup, Render, html};
 
-use crate::console::assets::STYLE_PATH;
+use crate::console::assets::STYLE;
 use crate::console::forms::TOKEN_FIELD;
 use crate::operators::Role;
 
@@ -51,7 +51,7 @@ pub(in crate::console) fn draw(frame: &Frame<'_>, content: &impl Render) -> Mark
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (frame.title) " · tollgate" }
-                link rel="stylesheet" href=(STYLE_PATH);
+                link rel="stylesheet" href=(STYLE.path);
                 link rel="icon" href="data:,";
             }
             body {

@@ -3,14 +3,22 @@
 
 use maud::{Markup, html};
 
+use super::live::{self, LiveView};
 use super::parts::{Column, facts, moment, state, table, usd};
+use super::traffic;
 use crate::console::overview::Overview;
 use crate::console::routes::ShownRoute;
+use crate::gateway::traffic::reading::TrafficView;
 use crate::money::Money;
 use crate::usage::{RollupSums, date_text};
 
 /// Draws the page.
-pub(in crate::console) fn draw(overview: Option<&Overview>, routes: &[ShownRoute]) -> Markup {
+pub(in crate::console) fn draw(
+    overview: Option<&Overview>,
+    routes: &[ShownRoute],
+    traffic: &TrafficView,
+    live: &LiveView,
+) -> Markup {
     let failing: Vec<&ShownRoute> = routes.iter().filter(|route| !route.is_up).collect();
     html! {
         @match overview {
@@ -36,6 +44,8 @@ pub(in crate::console) fn draw(overview: Option<&Overview>, routes: &[ShownRoute
             }
             p { a href="/routes" { "All routes" } }
         }
+        (traffic::draw(traffic))
+        (live::draw(live))
     }
 }
 
