@@ -11,7 +11,6 @@ mod budgets;
 mod chat;
 mod cli;
 mod console;
-mod console_keys;
 #[cfg(debug_assertions)]
 mod crash_points;
 mod customer_api;

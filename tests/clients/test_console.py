@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import openai
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 from processes import REPO, free_port, until
 from stack import ask
 
@@ -212,6 +212,55 @@ def test_the_lines_of_the_set_up_page_run(gateway, tmp_path):
             assert told.returncode == 0 and told.stdout.strip(), (lines, told)
             ran += 1
     assert ran == 6
+
+
+@pytest.mark.vendors("sim")
+@pytest.mark.stores("sqlite")
+def test_a_call_appears_on_the_first_page_by_itself(console, chromium):
+    console.gateway.cli("account", "create", "acme", "--credit", "5")
+    client = console.gateway.client(console.gateway.cli("key", "issue", "acme"))
+
+    def call():
+        client.chat.completions.create(model=MODEL, messages=ask("How much is 2 + 2?"))
+
+    with visitor(chromium) as page:
+        page.goto(console.link("--operator", "ada"))
+        rows, status = page.locator("#live-calls tr"), page.locator("#live-status")
+        expect(status).to_have_text("Live: calls appear as they end.")
+        expect(rows).to_have_text(["No call has ended since."])
+        call()
+        expect(rows).to_have_count(1)
+        for cell in "acme", MODEL, "chat", "200", CHARGE_USD:
+            expect(rows.first.get_by_text(cell, exact=True)).to_have_count(1)
+        assert "2 + 2" not in page.content()
+        assert_accessible(page, "live")
+        # What ends while the page pauses is shown when it goes on.
+        page.get_by_role("button", name="Pause").click()
+        expect(status).to_have_text("Paused.")
+        call()
+        page.get_by_role("button", name="Go on").click()
+        expect(rows).to_have_count(2)
+        for _ in range(55):
+            call()
+        expect(rows).to_have_count(50)
+        expect(status).to_have_text("Live: calls appear as they end.")
+
+
+@pytest.mark.vendors("sim")
+@pytest.mark.stores("sqlite")
+def test_without_scripts_a_reload_shows_the_calls_that_have_ended(console, chromium):
+    console.gateway.cli("account", "create", "acme", "--credit", "5")
+    client = console.gateway.client(console.gateway.cli("key", "issue", "acme"))
+    with visitor(chromium, scripts=False) as page:
+        page.goto(console.link("--operator", "ada"))
+        assert not page.get_by_role("button", name="Pause").is_visible()
+        client.chat.completions.create(model=MODEL, messages=ask("How much is 2 + 2?"))
+        reloaded(page, console.root, MODEL)
+        row = page.locator("#live-calls tr")
+        assert row.count() == 1 and CHARGE_USD in row.inner_text() and "acme" in row.inner_text()
+        assert page.get_by_role("img").count() == 2
+        page.get_by_text("The figures of the calls").click()
+        assert page.get_by_role("table", name="Calls and their errors by hour").is_visible()
 
 
 @pytest.mark.vendors("sim")
