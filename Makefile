@@ -17,7 +17,7 @@ setup: ## install what building needs and the machine lacks (the other targets d
 run: setup ## bring the gateway up, with a simulator for vendors without a key, until interrupted
 	@tests/run.sh
 
-demo: setup ## real requests against simulated vendors, each with its charge, then the statement
+demo: setup ## real requests to simulated vendors, their charges, the statement, then the console
 	@tests/demo.sh
 
 test: ## every test, the vendors' own SDKs against the binary, short forms of the soak machines
