@@ -38,6 +38,7 @@ mod idempotency;
 mod jobs;
 mod kept_bytes;
 mod kept_counts;
+mod key_by_id;
 mod key_index;
 mod key_records;
 mod keys;
@@ -260,7 +261,7 @@ impl Ledger for RedisStore {
     }
 
     async fn find_key_by_prefix(&self, prefix: &str) -> Result<Option<KeyRecord>, Unavailable> {
-        key_records::find_by_prefix_or_id(self.connection().await?, prefix).await
+        key_by_id::find_by_prefix_or_id(self.connection().await?, prefix).await
     }
 
     async fn list_keys(&self, account: &AccountName) -> Result<Vec<KeyRecord>, Unavailable> {

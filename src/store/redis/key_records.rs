@@ -3,9 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::super::key_of_id::{parse_key_id, pick_key};
 use super::connection::RedisConnection;
-use super::keys::{ACCOUNTS_KEY, AccountKeys, budget_field};
+use super::keys::{AccountKeys, budget_field};
 use super::stored_settings::{StoredSettings, has_settings, is_living, no_living_account};
 use crate::ledger::{
     AccountName, AccountSettings, BudgetOwner, KeyHash, KeyId, KeyPlace, KeyRecord, KeyScope,
@@ -19,8 +18,6 @@ const RECORD_FIELDS: [&str; 6] =
 const CHANGING_FIELDS: [&str; 2] = ["revoked_at", "last_used_at"];
 /// The records of at most this many API keys are read at a time.
 const KEYS_AT_A_TIME: usize = 256;
-/// The lists of so many accounts are read at a time, in search of an API key.
-const LISTS_AT_A_TIME: usize = 256;
 /// A record is looked at so often at most, while somebody else moves it.
 const REVOKE_ATTEMPTS_MAX: u32 = 5;
 
@@ -33,7 +30,7 @@ pub(super) fn record_keys(hash: &str) -> [String; 2] {
 
 /// Returns the id that the API key with this digest has unless it has one from the key that it
 /// replaced.
-fn first_id(hash: &str) -> Option<KeyId> {
+pub(super) fn first_id(hash: &str) -> Option<KeyId> {
     KeyHash::from_hex(hash).map(KeyHash::key_id)
 }
 
@@ -45,8 +42,8 @@ pub(super) fn list_key(account: &AccountName) -> String {
     format!("tollgate:{{{account}}}:keys")
 }
 
-/// The key of the sorted set of an account's API keys by the times of their issue. It is in the slot
-/// of the list.
+/// The key of the sorted set of an account's API keys by the times of their issue. It is in the
+/// slot of the list.
 pub(super) fn index_key(account: &AccountName) -> String {
     format!("tollgate:{{{account}}}:keys-by-time")
 }
@@ -498,37 +495,4 @@ pub(super) async fn find_by_prefix(
         Some(hash) => find(connection, &hash).await,
         None => Ok(None),
     }
-}
-
-/// Returns the record of the API key that is listed under a prefix, or that an id stands for.
-pub(super) async fn find_by_prefix_or_id(
-    connection: &RedisConnection,
-    prefix: &str,
-) -> Result<Option<KeyRecord>, Unavailable> {
-    match parse_key_id(prefix) {
-        Some(id) => find_by_id(connection, id).await,
-        None => find_by_prefix(connection, prefix).await,
-    }
-}
-
-/// Looks through the lists of all accounts for the first API key with an id, whose digest begins
-/// with it. It is listed for ever, and those that replaced it are of the same account.
-async fn find_by_id(
-    connection: &RedisConnection,
-    id: KeyId,
-) -> Result<Option<KeyRecord>, Unavailable> {
-    let members = redis::cmd("SMEMBERS").arg(ACCOUNTS_KEY).to_owned();
-    let names: Vec<String> = connection.query(&members).await?;
-    let accounts: Vec<_> = names.iter().filter_map(|name| AccountName::parse(name)).collect();
-    for accounts in accounts.chunks(LISTS_AT_A_TIME) {
-        let read = |account: &AccountName| redis::cmd("SMEMBERS").arg(list_key(account)).to_owned();
-        let lists: Vec<Vec<String>> =
-            connection.query_each(accounts.iter().map(read).collect()).await?;
-        for (account, hashes) in accounts.iter().zip(lists) {
-            if hashes.iter().any(|hash| first_id(hash) == Some(id)) {
-                return Ok(pick_key(list(connection, account).await?, id));
-            }
-        }
-    }
-    Ok(None)
 }

@@ -393,15 +393,12 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     connection.pragma_update(None, "wal_autocheckpoint", AUTOCHECKPOINT_PAGES)?;
     connection.pragma_update(None, "cache_size", -16_000)?;
     enable_secure_delete(connection)?;
-    connection.execute_batch(SCHEMA)?;
-    connection.execute_batch(rate_rows::SCHEMA)?;
-    connection.execute_batch(transfers::SCHEMA)?;
-    connection.execute_batch(lot_rows::SCHEMA)?;
-    connection.execute_batch(posted_lines::SCHEMA)?;
-    connection.execute_batch(usage_rows::SCHEMA)?;
-    connection.execute_batch(statement_rows::SCHEMA)?;
-    connection.execute_batch(archive_rows::SCHEMA)?;
-    connection.execute_batch(session_rows::SCHEMA)?;
+    let books = [SCHEMA, rate_rows::SCHEMA, transfers::SCHEMA, lot_rows::SCHEMA];
+    let sums = [posted_lines::SCHEMA, usage_rows::SCHEMA, statement_rows::SCHEMA];
+    let others = [archive_rows::SCHEMA, session_rows::SCHEMA];
+    for tables in books.iter().chain(&sums).chain(&others) {
+        connection.execute_batch(tables)?;
+    }
     older_tables::add_columns(connection)?;
     account_settings::prepare_schema(connection)?;
     operator_rows::prepare_schema(connection)?;
