@@ -33,7 +33,7 @@ pub(super) struct KeySearch {
 }
 
 /// Keys of an account.
-pub(super) struct FoundKeys {
+pub(super) struct KeyListPage {
     pub(super) account: AccountName,
     /// What was looked for.
     pub(super) wanted: Option<String>,
@@ -92,7 +92,7 @@ async fn show(
     let is_cut = next.is_some() && keys.len() < PAGE_SIZE as usize;
     let ids: Vec<KeyId> = keys.iter().map(|key| key.id).collect();
     let budgets = ledger.list_budgets_of(&account, &ids).await?;
-    let found = FoundKeys { account, wanted, keys, budgets, next, is_cut };
+    let found = KeyListPage { account, wanted, keys, budgets, next, is_cut };
     Ok(Page::new(title, signed_in.viewer.keys_place(), view::draw(&found, signed_in)))
 }
 

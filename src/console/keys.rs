@@ -11,7 +11,7 @@ use super::forms::FormBody;
 use super::key_forms::{self, KeyForm, KeyRotationForm, KeySettingsForm};
 use super::page::Page;
 use super::state::{Console, SignedIn, Viewer};
-use super::views::keys::{self as view, KeyPage};
+use super::views::keys::{self as view, KeyDetail};
 use crate::ledger::{AccountName, BudgetOwner, KeyRecord};
 use crate::management::context::ManagementContext;
 use crate::management::error::{no_such_key, parse_account};
@@ -34,7 +34,7 @@ pub(super) async fn show(
     budgets.retain(|budget| budget.owner == BudgetOwner::Key(key.id));
     let title = format!("Key {}", key.prefix);
     let place = signed_in.viewer.keys_place();
-    Ok(Page::new(title, place, view::draw(&KeyPage { key, budgets }, &signed_in)))
+    Ok(Page::new(title, place, view::draw(&KeyDetail { key, budgets }, &signed_in)))
 }
 
 /// Finds a key by its beginning. To a customer there are the own keys only.

@@ -105,7 +105,7 @@ pub(super) async fn by_link(
     };
     let hash = SessionSecret::parse(&secret).ok_or_else(gone)?;
     let sessions = &console.api.store.sessions;
-    // To use a link up is a durable write. Strangers may ask for any link, so it is looked up first.
+    // To use a link up is a durable write, and strangers may ask for any: it is looked up first.
     let principal = sessions.find_link(hash).await?.ok_or_else(gone)?;
     check_is_for(&console, &principal)?;
     let principal = sessions.use_link(hash).await?.ok_or_else(gone)?;

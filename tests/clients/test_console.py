@@ -2,6 +2,7 @@
 arithmetic, for an operator and for a customer, and every page as a screen reader finds it (axe-core)."""
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
@@ -24,8 +25,7 @@ PAGES = ["/", "/accounts", "/accounts/acme", "/charges", "/charges?account=acme"
          "/routes", "/jobs", "/audit", "/accounts/acme/statements", "/accounts?q=nobody", "/nothing"]
 OWN_PAGES = ["/my", "/my/usage", "/my/usage?from=2020-01-01&to=2020-02-01", "/my/keys", "/my/charges",
              "/my/charges/1", "/my/statements", "/my/prices", "/my/setup"]
-# Each colour and each width once: axe looks at contrasts, and a narrow window wraps.
-LOOKS = [("light", 1280), ("dark", 390)]
+LOOKS = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
 
 
 @pytest.fixture
@@ -265,7 +265,10 @@ def test_without_scripts_a_reload_shows_the_calls_that_have_ended(console, chrom
 
 @pytest.mark.vendors("sim")
 @pytest.mark.stores("sqlite")
-def test_no_page_has_a_fault_that_axe_finds(console, chromium):
+def test_no_page_has_a_fault_that_axe_finds(console, chromium, tmp_path):
+    """SCREENSHOTS=FOLDER keeps the pictures of all pages."""
+    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
     console.gateway.cli("account", "create", "acme", "--credit", "5")
     console.gateway.cli("account", "set", "acme", "--budget", "day=2")
     key = console.gateway.cli("key", "issue", "acme")
@@ -276,18 +279,29 @@ def test_no_page_has_a_fault_that_axe_finds(console, chromium):
             reloaded(page, f"{console.root}/charges?account=acme", CHARGE_USD)
             for path in PAGES + [f"/keys/{key[:14]}"]:
                 page.goto(f"{console.root}{path}")
-                assert_accessible(page, look)
+                look_at(page, look, folder)
             # The first thing that the keyboard reaches leads past the menu.
             page.goto(console.root)
             page.keyboard.press("Tab")
             assert page.evaluate("document.activeElement.getAttribute('href')") == "#content"
         with visitor(chromium, look) as page:
             page.goto(f"{console.root}/sign-in")
-            assert_accessible(page, look)
+            look_at(page, look, folder)
             page.goto(console.link("--account", "acme"))
             for path in OWN_PAGES + [f"/my/keys/{key[:14]}"]:
                 page.goto(f"{console.root}{path}")
-                assert_accessible(page, look)
+                look_at(page, look, folder)
+
+
+def look_at(page, look, folder):
+    """Checks a page, and takes a picture of all of it."""
+    assert_accessible(page, look)
+    name = re.sub(r"[^a-z0-9.-]+", "-", page.url.split("/", 3)[3]) or "-"
+    name = re.sub(r"sk-tg-[0-9a-f]+", "key", name)
+    picture = folder / f"{name}-{look[0]}-{look[1]}.png"
+    page.screenshot(path=picture, full_page=True)
+    # An empty page of this size has about 4 KB.
+    assert picture.stat().st_size > 6_000, picture
 
 
 def assert_accessible(page, look):

@@ -29,13 +29,13 @@ pub(in crate::console) fn draw(search: &ChargeSearch, found: Option<&FoundLines>
             div.field { button type="submit" { "Search" } }
         }
         p.hint #request-hint {
-            "The id of a request is the x-request-id of an answer. Without an account, all accounts "
-            "are searched for it, one by one."
+            "The id of a request is the x-request-id of an answer. Without an account, all are "
+            "searched for it, one by one."
         }
         @if let Some(found) = found {
             @let address = found.next.map(|before| next_address(search, found, before));
             h2 { a href={ "/accounts/" (found.account) } { (found.account) } }
-            (line_rows(LineLinks::Of(&found.account), &found.lines, "There is no such charge here."))
+            (line_rows(LineLinks::Of(&found.account), &found.lines, "There is no such charge."))
             (next_page(address))
         }
     }

@@ -5,11 +5,11 @@ use maud::{Markup, html};
 
 use super::keys::{budget_table, issue_form, key_table};
 use super::parts::{encoded, next_page};
-use crate::console::key_list::FoundKeys;
+use crate::console::key_list::KeyListPage;
 use crate::console::state::{SignedIn, Viewer};
 
 /// Draws a page of the list of keys.
-pub(in crate::console) fn draw(found: &FoundKeys, signed_in: &SignedIn) -> Markup {
+pub(in crate::console) fn draw(found: &KeyListPage, signed_in: &SignedIn) -> Markup {
     let name = &found.account;
     let wanted = found.wanted.as_deref().unwrap_or_default();
     let list = match &signed_in.viewer {

@@ -34,15 +34,15 @@ static CUSTOMER_FORMS: KeyForms = KeyForms {
 };
 
 /// What the page of a key shows.
-pub(in crate::console) struct KeyPage {
+pub(in crate::console) struct KeyDetail {
     pub(in crate::console) key: KeyRecord,
     /// Those of the key.
     pub(in crate::console) budgets: Vec<BudgetUse>,
 }
 
 /// Draws the page of a key.
-pub(in crate::console) fn draw(page: &KeyPage, signed_in: &SignedIn) -> Markup {
-    let KeyPage { key, budgets } = page;
+pub(in crate::console) fn draw(page: &KeyDetail, signed_in: &SignedIn) -> Markup {
+    let KeyDetail { key, budgets } = page;
     let word = state_of(key);
     let is_alive = !matches!(word, "revoked" | "expired");
     let listed = match &signed_in.viewer {
@@ -80,7 +80,7 @@ pub(in crate::console) fn draw(page: &KeyPage, signed_in: &SignedIn) -> Markup {
     }
 }
 
-fn forms(page: &KeyPage, signed_in: &SignedIn) -> Markup {
+fn forms(page: &KeyDetail, signed_in: &SignedIn) -> Markup {
     let key = &page.key;
     let forms = match &signed_in.viewer {
         Viewer::Operator { .. } => &OPERATOR_FORMS,
