@@ -62,7 +62,7 @@ mod tests {
              [chat]\n{models}"
         );
         let vendor = VendorModelNames { vendor: "vendor_y".to_owned(), ..Default::default() };
-        Catalogue::parse(&[("y.toml".to_owned(), text)], &[vendor]).expect("sound rules")
+        Catalogue::parse(&[("vendor_y.toml".to_owned(), text)], &[vendor]).expect("sound rules")
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use tokio::net::TcpStream;
 
-use super::{Browser, FORMS, PAGES, Page, operator};
+use super::{Browser, FORMS, OWN_PAGES, PAGES, Page, operator};
 use crate::admin_api::AdminWorld;
 use crate::world::{ACCOUNT, Answer, Store, World, closed_port};
 
@@ -58,7 +58,7 @@ async fn only_pages_of_customers_are_at_the_address_for_customers() {
     let token = world.tokens["owner"].as_str();
     let api = customer.client.get(format!("{root}/admin/v1/accounts")).bearer_auth(token);
     assert_eq!(Answer::read(api).await.status, 404);
-    for page in ["/my", "/my/usage", "/my/usage.csv", "/my/charges", "/my/prices"] {
+    for page in OWN_PAGES {
         assert_eq!(customer.get(page).await.status, 200, "{page}");
         for browser in [&nobody, &owner] {
             assert_eq!(browser.get(page).await.header("location"), Some("/sign-in"), "{page}");
@@ -66,7 +66,10 @@ async fn only_pages_of_customers_are_at_the_address_for_customers() {
     }
     assert_eq!(customer.get("/").await.header("location"), Some("/my"));
     assert_eq!(owner.get("/").await.header("location"), Some("/sign-in"));
-    assert_eq!(nobody.get("/assets/style-1.css").await.status, 200);
+    let page = nobody.get("/sign-in").await.html();
+    let style = page.split("href=\"/assets/").nth(1).and_then(|rest| rest.split('"').next());
+    let style = format!("/assets/{}", style.expect("a stylesheet"));
+    assert_eq!(nobody.get(&style).await.status, 200, "{style}");
 
     let refused = nobody.post("/sign-in", &format!("token={token}")).await;
     assert_eq!((refused.status, refused.header("set-cookie")), (403, None));
