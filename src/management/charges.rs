@@ -47,7 +47,7 @@ const SEARCH_PAGES_MAX: u32 = 20;
 pub(crate) struct EntrySearch<'a> {
     /// The beginning of a key.
     pub(crate) key: Option<&'a str>,
-    /// The id of a vendor's reply.
+    /// The id of a vendor's reply, or that by which the vendor names the request.
     pub(crate) reply: Option<&'a str>,
     /// Entries with smaller numbers than this; all if it is `None`.
     pub(crate) before: Option<u64>,
@@ -149,18 +149,15 @@ impl JournalReader for StoreJournal<'_> {
 
 impl EntrySearch<'_> {
     fn is_for(&self, entry: &JournalEntry) -> bool {
-        let members = [("key_prefix", self.key), ("reply_id", self.reply)];
-        let asked = members.iter().filter_map(|member| Some((member.0, member.1?)));
-        let asked: Vec<_> = asked.collect();
-        if asked.is_empty() {
-            return true;
-        }
         // Few lines have the text at all.
-        if !asked.iter().all(|member| entry.line.contains(member.1)) {
+        let has = |text: Option<&str>| text.is_none_or(|text| entry.line.contains(text));
+        if !has(self.key) || !has(self.reply) {
             return false;
         }
         let line = serde_json::from_str::<Value>(&entry.line).unwrap_or_default();
-        asked.iter().all(|member| line[member.0] == member.1)
+        let is = |name: &str, text: &str| line[name] == text;
+        self.key.is_none_or(|key| is("key_prefix", key))
+            && self.reply.is_none_or(|id| is("reply_id", id) || is("vendor_request_id", id))
     }
 }
 

@@ -223,3 +223,40 @@ async fn the_lines_to_copy_have_the_address_of_the_gateway() {
     let address = format!("http://{}/v1", world.world.gateway.http);
     assert!(page.contains(&address) && page.contains("sk-tg-…"), "{page}");
 }
+
+#[tokio::test]
+async fn charges_are_found_by_key_by_the_id_of_the_vendor_and_by_day() {
+    let world = AdminWorld::start(Store::Sqlite).await;
+    let owner = Browser::of(&world, &operator("support")).await;
+    let calls = format!("http://{}/v1/chat/completions", world.world.gateway.http);
+    let mut prefixes = Vec::new();
+    for _ in 0..2 {
+        let key = world.world.command(&["key", "issue", ACCOUNT]).await.done();
+        let call = owner.client.post(&calls).bearer_auth(key.trim()).json(&chat_of("lmb-5.5"));
+        assert_eq!(Answer::read(call).await.status, 200);
+        prefixes.push(key.trim()[..14].to_owned());
+    }
+    until(&owner, "/charges?account=acct", "/charges/acct/2").await;
+    let line = owner.get("/charges/acct/2").await.html();
+    let member = |name: &str| {
+        let rest = line.split(&format!("{name}</th>")).nth(1).expect("a member");
+        let value = rest.split("<code>").nth(1).and_then(|rest| rest.split('<').next());
+        value.expect("a value").to_owned()
+    };
+    let reply = member("reply_id");
+    let [first, second] = ["/charges/acct/1\"", "/charges/acct/2\""];
+    for (search, found) in [
+        (format!("key={}", prefixes[0]), [true, false]),
+        (format!("key={}", prefixes[1]), [false, true]),
+        (format!("reply={reply}&key={}", prefixes[1]), [false, true]),
+        (format!("reply={reply}&key={}x", prefixes[1]), [false, false]),
+        ("until=2020-01-01".to_owned(), [false, false]),
+        ("until=2199-01-01".to_owned(), [true, true]),
+    ] {
+        let page = owner.get(&format!("/charges?account=acct&{search}")).await.html();
+        assert_eq!([page.contains(first), page.contains(second)], found, "{search}: {page}");
+    }
+    for wrong in ["until=yesterday&account=acct", "key=sk-tg-1", "account=nobody"] {
+        assert!(owner.get(&format!("/charges?{wrong}")).await.status >= 400, "{wrong}");
+    }
+}

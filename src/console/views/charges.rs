@@ -12,7 +12,7 @@ pub(in crate::console) fn draw(search: &ChargeSearch, found: Option<&FoundLines>
     let fields = [
         ("account", "Account", "text", &search.account),
         ("request", "Id of the request", "text", &search.request),
-        ("reply", "Id of the vendor's reply", "text", &search.reply),
+        ("reply", "Id of the vendor", "text", &search.reply),
         ("key", "Beginning of the key", "text", &search.key),
         ("until", "Until the day (UTC)", "date", &search.until),
     ];

@@ -149,7 +149,7 @@ impl DayChart<'_> {
                 }
             }
             details {
-                summary { "The figures: " (self.title.to_lowercase()) }
+                summary { "The figures of this chart: " (self.title) }
                 (self.figures())
             }
         }
@@ -172,7 +172,8 @@ impl DayChart<'_> {
                 viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } width=(WIDTH) height=(HEIGHT) {
                 defs { (self.hatches()) }
                 line.axis x1="0" y1=(bottom) x2=(WIDTH) y2=(bottom) {}
-                text x="0" y="12" { (self.shown(most)) }
+                // An element of HTML would end the picture.
+                text x="0" y="12" { (self.text_of(most)) }
                 @for (at, (start, numbers)) in (0_i64..).zip(&self.days) {
                     @for (series, top, height) in stacked(numbers, most, bottom) {
                         (self.bar(series, [at * pitch, top, width, height]))
@@ -235,6 +236,13 @@ impl DayChart<'_> {
         match self.unit {
             ChartUnit::Usd => usd(Money::from_nano(number).unwrap_or_default()),
             ChartUnit::Tokens => html! { (number) },
+        }
+    }
+
+    fn text_of(&self, number: i64) -> String {
+        match self.unit {
+            ChartUnit::Usd => Money::from_nano(number).unwrap_or_default().to_string(),
+            ChartUnit::Tokens => number.to_string(),
         }
     }
 }
@@ -324,6 +332,10 @@ mod tests {
             drawn.contains("<svg") && drawn.contains("<table>") && drawn.contains("1970-01-02")
         );
         assert!(spend_by_day(&[]).into_string().contains("Nothing was charged"));
+        // A picture with HTML in it ends there, and has no bars.
+        for picture in drawn.split("<svg").skip(1).filter_map(|rest| rest.split("</svg>").next()) {
+            assert!(!picture.contains("<span"), "{picture}");
+        }
     }
 
     #[test]

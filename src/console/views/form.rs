@@ -28,7 +28,7 @@ impl FilledForm<'_> {
         html! {
             form.card[!is_small] method="post" action=(action) {
                 (token_field(form_token))
-                @if !is_small { h3 { (rule.title) } }
+                @if !is_small { h2 { (rule.title) } }
                 @for field in rule.fields { (draw_field(rule.id, field, fields)) }
                 button.danger[danger] type="submit" { (rule.button) }
             }
