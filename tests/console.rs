@@ -428,6 +428,13 @@ async fn tokens_and_keys_of_the_account_sign_in() {
     let answer = customer.post("/sign-in", &format!("token={own}")).await;
     customer.signed_in(&answer).await;
     assert_eq!(customer.get("/accounts").await.status, 403);
+    // A program that reads has such a key: it must not become one that spends.
+    for (form, fields) in OWN_FORMS {
+        let answer = customer.post(form, fields).await;
+        assert_eq!(answer.status, 403, "{form}");
+        assert!(answer.html().contains("which reads only"), "{form}: {}", answer.html());
+    }
+    assert!(!customer.get("/my/keys").await.html().contains("Issue the key"));
     // Whoever has the key may be somebody else.
     assert_eq!(customer.get("/my").await.status, 200);
     world.world.command(&["key", "revoke", &own[..14]]).await.done();

@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 
 use super::access::{Audience, PageMatch, PageRule, find_rule, is_for_operators};
-use super::cookie::{find_secret, form_token};
+use super::cookie::{find_secret, form_token, is_reader};
 use super::error::PageError;
 use super::form_table::{FormRule, find_form};
 use super::forms::{CONFIRMED_FIELD, SentFields, TOKEN_FIELD};
@@ -233,6 +233,7 @@ async fn find_session(
         principal: found.principal,
         session,
         form_token: form_token(secret),
+        is_reader: is_reader(secret),
         address: address.map_or(IpAddr::from([0, 0, 0, 0]), |address| address.shown),
         request_id: id.to_owned(),
     }))
@@ -280,6 +281,12 @@ fn check_audience(
              once more.",
         );
     };
+    if page.audience == Audience::Customer && page.method == "POST" && signed_in.is_reader {
+        return refused(
+            "You have signed in with a key, which reads only. Ask the operator for a link to change \
+             anything.",
+        );
+    }
     match (page.audience, signed_in.viewer.role()) {
         (Audience::Anyone | Audience::SignedIn, _) | (Audience::Customer, None) => Ok(None),
         (Audience::Operator(least), Some(role)) if role >= least => Ok(None),

@@ -9,6 +9,21 @@ use crate::hex::to_hex;
 /// A session lasts this long, in seconds: 12 hours.
 pub(super) const SESSION_S: u32 = 12 * 3_600;
 
+/// Makes random bits those of a session that only reads, or of one that may change things. Nobody
+/// can make one of the other: a store knows the digest of all of a secret.
+pub(super) fn marked(mut bits: [u8; 32], is_reader: bool) -> [u8; 32] {
+    if let Some(last) = bits.last_mut() {
+        *last = (*last & !1) | u8::from(is_reader);
+    }
+    bits
+}
+
+/// Whether a session only reads, as its secret in hexadecimal tells.
+pub(super) fn is_reader(secret: &str) -> bool {
+    let last = secret.bytes().last().map(char::from).and_then(|digit| digit.to_digit(16));
+    last.is_none_or(|digit| digit & 1 == 1)
+}
+
 /// Returns the cookie that begins a session.
 pub(super) fn session_cookie(address: &ConsoleAddress, secret: &str) -> String {
     written(address, secret, SESSION_S)
@@ -41,6 +56,15 @@ pub(super) fn form_token(secret: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_tells_whether_its_session_only_reads() {
+        for (last, flag) in [(0, true), (0, false), (255, true), (255, false)] {
+            let secret = to_hex(&marked([last; 32], flag));
+            assert_eq!(is_reader(&secret), flag, "{secret}");
+        }
+        assert!(is_reader(""));
+    }
 
     #[test]
     fn a_cookie_is_found_among_others() {

@@ -91,7 +91,7 @@ const ROTATION: &[FormField] = &[
     field(
         "overlap_h",
         "Overlap, hours",
-        "for this long the old key works beside the new one; it ends at once if left empty",
+        "for this long the old key works on: one hour if left empty; with 0 it ends at once",
         FieldKind::Text,
     ),
 ];

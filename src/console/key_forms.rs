@@ -81,6 +81,10 @@ impl KeySettingsForm {
     }
 }
 
+/// How long an old key works beside a new one if nobody says so, in seconds. A button that is
+/// pressed twice shows no key: then the old one is still there to be rotated again.
+const OVERLAP_S: i64 = 3_600;
+
 /// A key that is to be replaced.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -94,7 +98,7 @@ pub(super) struct KeyRotationForm {
 impl KeyRotationForm {
     /// Returns how long the old key goes on working, in seconds.
     pub(super) fn overlap_s(&self) -> Result<i64, PageError> {
-        let Some(text) = &self.overlap_h else { return Ok(0) };
+        let Some(text) = &self.overlap_h else { return Ok(OVERLAP_S) };
         let seconds = text.parse::<u32>().ok().and_then(|hours| hours.checked_mul(3_600));
         let seconds = seconds.filter(|seconds| *seconds <= OVERLAP_S_MAX).ok_or_else(|| {
             let most = OVERLAP_S_MAX / 3_600;
@@ -153,7 +157,10 @@ mod tests {
             let overlap_h = hours.map(str::to_owned);
             KeyRotationForm { request: String::new(), overlap_h }.overlap_s().ok()
         };
-        assert_eq!([of(None), of(Some("0")), of(Some("24"))], [Some(0), Some(0), Some(86_400)]);
+        assert_eq!(
+            [of(None), of(Some("0")), of(Some("24"))],
+            [Some(OVERLAP_S), Some(0), Some(86_400)]
+        );
         for wrong in ["-1", "1.5", "8761", "1193047", "99999999999", "x"] {
             assert_eq!(of(Some(wrong)), None, "{wrong}");
         }

@@ -14,6 +14,7 @@ use crate::ledger::{
 };
 use crate::management::accounts::require_account;
 use crate::management::error::parse_account;
+use crate::management::key_search::parse_key_id;
 
 /// The number of keys of a page.
 const PAGE_SIZE: u32 = 50;
@@ -105,6 +106,7 @@ async fn search(
     mut after: Option<KeyPlace>,
 ) -> Result<(Vec<KeyRecord>, Option<KeyPlace>), PageError> {
     if after.is_none()
+        && parse_key_id(wanted).is_none()
         && let Some(key) = ledger.find_key_by_prefix(wanted).await?
         && key.account == *account
         && key.prefix == wanted

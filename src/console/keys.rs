@@ -12,16 +12,19 @@ use super::key_forms::{self, KeyForm, KeyRotationForm, KeySettingsForm};
 use super::page::Page;
 use super::state::{Console, SignedIn, Viewer};
 use super::views::keys::{self as view, KeyDetail};
-use crate::ledger::{AccountName, BudgetOwner, KeyRecord};
+use crate::ledger::{AccountName, BudgetOwner, KeyOrder, KeyRange, KeyRecord};
 use crate::management::context::ManagementContext;
 use crate::management::error::{no_such_key, parse_account};
 use crate::management::key_rotation::rotate_key;
-use crate::management::key_search::{has_ended, now_s};
+use crate::management::key_search::{has_ended, now_s, parse_key_id};
 use crate::management::keys;
 use crate::operators::NamedRequest;
 
 /// With this many keys, ended ones among them, a customer is given no more: their records stay.
-const KEYS_OF_CUSTOMER_MAX: usize = 1_000;
+const KEYS_OF_CUSTOMER_MAX: u32 = 1_000;
+
+/// The name that a page gives a form has at most this many bytes.
+const REQUEST_BYTES_MAX: usize = 64;
 
 /// Shows a key.
 pub(super) async fn show(
@@ -30,7 +33,7 @@ pub(super) async fn show(
     Path(prefix): Path<String>,
 ) -> Result<Page, PageError> {
     let key = find_key(&console, &signed_in, &prefix).await?;
-    let mut budgets = console.api.store.ledger.list_budgets(&key.account).await?;
+    let mut budgets = console.api.store.ledger.list_budgets_of(&key.account, &[key.id]).await?;
     budgets.retain(|budget| budget.owner == BudgetOwner::Key(key.id));
     let title = format!("Key {}", key.prefix);
     let place = signed_in.viewer.keys_place();
@@ -43,6 +46,10 @@ async fn find_key(
     signed_in: &SignedIn,
     prefix: &str,
 ) -> Result<KeyRecord, PageError> {
+    // To find a key by its id, a store may look through all keys of all accounts.
+    if parse_key_id(prefix).is_some() {
+        return Err(no_such_key(prefix).into());
+    }
     let found = console.api.store.ledger.find_key_by_prefix(prefix).await?;
     let is_seen = |key: &KeyRecord| match &signed_in.viewer {
         Viewer::Operator { .. } => true,
@@ -68,6 +75,7 @@ pub(super) async fn issue_own(
     FormBody(form): FormBody<KeyForm>,
 ) -> Result<Page, PageError> {
     let account = signed_in.viewer.customer()?.clone();
+    console.count_change(&signed_in)?;
     require_room(&console, &account).await?;
     issue(&console, &signed_in, &account, form).await
 }
@@ -93,8 +101,10 @@ async fn issue(
 
 /// Checks that a customer may have another key.
 async fn require_room(console: &Console, account: &AccountName) -> Result<(), PageError> {
-    let count = console.api.store.ledger.list_keys(account).await?.len();
-    if count < KEYS_OF_CUSTOMER_MAX {
+    let (order, limit) = (KeyOrder::OldestFirst, KEYS_OF_CUSTOMER_MAX);
+    let range = KeyRange { order, after: None, limit };
+    let count = console.api.store.ledger.list_keys_in(account, range).await?.keys.len();
+    if count < KEYS_OF_CUSTOMER_MAX as usize {
         return Ok(());
     }
     let message =
@@ -104,6 +114,9 @@ async fn require_room(console: &Console, account: &AccountName) -> Result<(), Pa
 
 /// Refuses a form that was sent before: a page that shows a key is reloaded easily.
 async fn once(console: &Console, signed_in: &SignedIn, request: &str) -> Result<(), PageError> {
+    if request.len() > REQUEST_BYTES_MAX {
+        return Err(PageError::invalid("The form has no such name: open the page again."));
+    }
     let operators = &console.api.store.operators;
     let (owner, name) = (key_forms::owner_of(&signed_in.viewer), format!("form {request}"));
     let claimed = operators.claim_request(&owner, &name, [0; 32]).await?;
@@ -124,6 +137,7 @@ pub(super) async fn set(
 ) -> Result<Redirect, PageError> {
     let key = find_living(&console, &signed_in, &prefix).await?;
     let (changes, limits) = form.parse()?;
+    console.count_change(&signed_in)?;
     let account = key.account.clone();
     let setting = async move |context: ManagementContext<'_>| {
         Ok(keys::set_key(context, &key.prefix, &limits, &changes).await?)
@@ -141,6 +155,7 @@ pub(super) async fn rotate(
 ) -> Result<Page, PageError> {
     let key = find_living(&console, &signed_in, &prefix).await?;
     let overlap = form.overlap_s()?;
+    console.count_change(&signed_in)?;
     if let Viewer::Customer(account) = &signed_in.viewer {
         require_room(&console, account).await?;
     }
@@ -161,8 +176,13 @@ pub(super) async fn revoke(
     Extension(signed_in): Extension<SignedIn>,
     Path(prefix): Path<String>,
 ) -> Result<Redirect, PageError> {
-    let KeyRecord { prefix, account, .. } = find_key(&console, &signed_in, &prefix).await?;
-    let page = format!("{}/{prefix}", signed_in.viewer.keys_path());
+    let found = find_key(&console, &signed_in, &prefix).await?;
+    let page = format!("{}/{}", signed_in.viewer.keys_path(), found.prefix);
+    let KeyRecord { prefix, account, revoked_at, .. } = found;
+    if revoked_at.is_some() {
+        return Ok(Redirect::to(&page));
+    }
+    console.count_change(&signed_in)?;
     let revoking =
         async move |context: ManagementContext<'_>| Ok(keys::revoke_key(context, &prefix).await?);
     console.change_of(&account, &signed_in, revoking).await?;

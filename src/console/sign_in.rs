@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
 use super::admit::find_viewer;
-use super::cookie::{SESSION_S, ended_cookie, session_cookie};
+use super::cookie::{SESSION_S, ended_cookie, marked, session_cookie};
 use super::error::PageError;
 use super::forms::FormBody;
 use super::oidc::provider::IdentityProvider;
@@ -66,7 +66,9 @@ pub(super) async fn by_token(
         let refused = draw(&console, Some(view::TOKEN_REFUSED));
         return Ok((StatusCode::FORBIDDEN, refused).into_response());
     };
-    begin_session(&console, &principal).await
+    // A key of an account is for programs that read: it must not become one that spends.
+    let is_reader = matches!(principal, Principal::Account(_));
+    begin_session_as(&console, &principal, is_reader).await
 }
 
 async fn find_operator(console: &Console, hash: TokenHash) -> Result<Option<Principal>, PageError> {
@@ -132,8 +134,16 @@ pub(super) async fn begin_session(
     console: &Console,
     principal: &Principal,
 ) -> Result<Response, PageError> {
+    begin_session_as(console, principal, false).await
+}
+
+async fn begin_session_as(
+    console: &Console,
+    principal: &Principal,
+    is_reader: bool,
+) -> Result<Response, PageError> {
     check_is_for(console, principal)?;
-    let secret = SessionSecret::from_random(random_bits()?);
+    let secret = SessionSecret::from_random(marked(random_bits()?, is_reader));
     let sessions = &console.api.store.sessions;
     sessions.add_session(secret.hash(), principal, SESSION_S.saturating_mul(1_000)).await?;
     let who = principal.to_string();

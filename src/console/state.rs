@@ -109,11 +109,6 @@ impl Viewer {
         }
     }
 
-    /// Whether this one may change keys of the accounts that it sees.
-    pub(super) fn may_change_keys(&self) -> bool {
-        self.role().is_none_or(|role| role >= Role::Operator)
-    }
-
     /// Returns the role of an operator; `None` of a customer.
     pub(super) fn role(&self) -> Option<Role> {
         match self {
@@ -129,6 +124,8 @@ pub(super) struct SignedIn {
     pub(super) viewer: Viewer,
     /// Who has signed in, as the store has it.
     pub(super) principal: Principal,
+    /// Whether a key has signed in, by which a customer only reads.
+    pub(super) is_reader: bool,
     /// The digest of the secret of the session.
     pub(super) session: SecretHash,
     /// The token that forms of the session carry.
@@ -138,6 +135,11 @@ pub(super) struct SignedIn {
 }
 
 impl SignedIn {
+    /// Whether this one may change keys of the accounts that it sees.
+    pub(super) fn may_change_keys(&self) -> bool {
+        self.viewer.role().map_or(!self.is_reader, |role| role >= Role::Operator)
+    }
+
     /// Returns who makes a change.
     fn actor(&self) -> Actor {
         let (address, request_id) = (self.address, self.request_id.clone());
@@ -185,7 +187,7 @@ impl Console {
         Ok(self.api.change(signed_in.actor(), read).await?)
     }
 
-    /// Makes a change of an account by an operator, or by the customer whose account it is.
+    /// Makes a change of an account by an operator, or one that was counted by the customer whose account it is.
     pub(super) async fn change_of<T: Send + 'static>(
         &self,
         account: &AccountName,
@@ -198,9 +200,15 @@ impl Console {
         if own != account {
             return Err(PageError::new(StatusCode::FORBIDDEN, "This is another account's."));
         }
-        if !self.customer_changes.take(account, PeriodKind::Day.start_of(unix_ms())) {
-            return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_CHANGES));
-        }
         Ok(self.api.change(signed_in.actor(), make).await?)
+    }
+
+    /// Counts a change by a customer, before anything is written for it.
+    pub(super) fn count_change(&self, signed_in: &SignedIn) -> Result<(), PageError> {
+        let Viewer::Customer(account) = &signed_in.viewer else { return Ok(()) };
+        if self.customer_changes.take(account, PeriodKind::Day.start_of(unix_ms())) {
+            return Ok(());
+        }
+        Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_CHANGES))
     }
 }

@@ -134,6 +134,7 @@ async fn an_account_without_budgets_has_only_the_keys_it_had_before() {
         "journal-hours",
         "open",
         "payments",
+        "transfer-times",
         "transfers",
     ]
     .map(|part| redis.key(part))

@@ -31,7 +31,10 @@ pub(super) enum ClaimFault {
 
 /// Whether the claims lack one that is looked at.
 pub(super) fn lacks_any(section: &OidcSection, claims: &Map<String, Value>) -> bool {
-    !claims.contains_key(&section.name_claim) || !claims.contains_key(&section.role_claim)
+    let is_told = |claim: &str| claims.contains_key(claim);
+    !is_told(&section.name_claim)
+        || !is_told(&section.role_claim)
+        || (looks_at_email(section) && !is_told("email_verified"))
 }
 
 /// Returns the identity that has these claims.
@@ -47,13 +50,18 @@ pub(super) fn identity_of(
     if !principal.is_sound() {
         return Err(ClaimFault::UnusableName(claim.clone()));
     }
-    if claim == "email" && !is_verified(claims.get("email_verified")) {
+    if looks_at_email(section) && !is_verified(claims.get("email_verified")) {
         return Err(ClaimFault::UnverifiedEmail(name.to_owned()));
     }
     let role = role_of(section, claims.get(&section.role_claim));
     let no_role =
         || ClaimFault::NoRole { name: name.to_owned(), claim: section.role_claim.clone() };
     Ok(Principal::Identity { name: name.to_owned(), role: role.ok_or_else(no_role)? })
+}
+
+/// Whether the e-mail address is the name, or gives the role.
+fn looks_at_email(section: &OidcSection) -> bool {
+    section.name_claim == "email" || section.role_claim == "email"
 }
 
 /// Whether `email_verified` lets an address count. A provider that does not tell it has only
@@ -174,12 +182,24 @@ mod tests {
         let claims = json!({ "sub": "7", "email_verified": false, "groups": "desk" });
         let found = identity_of(&section, claims.as_object().expect("claims"));
         assert_eq!(found, Ok(Principal::Identity { name: "7".into(), role: Role::Support }));
+        // An address that anybody can claim gave a role.
+        let section = OidcSection {
+            role_claim: "email".to_owned(),
+            owners: vec![name.to_owned()],
+            ..section
+        };
+        let of = |verified: bool| {
+            let claims = json!({ "sub": "7", "email": name, "email_verified": verified });
+            identity_of(&section, claims.as_object().expect("claims")).is_ok()
+        };
+        assert!(of(true) && !of(false));
     }
 
     #[test]
     fn claims_that_are_looked_at_may_be_elsewhere() {
         for (claims, lacks) in [
-            (json!({ "email": "a@b.c", "groups": [] }), false),
+            (json!({ "email": "a@b.c", "email_verified": true, "groups": [] }), false),
+            (json!({ "email": "a@b.c", "groups": [] }), true),
             (json!({ "email": "a@b.c" }), true),
             (json!({ "groups": [] }), true),
         ] {
