@@ -283,8 +283,8 @@ fn check_audience(
     };
     if page.audience == Audience::Customer && page.method == "POST" && signed_in.is_reader {
         return refused(
-            "You have signed in with a key, which reads only. Ask the operator for a link to change \
-             anything.",
+            "You have signed in with a key, which reads only. Ask the operator for a link, by \
+             which you may change things.",
         );
     }
     match (page.audience, signed_in.viewer.role()) {

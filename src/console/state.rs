@@ -187,7 +187,8 @@ impl Console {
         Ok(self.api.change(signed_in.actor(), read).await?)
     }
 
-    /// Makes a change of an account by an operator, or one that was counted by the customer whose account it is.
+    /// Makes a change of an account by an operator, or by the customer whose account it is, for
+    /// whom it was counted before.
     pub(super) async fn change_of<T: Send + 'static>(
         &self,
         account: &AccountName,

@@ -208,8 +208,9 @@ impl AccountKeys {
 
 /// The last parts of the names of an account's keys that are not its books: what is erased when the
 /// account is deleted. A part that ends with a colon is the beginning of several.
-const ERASABLE: [&str; 19] = [
+const ERASABLE: [&str; 20] = [
     "keys",
+    "keys-by-time",
     "budgets",
     "window:",
     "rate:",
