@@ -58,6 +58,8 @@ HTTP_CLIENTS = {
 ROUTE_NAMES = ("main", "second", "third")
 # How often jobs are looked at, so that one is over in about a second.
 PAUSES = {"poll_ms": 100, "retry_ms": 100}
+# A store on a busy machine may take longer than a caller should wait for it; no test is about that but by its own wish.
+PATIENCE = {"ledger_ms": 5_000}
 # The status and code of a call that the credit does not cover: there is none, or other calls hold it.
 SHORT_OF_CREDIT = ((402, "insufficient_credits"), (429, "credit_in_use"))
 NANO = 10**9
@@ -201,6 +203,7 @@ def configuration(http, admin, store_url, routes, vendor, more):
     }
     sections |= {section: values for section, values in more.items() if section not in BESIDE}
     sections["videos"] = PAUSES | sections.get("videos", {})
+    sections["timeouts"] = PATIENCE | sections.get("timeouts", {})
     lines = []
     for section, values in sections.items():
         lines += [f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]

@@ -618,7 +618,7 @@ def test_a_node_without_a_worker_takes_jobs_in_for_others(gateway, stacks):
 @redis
 @sim
 def test_a_job_outlives_an_outage_of_the_store(gateway, stacks):
-    gw = gateway(vendor_d="", videos={"lease_ms": 1000})
+    gw = gateway(vendor_d="", videos={"lease_ms": 1000}, timeouts={"ledger_ms": 250})
     alice = gw.account()
     job = film(alice.client(), "[slow 1000] hello")
     until(lambda: alice.client().videos.retrieve(job.id).status == "in_progress", "the vendor has it")
