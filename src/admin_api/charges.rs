@@ -140,10 +140,10 @@ pub(super) async fn show_charge(
     let _permit = AdminApi::take_permit(&api.searching)?;
     let account = match &parameters.account {
         Some(name) => parse_account_name("account", name)?,
-        None => find_charged_account(api.ledger(), &request_id).await?,
+        None => find_charged_account(&api.store, &request_id).await?,
     };
     require_account(api.ledger(), &account).await?;
-    let entries = find_request_lines(api.ledger(), &account, &request_id).await?;
+    let entries = find_request_lines(&api.store, &account, &request_id).await?;
     if entries.is_empty() {
         return Err(no_such_charge(&request_id).into());
     }

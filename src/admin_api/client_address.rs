@@ -82,6 +82,14 @@ impl AddressSource {
         }
     }
 
+    /// Returns the address of the client whose connection it is; `None` if a proxy has opened it,
+    /// which does so for many clients.
+    pub(super) fn client_of(&self, connection: ClientAddress) -> Option<IpAddr> {
+        let client = connection.client()?;
+        let AddressSource::Proxies(proxies) = self else { return Some(client) };
+        (proxies.mode != ProxyMode::Header || !proxies.contains(client)).then_some(client)
+    }
+
     /// Returns the address of the client of a request. `connection` is that of its connection.
     ///
     /// # Errors

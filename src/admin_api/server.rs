@@ -23,12 +23,11 @@ use tower_service::Service as _;
 
 use super::client_address::{AddressSource, ClientAddress};
 use super::state::REQUESTS_MAX;
+use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::edge::proxy_protocol::ProxyHeaderError;
 
-/// The most connections at a time.
-const CONNECTIONS_MAX: usize = 64;
-/// A head must have come within this time, also the first one of a connection that is kept.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// A PROXY header must have come within this time.
+const PROXY_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// What a client is told whose proxy passes on both headers with the address of a client.
 const BOTH_HEADERS: &str = "send 'forwarded' or 'x-forwarded-for', and not both\n";
 /// A client must take some of a reply within this time.
@@ -40,6 +39,32 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(100);
 /// The pause after a connection could not be accepted.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
+/// What the connections of a listener may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConnectionBounds {
+    /// The most connections at a time. Others wait.
+    pub(crate) total_max: usize,
+    /// The most of them from one address (of IPv6, from one /64) that is no proxy's; 0 is no bound.
+    pub(crate) from_address_max: usize,
+    /// A head must have come within this time, also the next one of a connection that is kept.
+    pub(crate) head_timeout: Duration,
+}
+
+impl ConnectionBounds {
+    /// Those of an address that operators alone can reach.
+    pub(crate) const PRIVATE: ConnectionBounds = ConnectionBounds {
+        total_max: 64,
+        from_address_max: 0,
+        head_timeout: Duration::from_secs(30),
+    };
+    /// Those of an address that anybody may reach.
+    pub(crate) const PUBLIC: ConnectionBounds = ConnectionBounds {
+        total_max: 512,
+        from_address_max: 32,
+        head_timeout: Duration::from_secs(10),
+    };
+}
+
 /// What is served at an address.
 #[derive(Clone)]
 pub(crate) struct ServedRouters {
@@ -49,6 +74,7 @@ pub(crate) struct ServedRouters {
     pub(crate) pages: Router,
     /// Where the addresses of clients are found.
     pub(crate) addresses: Arc<AddressSource>,
+    pub(crate) bounds: ConnectionBounds,
 }
 
 impl ServedRouters {
@@ -68,7 +94,9 @@ pub(crate) async fn serve(
     running: Arc<Semaphore>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let bounds = routers.bounds;
+    let connections = Arc::new(Semaphore::new(bounds.total_max));
+    let limits = ConnectionLimits::without_metrics(bounds.total_max, bounds.from_address_max);
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener, &connections) => accepted,
@@ -76,9 +104,19 @@ pub(crate) async fn serve(
         };
         match accepted {
             Ok((stream, address, permit)) => {
-                let serving = serve_connection(stream, address, routers.clone(), stopping.clone());
+                let (routers, mut stopping) = (routers.clone(), stopping.clone());
+                let limits = limits.clone();
                 tokio::spawn(async move {
-                    serving.await;
+                    let peer = address.ip();
+                    let opening = open_connection(stream, peer, &routers.addresses, &mut stopping);
+                    if let Some((stream, connection)) = opening.await {
+                        let client = routers.addresses.client_of(connection);
+                        // One client leaves the others their places.
+                        if let Ok(place) = limits.acquire(client) {
+                            serve_connection(stream, connection, routers, stopping).await;
+                            drop(place);
+                        }
+                    }
                     drop(permit);
                 });
             }
@@ -121,7 +159,7 @@ async fn open_connection(
     stopping: &mut watch::Receiver<bool>,
 ) -> Option<(ConnectionStream, ClientAddress)> {
     let read = tokio::select! {
-        read = timeout(HEAD_TIMEOUT, addresses.read_connection(&mut stream, peer)) => read.ok()?,
+        read = timeout(PROXY_HEADER_TIMEOUT, addresses.read_connection(&mut stream, peer)) => read.ok()?,
         _ = stopping.changed() => return None,
     };
     if read == Err(ProxyHeaderError::Malformed) {
@@ -135,13 +173,12 @@ async fn open_connection(
 /// Serves the requests of a connection until it ends. A stopping server answers the request that
 /// runs, and closes the connection.
 async fn serve_connection(
-    stream: TcpStream,
-    peer: SocketAddr,
+    stream: ConnectionStream,
+    connection: ClientAddress,
     routers: ServedRouters,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let opening = open_connection(stream, peer.ip(), &routers.addresses, &mut stopping);
-    let Some((stream, connection)) = opening.await else { return };
+    let head_timeout = routers.bounds.head_timeout;
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let (mut request, mut routers) = (request.map(Body::new), routers.clone());
         async move {
@@ -154,7 +191,7 @@ async fn serve_connection(
         }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
+    builder.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(HEAD_BYTES_MAX);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE_TIMEOUT));
     let stream = TokioIo::new(Box::pin(stream));

@@ -41,7 +41,7 @@ pub(super) async fn run(
     let reason = parse_reason(reason)?;
     let account = match account {
         Some(name) => parse_account(name)?,
-        None => find_charged_account(context.ledger(), request_id).await?,
+        None => find_charged_account(context.store, request_id).await?,
     };
     let correction = Transfer { account, tx, amount, reason };
     let given = correct_charge(context, request_id, &correction)

@@ -92,10 +92,10 @@ fn address_for(conf: &Config, principal: &Principal) -> anyhow::Result<ConsoleAd
     if let Some(listen) = conf.listen.customers.as_ref().filter(|_| is_customer)
         && (customers_url.is_some() || url.is_none() || conf.listen.console.is_none())
     {
-        return Ok(ConsoleAddress::new(customers_url, listen));
+        return Ok(ConsoleAddress::new(customers_url, listen, true));
     }
     match &conf.listen.console {
-        Some(listen) => Ok(ConsoleAddress::new(url, listen)),
+        Some(listen) => Ok(ConsoleAddress::new(url, listen, false)),
         None => bail!("listen.console is not set, so there is no console"),
     }
 }

@@ -4,10 +4,11 @@
 
 use std::net::SocketAddr;
 
-/// The name of the cookie over TLS. Browsers take it from this host alone, for all its paths.
-const SECURE_COOKIE: &str = "__Host-tollgate";
-/// The name of the cookie without TLS, where browsers refuse that prefix.
-const PLAIN_COOKIE: &str = "tollgate";
+/// The names of the cookie: with and without TLS, where browsers refuse the prefix by which they
+/// take a cookie from one host alone, for all its paths.
+const COOKIES: [&str; 2] = ["__Host-tollgate", "tollgate"];
+/// Those at the address for customers: browsers send a cookie to all ports of a host.
+const CUSTOMER_COOKIES: [&str; 2] = ["__Host-tollgate-customer", "tollgate-customer"];
 
 /// Where browsers find the console.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,19 +18,21 @@ pub(crate) struct ConsoleAddress {
     /// What the `Host` header of a request may be, in lower case.
     hosts: Vec<String>,
     is_secure: bool,
+    is_for_customers: bool,
 }
 
 impl ConsoleAddress {
     /// Returns the address of a console whose public address is `url`, such as
     /// `https://console.example.com`; or, without one, of a console that listens at `listen`. One
     /// that listens on this machine alone may be called `localhost` as well.
-    pub(crate) fn new(url: Option<&str>, listen: &str) -> ConsoleAddress {
+    pub(crate) fn new(url: Option<&str>, listen: &str, is_for_customers: bool) -> ConsoleAddress {
         if let Some(url) = url {
             let (scheme, host) = url.split_once("://").unwrap_or(("https", url));
             return ConsoleAddress {
                 origin: url.to_owned(),
                 hosts: vec![host.to_ascii_lowercase()],
                 is_secure: scheme == "https",
+                is_for_customers,
             };
         }
         let mut hosts = vec![listen.to_ascii_lowercase()];
@@ -42,7 +45,7 @@ impl ConsoleAddress {
             }));
         }
         let origin = format!("http://{listen}");
-        ConsoleAddress { origin, hosts, is_secure: false }
+        ConsoleAddress { origin, hosts, is_secure: false, is_for_customers }
     }
 
     /// Returns the address of a path of the console.
@@ -74,7 +77,8 @@ impl ConsoleAddress {
 
     /// Returns the name of the cookie of a session.
     pub(crate) fn cookie_name(&self) -> &'static str {
-        if self.is_secure { SECURE_COOKIE } else { PLAIN_COOKIE }
+        let names = if self.is_for_customers { CUSTOMER_COOKIES } else { COOKIES };
+        names[usize::from(!self.is_secure)]
     }
 }
 
@@ -84,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_console_on_this_machine_has_the_names_of_this_machine() {
-        let address = ConsoleAddress::new(None, "127.0.0.1:9091");
+        let address = ConsoleAddress::new(None, "127.0.0.1:9091", false);
         for host in ["127.0.0.1:9091", "localhost:9091", "LOCALHOST:9091", "[::1]:9091"] {
             assert!(address.is_host(host), "{host}");
             assert!(address.is_origin(&format!("http://{host}")), "{host}");
@@ -102,16 +106,18 @@ mod tests {
 
     #[test]
     fn a_console_with_a_public_address_has_that_host_alone() {
-        let address = ConsoleAddress::new(Some("https://pay.example.com"), "0.0.0.0:9091");
+        let address = ConsoleAddress::new(Some("https://pay.example.com"), "0.0.0.0:9091", false);
         assert!(address.is_host("Pay.example.com") && !address.is_host("0.0.0.0:9091"));
         assert!(address.is_origin("https://pay.example.com"));
         assert!(!address.is_origin("http://pay.example.com"));
         assert_eq!(address.cookie_name(), "__Host-tollgate");
+        let customers = ConsoleAddress::new(Some("https://pay.example.com"), "0.0.0.0:9092", true);
+        assert_eq!(customers.cookie_name(), "__Host-tollgate-customer");
     }
 
     #[test]
     fn a_console_on_another_address_has_that_one_alone() {
-        let address = ConsoleAddress::new(None, "10.0.0.1:9091");
+        let address = ConsoleAddress::new(None, "10.0.0.1:9091", false);
         assert!(address.is_host("10.0.0.1:9091") && !address.is_host("localhost:9091"));
     }
 }

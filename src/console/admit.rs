@@ -143,6 +143,11 @@ async fn serve(
     if rule.audience == Audience::Anyone && rule.path.starts_with("/assets/") {
         return Ok(next.run(Request::from_parts(parts, Body::empty())).await);
     }
+    // A body may take its time: what is still coming takes no place of a request that runs.
+    let sent = match parts.method {
+        Method::POST => Some(read_form(console, &parts, body).await?),
+        _ => None,
+    };
     let permit = console.api.running.clone().try_acquire_owned().map_err(|_| {
         let message = "Too many pages are asked for at this moment: try again.";
         PageError::new(StatusCode::SERVICE_UNAVAILABLE, message)
@@ -150,7 +155,7 @@ async fn serve(
     asked.signed_in = find_session(console, &parts, &asked.id).await?;
     let customer = match asked.signed_in.as_ref().map(|signed_in| &signed_in.viewer) {
         Some(Viewer::Customer(account)) => {
-            Some(console.customers.begin(account).ok_or_else(|| {
+            Some(console.limits.requests.take(account).ok_or_else(|| {
                 let message = "You ask for too many pages at this moment: try again.";
                 PageError::new(StatusCode::TOO_MANY_REQUESTS, message)
             })?)
@@ -160,8 +165,8 @@ async fn serve(
     if let Some(response) = check_audience(&rule, asked.signed_in.as_ref())? {
         return Ok(response);
     }
-    if parts.method == Method::POST {
-        let mut fields = read_form(console, &parts, body, asked.signed_in.as_ref()).await?;
+    if let Some(mut fields) = sent {
+        check_token(&mut fields, asked.signed_in.as_ref())?;
         let is_confirmed = fields.take(CONFIRMED_FIELD).is_some();
         let form = find_form(rule.path);
         asked.form = form.map(|rule| SentForm { rule, fields: fields.clone() });
@@ -300,13 +305,7 @@ fn check_audience(
 }
 
 /// Reads a form that a page of the console has sent.
-async fn read_form(
-    console: &Console,
-    parts: &Parts,
-    body: Body,
-    signed_in: Option<&SignedIn>,
-) -> Result<SentFields, PageError> {
-    let refused = |message: &str| PageError::new(StatusCode::FORBIDDEN, message);
+async fn read_form(console: &Console, parts: &Parts, body: Body) -> Result<SentFields, PageError> {
     let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let is_ours = match (text("origin"), text(FETCH_SITE)) {
         (Some(origin), _) => console.address.is_origin(origin),
@@ -315,22 +314,25 @@ async fn read_form(
         (None, None) => true,
     };
     if !is_ours {
-        return Err(refused("Another site has sent this form. Nothing was changed."));
+        let message = "Another site has sent this form. Nothing was changed.";
+        return Err(PageError::new(StatusCode::FORBIDDEN, message));
     }
     let kind = text("content-type").unwrap_or_default();
     if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(FORM_TYPE) {
         let message = format!("A form is sent as {FORM_TYPE}.");
         return Err(PageError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
-    let body = read_body(parts, body).await?;
-    let mut fields = SentFields::parse(&body)?;
+    Ok(SentFields::parse(&read_body(parts, body).await?)?)
+}
+
+/// Checks that a page of this session has sent a form.
+fn check_token(fields: &mut SentFields, signed_in: Option<&SignedIn>) -> Result<(), PageError> {
     let token = fields.take(TOKEN_FIELD);
     let expected = signed_in.map(|signed_in| signed_in.form_token.as_str());
-    if expected.is_some() && token.as_deref() != expected {
-        return Err(refused(
-            "The form is of another session. Go back, reload the page, and try \
-                            again. Nothing was changed.",
-        ));
+    if expected.is_none() || token.as_deref() == expected {
+        return Ok(());
     }
-    Ok(fields)
+    let message = "The form is of another session. Go back, reload the page, and try again. \
+                   Nothing was changed.";
+    Err(PageError::new(StatusCode::FORBIDDEN, message))
 }

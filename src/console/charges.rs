@@ -118,12 +118,12 @@ async fn find(
     request: &str,
 ) -> Result<FoundLines, PageError> {
     let _permit = AdminApi::take_permit(&console.api.searching)?;
-    let ledger = &*console.api.store.ledger;
+    let store = &console.api.store;
     let account = match account {
         Some(account) => account,
-        None => find_charged_account(ledger, request).await?,
+        None => find_charged_account(store, request).await?,
     };
-    let mut lines = find_request_lines(ledger, &account, request).await?;
+    let mut lines = find_request_lines(store, &account, request).await?;
     lines.reverse();
     Ok(FoundLines { account, lines, next: None })
 }

@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_cookie_is_found_among_others() {
-        let secure = ConsoleAddress::new(Some("https://a.example"), "127.0.0.1:1");
+        let secure = ConsoleAddress::new(Some("https://a.example"), "127.0.0.1:1", false);
         let cookie = session_cookie(&secure, "5e");
         assert_eq!(
             cookie,
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(find_secret(&secure, "a=1; __Host-tollgate=5e; b"), Some("5e"));
         // A page without TLS could have set the other one.
         assert_eq!(find_secret(&secure, "tollgate=5e; x__Host-tollgate=1"), None);
-        let plain = ConsoleAddress::new(None, "127.0.0.1:1");
+        let plain = ConsoleAddress::new(None, "127.0.0.1:1", false);
         assert!(!session_cookie(&plain, "5e").contains("Secure"));
         assert_ne!(form_token("a"), form_token("b"));
     }

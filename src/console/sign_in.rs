@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::admit::find_viewer;
 use super::cookie::{SESSION_S, ended_cookie, marked, session_cookie};
+use super::customer_limits::TOO_MANY_SIGN_INS;
 use super::error::PageError;
 use super::forms::FormBody;
 use super::oidc::provider::IdentityProvider;
@@ -17,12 +18,14 @@ use super::page::Page;
 use super::state::{Console, SignedIn};
 use super::views::sign_in as view;
 use crate::admin_api::client_address::ClientAddress;
+use crate::clock::unix_ms;
 use crate::gateway::request::scope_check::sees_account;
 use crate::ledger::KeyHash;
 use crate::management::key_search::{has_ended, now_s};
 use crate::management::keys::random_bits;
 use crate::operators::TokenHash;
 use crate::sessions::{Principal, SessionSecret};
+use crate::usage::PeriodKind;
 
 /// How browsers and their extensions say that nobody has asked for a page yet.
 const PREFETCH_HEADERS: [&str; 3] = ["sec-purpose", "purpose", "x-moz"];
@@ -68,6 +71,11 @@ pub(super) async fn by_token(
     };
     // A key of an account is for programs that read: it must not become one that spends.
     let is_reader = matches!(principal, Principal::Account(_));
+    if let Principal::Account(account) = &principal
+        && !console.limits.sign_ins.take(account, PeriodKind::Day.start_of(unix_ms()))
+    {
+        return Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_SIGN_INS));
+    }
     begin_session_as(&console, &principal, is_reader).await
 }
 

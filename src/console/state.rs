@@ -5,11 +5,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use axum::http::StatusCode;
-use tokio::sync::Semaphore;
 
 use super::address::ConsoleAddress;
-use super::customer_changes::{CustomerChanges, TOO_MANY_CHANGES};
-use super::customer_requests::CustomerRequests;
+use super::customer_limits::{CustomerLimits, TOO_MANY_CHANGES};
 use super::error::PageError;
 use super::guide::SetupGuide;
 use super::live_streams::LiveStreams;
@@ -28,9 +26,6 @@ use crate::operators::Role;
 use crate::sessions::{Principal, SecretHash};
 use crate::usage::PeriodKind;
 
-/// The most statements that are read for customers at a time.
-pub(crate) const CUSTOMER_STATEMENTS_MAX: usize = 4;
-
 /// What the requests for pages share.
 #[derive(Clone)]
 pub(crate) struct Console {
@@ -40,18 +35,14 @@ pub(crate) struct Console {
     pub(crate) address: Arc<ConsoleAddress>,
     /// Whether the pages of operators are not served here.
     pub(crate) is_for_customers: bool,
-    /// The requests of customers that run, here and at the other address.
-    pub(crate) customers: Arc<CustomerRequests>,
+    /// What customers may do, here and at the other address together.
+    pub(crate) limits: Arc<CustomerLimits>,
     /// The sums of all accounts, which are read now and then.
     pub(crate) overview: Arc<OverviewCache>,
     /// The catalogue of the version before the one in force, if this process has had one.
     pub(crate) previous_catalogue: Arc<ArcSwapOption<Catalogue>>,
-    /// A permit for each statement that may be read for a customer.
-    pub(crate) customer_statements: Arc<Semaphore>,
     /// How clients are set up for this gateway.
     pub(crate) guide: Arc<SetupGuide>,
-    /// The changes that customers have made today.
-    pub(crate) customer_changes: Arc<CustomerChanges>,
     /// The identity provider by which operators may sign in; `None` if there is none.
     pub(crate) oidc: Option<Arc<IdentityProvider>>,
     /// The traffic of this gateway.
@@ -207,7 +198,7 @@ impl Console {
     /// Counts a change by a customer, before anything is written for it.
     pub(super) fn count_change(&self, signed_in: &SignedIn) -> Result<(), PageError> {
         let Viewer::Customer(account) = &signed_in.viewer else { return Ok(()) };
-        if self.customer_changes.take(account, PeriodKind::Day.start_of(unix_ms())) {
+        if self.limits.changes.take(account, PeriodKind::Day.start_of(unix_ms())) {
             return Ok(());
         }
         Err(PageError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY_CHANGES))

@@ -2,7 +2,7 @@
 
 use axum::Extension;
 use axum::extract::{Path, State};
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
@@ -84,7 +84,11 @@ pub(super) async fn show_own(
     PageQuery(form): PageQuery<StatementForm>,
 ) -> Result<Response, PageError> {
     let account = signed_in.viewer.customer()?;
-    let _permit = AdminApi::take_permit(&console.customer_statements)?;
+    let _own = console.limits.statements.take(account).ok_or_else(|| {
+        let message = "Another statement is being read for you at this moment: wait for it.";
+        PageError::new(StatusCode::TOO_MANY_REQUESTS, message)
+    })?;
+    let _permit = AdminApi::take_permit(&console.limits.all_statements)?;
     send(&console, &signed_in, account, &month, &form).await
 }
 

@@ -20,17 +20,10 @@ pub(crate) async fn make_link(
     context: ManagementContext<'_>,
     principal: &Principal,
 ) -> Result<SessionSecret, ManagementError> {
-    let mut change = AuditedChange { action: "console.link", ..AuditedChange::default() };
+    let change = change_of(context, "console.link", principal).await?;
     match principal {
-        Principal::Operator(name) => {
-            find_operator(context.store, name).await?;
-            change.operator = Some(name.clone());
-        }
-        Principal::Account(account) => {
-            require_account(context.ledger(), account).await?;
-            require_living(context.ledger(), account).await?;
-            change.account = Some(account.clone());
-        }
+        Principal::Operator(_) => {}
+        Principal::Account(account) => require_living(context.ledger(), account).await?,
         Principal::Identity { .. } => {
             let message = "who is known to an identity provider signs in there".to_owned();
             return Err(ManagementError::Invalid { field: "name", message });
@@ -51,7 +44,25 @@ pub(crate) async fn end_sessions(
     context: ManagementContext<'_>,
     principal: &Principal,
 ) -> Result<u32, ManagementError> {
-    let mut change = AuditedChange { action: "console.end_sessions", ..AuditedChange::default() };
+    let change = change_of(context, "console.end_sessions", principal).await?;
+    // A second attempt finds none of those that the first one has ended.
+    let count = AtomicU32::new(0);
+    let ending = async || {
+        let ended = context.store.sessions.end_sessions_of(principal).await?;
+        count.fetch_max(ended, Ordering::Relaxed);
+        Ok(())
+    };
+    context.change(&change, ending).await?;
+    Ok(count.into_inner())
+}
+
+/// Returns the line of the audit trail of a change about somebody who is known.
+async fn change_of(
+    context: ManagementContext<'_>,
+    action: &'static str,
+    principal: &Principal,
+) -> Result<AuditedChange, ManagementError> {
+    let mut change = AuditedChange { action, ..AuditedChange::default() };
     match principal {
         Principal::Operator(name) => {
             find_operator(context.store, name).await?;
@@ -64,15 +75,7 @@ pub(crate) async fn end_sessions(
         // Which identities there are, the provider alone knows.
         Principal::Identity { name, .. } => change.identity = Some(name.clone()),
     }
-    // A second attempt finds none of those that the first one has ended.
-    let count = AtomicU32::new(0);
-    let ending = async || {
-        let ended = context.store.sessions.end_sessions_of(principal).await?;
-        count.fetch_max(ended, Ordering::Relaxed);
-        Ok(())
-    };
-    context.change(&change, ending).await?;
-    Ok(count.into_inner())
+    Ok(change)
 }
 
 /// Parses the name that an identity provider tells of somebody.

@@ -2,14 +2,16 @@
 
 use serde_json::Value;
 
+use super::charges::StoreJournal;
 use super::context::ManagementContext;
 use super::error::ManagementError;
 use super::payments::{Transfer, audited, refused, used_before};
-use crate::ledger::journal_search::{JournalReader, SearchBounds, search_from_time};
+use crate::ledger::journal_search::{SearchBounds, search_from_time};
 use crate::ledger::{
     AccountName, EntryKind, JournalEntry, Ledger, Operation, Outcome, Unavailable,
 };
 use crate::money::Money;
+use crate::store::OpenStore;
 
 /// No call and no video is charged later than this after its id was made.
 const CALL_LIFE_MS: i64 = 26 * 60 * 60 * 1_000;
@@ -32,7 +34,7 @@ pub(crate) async fn correct_charge(
     let mut change = audited(correction, "charge.correct");
     change.request = Some(request.to_owned());
     let correcting = async || {
-        let lines = find_request_lines(ledger, account, request).await?;
+        let lines = find_request_lines(context.store, account, request).await?;
         let charges = lines.iter().filter(|entry| entry.kind == EntryKind::Charge);
         let found: Vec<u64> = charges.map(|entry| entry.seq).take(CHARGES_MAX).collect();
         if found.is_empty() {
@@ -47,7 +49,8 @@ pub(crate) async fn correct_charge(
         };
         match ledger.submit(account, op).await? {
             Outcome::Corrected(given) => Ok(given),
-            Outcome::UnknownCharge => Err(no_such_charge(request)),
+            // It was found, so the line has left the store.
+            Outcome::UnknownCharge => Err(archived_charge(request)),
             Outcome::Conflict => Err(used_before(format!(
                 "the id '{tx}' was used before, for another payment, refund or correction"
             ))),
@@ -59,25 +62,25 @@ pub(crate) async fn correct_charge(
 
 /// Finds the account that was charged for a request. All accounts are searched.
 pub(crate) async fn find_charged_account(
-    ledger: &dyn Ledger,
+    store: &OpenStore,
     request: &str,
 ) -> Result<AccountName, ManagementError> {
-    for account in ledger.list_accounts().await? {
-        if !find_request_lines(ledger, &account, request).await?.is_empty() {
+    for account in store.ledger.list_accounts().await? {
+        if !find_request_lines(store, &account, request).await?.is_empty() {
             return Ok(account);
         }
     }
     Err(no_such_charge(request))
 }
 
-/// Finds the entries of an account's journal that are about a request, oldest first. An id without
-/// a time is not found.
+/// Finds the entries of an account's journal that are about a request, oldest first, also those
+/// that have left the store. An id without a time is not found.
 pub(crate) async fn find_request_lines(
-    ledger: &dyn Ledger,
+    store: &OpenStore,
     account: &AccountName,
     request: &str,
 ) -> Result<Vec<JournalEntry>, Unavailable> {
-    let journal = LedgerJournal { ledger, account };
+    let journal = StoreJournal { store, account };
     let bounds = SearchBounds { call_life_ms: CALL_LIFE_MS, pages_max: PAGES_MAX };
     let mut found = Vec::new();
     let collect = |page: Vec<JournalEntry>| {
@@ -110,22 +113,13 @@ pub(crate) fn no_such_charge(request: &str) -> ManagementError {
     ManagementError::NotFound { what: "charge", message }
 }
 
-/// The journal of an account, as a command or an operator reads it: without a deadline.
-struct LedgerJournal<'a> {
-    ledger: &'a dyn Ledger,
-    account: &'a AccountName,
-}
-
-impl JournalReader for LedgerJournal<'_> {
-    type Error = Unavailable;
-
-    async fn length(&self) -> Result<u64, Unavailable> {
-        self.ledger.journal_length(self.account).await
-    }
-
-    async fn read(&self, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Unavailable> {
-        self.ledger.read_journal(self.account, after, limit).await
-    }
+/// Returns the error that a charge cannot be corrected any more.
+fn archived_charge(request: &str) -> ManagementError {
+    let message = format!(
+        "the charge of the request '{request}' is in the archive, and is not corrected any more: \
+         give credit back by a payment or a grant"
+    );
+    ManagementError::Conflict { code: "charge_archived", message }
 }
 
 /// Whether an entry is the charge of a request, or a correction of it.

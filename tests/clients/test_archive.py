@@ -104,6 +104,10 @@ def test_duckdb_sums_an_archive_in_a_bucket_up_to_the_balances(gateway, bucket, 
     # Whoever reads the books need not know where a line is.
     reader = stacks.twin(node, journal=where)
     assert {account.name: charges_of(account, reader) for account in accounts} == before
+    first = before[accounts[1].name][0]["id"]
+    correct = ["charge", "correct", first, "0.001", "--id", "late", "--reason", "too late"]
+    with pytest.raises(AssertionError, match="is in the archive, and is not corrected any more"):
+        command(*correct)
     for account in accounts:
         told = [json.loads(line) for line in command("charges", account.name).splitlines()]
         assert [line["request_id"] for line in told] == [line["id"] for line in before[account.name]]

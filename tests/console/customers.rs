@@ -1,6 +1,9 @@
 //! The address for customers alone: what is there and what is not, its links, and its bounds.
 
-use tokio::net::TcpStream;
+use std::net::{IpAddr, SocketAddr};
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpSocket, TcpStream};
 
 use super::{Browser, FORMS, OWN_PAGES, PAGES, Page, operator};
 use crate::admin_api::AdminWorld;
@@ -44,6 +47,7 @@ async fn only_pages_of_customers_are_at_the_address_for_customers() {
     // Whoever is an operator at the other address is nobody here.
     let mut owner = Browser::of(&world, &operator("owner")).await;
     root.clone_into(&mut owner.root);
+    owner.cookie = owner.cookie.replace("tollgate=", "tollgate-customer=");
     for browser in [&customer, &nobody, &owner] {
         for page in &PAGES[1..] {
             assert_eq!(browser.get(page).await.status, 404, "{page}");
@@ -100,7 +104,11 @@ async fn customers_are_sent_to_their_public_address() {
     let opened = Answer::read(open.header("host", "pay.example.com")).await;
     assert_eq!(opened.status, 303, "{}", opened.html());
     let cookie = opened.header("set-cookie").expect("a cookie");
-    assert!(cookie.starts_with("__Host-tollgate=") && cookie.ends_with("; Secure"), "{cookie}");
+    // Browsers send cookies to all ports of a host, so an operator there stays signed in.
+    assert!(
+        cookie.starts_with("__Host-tollgate-customer=") && cookie.ends_with("; Secure"),
+        "{cookie}"
+    );
     // The console has none, so its host is that of its listener.
     assert_eq!(Browser::new(&world.root).get("/sign-in").await.status, 200);
 }
@@ -116,4 +124,69 @@ async fn customers_do_not_take_the_places_of_operators() {
     assert_eq!(owner.get("/accounts").await.status, 200);
     drop(silent);
     assert_eq!(Browser::new(&format!("http://{at}")).get("/sign-in").await.status, 200);
+}
+
+/// A connection from another address of this machine.
+async fn connect_from(address: &str, at: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    let from = SocketAddr::new(address.parse().expect("an address"), 0);
+    socket.bind(from).expect("an address of this machine");
+    socket.connect(at.parse().expect("an address")).await.expect("a connection")
+}
+
+/// A browser at another address of this machine.
+fn browser_from(address: &str, root: &str) -> Browser {
+    let from: IpAddr = address.parse().expect("an address");
+    let client = reqwest::Client::builder().local_address(from).build().expect("a client");
+    Browser { client, ..Browser::new(root) }
+}
+
+#[tokio::test]
+async fn silent_connections_of_one_address_kept_other_customers_out() {
+    let (_world, at) = world("").await;
+    let mut silent = Vec::new();
+    for _ in 0..600 {
+        silent.push(connect_from("127.0.0.2", at).await);
+    }
+    let other = browser_from("127.0.0.3", &format!("http://{at}"));
+    assert_eq!(other.get("/sign-in").await.status, 200);
+    drop(silent);
+}
+
+#[tokio::test]
+async fn bodies_that_do_not_come_took_the_places_of_requests() {
+    let (_world, at) = world("").await;
+    let head = format!(
+        "POST /sign-in HTTP/1.1\r\nhost: {at}\r\ncontent-length: 40\r\n\
+         content-type: application/x-www-form-urlencoded\r\n\r\ntoken="
+    );
+    let mut slow = Vec::new();
+    for address in ["127.0.0.2", "127.0.0.3", "127.0.0.4"] {
+        for _ in 0..30 {
+            let mut stream = connect_from(address, at).await;
+            stream.write_all(head.as_bytes()).await.expect("sent");
+            slow.push(stream);
+        }
+    }
+    let other = browser_from("127.0.0.5", &format!("http://{at}"));
+    for _ in 0..20 {
+        assert_eq!(other.get("/sign-in").await.status, 200);
+    }
+    drop(slow);
+}
+
+#[tokio::test]
+async fn keys_of_an_account_sign_in_two_hundred_times_a_day() {
+    let (world, at) = world("").await;
+    let issue = ["key", "issue", ACCOUNT, "--endpoints", "account"];
+    let key = world.world.command(&issue).await.done().trim().to_owned();
+    let browser = Browser::new(&format!("http://{at}"));
+    for _ in 0..200 {
+        assert_eq!(browser.post("/sign-in", &format!("token={key}")).await.status, 303);
+    }
+    let refused = browser.post("/sign-in", &format!("token={key}")).await;
+    assert_eq!((refused.status, refused.header("set-cookie")), (429, None));
+    assert!(refused.html().contains("ask the operator for a link"), "{}", refused.html());
+    let link = link_for(&world, &["--account", ACCOUNT]).await;
+    assert_eq!(browser.get(&path_of(&link)).await.status, 303);
 }

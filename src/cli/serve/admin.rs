@@ -69,7 +69,7 @@ pub(super) fn build(
     let parts = EdgeConfig {
         app: admin,
         tls: None,
-        connection_limits: ConnectionLimits::without_metrics(connections_max),
+        connection_limits: ConnectionLimits::without_metrics(connections_max, 0),
         in_flight: InFlight::default(),
         overload: OverloadMonitor::new(Duration::ZERO),
         proxies: None,

@@ -14,7 +14,7 @@ use super::background::BackgroundTasks;
 use super::handover::ListenerSet;
 use crate::admin_api::client_address::AddressSource;
 use crate::admin_api::router;
-use crate::admin_api::server::{self, ServedRouters};
+use crate::admin_api::server::{self, ConnectionBounds, ServedRouters};
 use crate::admin_api::state::{AdminApi, REFUNDS_MAX, REQUESTS_MAX, SEARCHES_MAX};
 use crate::cli::runtime::attach_archive;
 use crate::cli::settings::load_client_secret;
@@ -22,12 +22,13 @@ use crate::clock::unix_ms;
 use crate::conf::Config;
 use crate::console;
 use crate::console::address::ConsoleAddress;
+use crate::console::customer_limits::CustomerLimits;
 use crate::console::guide::SetupGuide;
 use crate::console::live_streams::LiveStreams;
 use crate::console::oidc::CALLBACK_PATH;
 use crate::console::oidc::provider::IdentityProvider;
 use crate::console::overview::OverviewCache;
-use crate::console::state::{CUSTOMER_STATEMENTS_MAX, Console};
+use crate::console::state::Console;
 use crate::console::upkeep;
 use crate::files::VideoFiles;
 use crate::gateway::traffic::reading::TrafficLog;
@@ -57,10 +58,8 @@ pub(super) fn build(
     listeners: &Arc<ListenerSet>,
 ) -> anyhow::Result<Vec<ConsoleService>> {
     let (listen, section) = (&conf.listen, &conf.console);
-    let permits = |most| Arc::new(Semaphore::new(most));
-    let (customers, customer_changes) = (Arc::default(), Arc::default());
+    let limits = Arc::new(CustomerLimits::new());
     let overview = Arc::new(OverviewCache::new());
-    let customer_statements = permits(CUSTOMER_STATEMENTS_MAX);
     let traffic = Arc::new(TrafficLog::new(shared.routes.clone(), unix_ms()));
     let streams = Arc::new(LiveStreams::new());
     let guide = Arc::new(SetupGuide::new(&client_address(conf)));
@@ -72,20 +71,18 @@ pub(super) fn build(
     for (name, address, url, is_for_customers) in all {
         let Some(address) = address.clone() else { continue };
         let url = url.as_deref();
-        let found_at = ConsoleAddress::new(url, &address);
+        let found_at = ConsoleAddress::new(url, &address, is_for_customers);
         let oidc = if is_for_customers { None } else { build_provider(conf, &found_at)? };
         let console = Console {
             api: build_api(conf, store, shared, files.clone())?,
             address: Arc::new(found_at),
             is_for_customers,
-            customers: Arc::clone(&customers),
+            limits: limits.clone(),
             overview: Arc::clone(&overview),
             traffic: traffic.clone(),
             live: shared.live.clone(),
             streams: streams.clone(),
-            customer_statements: customer_statements.clone(),
             guide: guide.clone(),
-            customer_changes: Arc::clone(&customer_changes),
             previous_catalogue: shared.rules.previous.clone(),
             oidc,
         };
@@ -153,7 +150,13 @@ impl BackgroundService for ConsoleService {
                 let running = console.api.running.clone();
                 let api = (!console.is_for_customers).then(|| router::build(console.api.clone()));
                 let pages = console::router::build(console.clone());
-                let routers = ServedRouters { api, pages, addresses: self.addresses.clone() };
+                let bounds = if console.is_for_customers {
+                    ConnectionBounds::PUBLIC
+                } else {
+                    ConnectionBounds::PRIVATE
+                };
+                let routers =
+                    ServedRouters { api, pages, addresses: self.addresses.clone(), bounds };
                 let serving = server::serve(listener, routers, running, shutdown.clone());
                 if console.is_for_customers {
                     return serving.await;

@@ -85,8 +85,8 @@ mod tests {
     }
 
     fn addresses() -> [ConsoleAddress; 2] {
-        let secure = ConsoleAddress::new(Some("https://a.example"), "127.0.0.1:1");
-        [secure, ConsoleAddress::new(None, "127.0.0.1:1")]
+        let secure = ConsoleAddress::new(Some("https://a.example"), "127.0.0.1:1", false);
+        [secure, ConsoleAddress::new(None, "127.0.0.1:1", false)]
     }
 
     #[test]

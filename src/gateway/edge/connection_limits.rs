@@ -50,16 +50,16 @@ impl ConnectionLimits {
         })
     }
 
-    /// Creates limits without connections, at most `count_max` in total. They are for a listener
-    /// that does not serve clients, so the metrics do not include its connections.
+    /// Creates limits without connections, as [`ConnectionLimits::new`] does. They are for a
+    /// listener that serves no calls, so the metrics do not include its connections.
     #[must_use]
-    pub(crate) fn without_metrics(count_max: usize) -> Arc<ConnectionLimits> {
+    pub(crate) fn without_metrics(count_max: usize, by_client_max: usize) -> Arc<ConnectionLimits> {
         let (count, by_client) = (AtomicUsize::new(0), Mutex::default());
         Arc::new(ConnectionLimits {
             count,
             count_max,
             by_client,
-            by_client_max: 0,
+            by_client_max,
             is_in_metrics: false,
         })
     }
