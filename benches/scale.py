@@ -13,6 +13,7 @@ and only if it is named:
 
 rates      the error of rate limits in the long run, with one gateway and two (31 minutes)
 archive    ten million charges of a thousand accounts, summed up, archived, trimmed and queried (needs DuckDB)
+console    pages with ten thousand accounts and keys, and calls while somebody looks (4 minutes)
 
 Each prints a table, `ratio` lines, and `target` lines that say whether what was asked for was met; whatever
 it made is gone at the end. It ends with 1 if a target was missed. SCALE=small tries the bench itself out, in
@@ -29,7 +30,7 @@ from processes import FOLDER, begin_folder, started, stop_all
 from scale_world import SMALL, many_files, stop_since, verdicts
 
 PARTS = ["accounts", "journal", "streams", "nodes", "redis"]
-KNOWN = [*PARTS, "rates", "archive"]
+KNOWN = [*PARTS, "rates", "archive", "console"]
 
 
 def clear():

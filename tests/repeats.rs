@@ -178,15 +178,6 @@ fn whole(words: &str) -> Value {
     json!({ "messages": [{ "role": "user", "content": words }] })
 }
 
-/// Redis, as the gateways of a world have it.
-fn redis_of(world: &World) -> redis::Connection {
-    let conf = std::fs::read_to_string(world.path("tollgate.toml")).expect("a configuration");
-    let (_, rest) = conf.split_once("url = \"").expect("the store's address");
-    let (url, _) = rest.split_once('"').expect("its end");
-    let client = redis::Client::open(url).expect("an address");
-    client.get_connection().expect("a connection")
-}
-
 /// The file of SQLite, which is only read.
 fn file_of(world: &World) -> rusqlite::Connection {
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
@@ -205,7 +196,7 @@ fn stored(world: &World, store: Store) -> (usize, usize) {
         let count = |rows: i64| usize::try_from(rows).expect("a count");
         return (count(names), count(replies));
     }
-    let mut redis = redis_of(world);
+    let mut redis = world.connect_to_redis();
     let mut count = |pattern: &str| {
         let found = redis::cmd("KEYS").arg(pattern).query::<Vec<String>>(&mut redis);
         found.expect("keys").len()

@@ -94,6 +94,15 @@ impl World {
         }
     }
 
+    /// Connects to Redis, as the gateways of the world have it.
+    pub(crate) fn connect_to_redis(&self) -> redis::Connection {
+        let conf = std::fs::read_to_string(self.path("tollgate.toml")).expect("a configuration");
+        let (_, rest) = conf.split_once("url = \"").expect("the store's address");
+        let (url, _) = rest.split_once('"').expect("its end");
+        let client = redis::Client::open(url).expect("an address");
+        client.get_connection().expect("a connection")
+    }
+
     /// The other nodes of its cluster.
     pub(crate) fn other_redis(&self) -> &[RedisServer] {
         match &self.redis {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Browser, Page, operator};
 use crate::admin_api::AdminWorld;
-use crate::world::Store;
+use crate::world::{Store, World};
 
 #[rstest::rstest]
 #[tokio::test]
@@ -52,4 +52,22 @@ async fn keys_are_searched_and_read_page_by_page(
     assert!(count(&none, &issued) == 0 && none.contains("&lt;b&gt;"), "{none}");
     assert_eq!(support.get("/accounts/acme/keys?after=x").await.status, 400);
     assert_eq!(support.get("/accounts/nobody/keys").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_redis_whose_memory_was_full_showed_no_keys_and_no_payments() {
+    let world = AdminWorld::of(World::start(Store::Redis).own_redis()).await;
+    world.post("accounts", json!({ "name": "acme" })).await;
+    world.post("keys", json!({ "account": "acme", "name": "Robot" })).await;
+    let body = json!({ "account": "acme", "amount_usd": "25", "id": "p1" });
+    assert_eq!(world.post("payments", body).await.status, 201);
+    let support = Browser::of(&world, &operator("support")).await;
+    let mut connection = world.world.connect_to_redis();
+    let full = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("1").exec(&mut connection);
+    full.expect("full");
+    for path in ["/", "/accounts", "/accounts/acme", "/accounts/acme/keys", "/audit"] {
+        assert_eq!(support.get(path).await.status, 200, "{path}");
+    }
+    assert!(support.get("/accounts/acme/keys").await.html().contains("Robot"));
+    assert!(support.get("/accounts/acme").await.html().contains("p1"));
 }

@@ -24,7 +24,7 @@ fn journal(world: &World, store: Store) -> Vec<Value> {
         let lines = select.query_map([], |row| row.get(0)).expect("rows");
         lines.map(|line| line.expect("a text")).collect()
     } else {
-        let mut redis = redis_of(world);
+        let mut redis = world.connect_to_redis();
         let mut all = redis::cmd("LRANGE");
         all.arg(format!("tollgate:{{{ACCOUNT}}}:journal")).arg(0).arg(-1);
         let entries = all.query::<Vec<String>>(&mut redis).expect("a list");
