@@ -27,13 +27,14 @@ const PAGES: [&str; 9] = [
     "/audit",
 ];
 /// All forms of operators, with fields that they take.
-const FORMS: [(&str, &str); 10] = [
+const FORMS: [(&str, &str); 11] = [
     ("/accounts", "name=new"),
     ("/accounts/acct/payments", "amount_usd=1&id=p1&confirmed=yes"),
     ("/accounts/acct/keys", "name=ci&request=1"),
     ("/accounts/acct/budgets", "day_usd=5"),
     ("/accounts/acct/suspension", "confirmed=yes"),
     ("/accounts/acct/resumption", ""),
+    ("/accounts/acct/links", "confirmed=yes"),
     ("/keys/nobody", "name=ci"),
     ("/keys/nobody/rotation", "request=2&confirmed=yes"),
     ("/keys/nobody/revocation", "confirmed=yes"),
@@ -409,7 +410,7 @@ async fn tokens_and_keys_of_the_account_sign_in() {
     let mut browser = Browser::new(&world.root);
     let refused = browser.post("/sign-in", "token=sk-tg-op-wrong").await;
     assert_eq!(refused.status, 403);
-    assert!(refused.html().contains("Nobody has this token"));
+    assert!(refused.html().contains("a key for calls is refused here"));
     let token = world.tokens["support"].clone();
     let answer = browser.post("/sign-in", &format!("token={token}")).await;
     browser.signed_in(&answer).await;

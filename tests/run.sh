@@ -82,6 +82,10 @@ TOLLGATE_CONF=$conf
 TOLLGATE_ACCOUNT=$account
 CONSOLE_URL=$console_url
 
+CONSOLE_URL works once, within ten minutes, and signs in the operator '$account'. Another one:
+$bin/tollgate --conf $conf console link --operator $account
+
+A call, which the account '$account' pays for:
 curl http://127.0.0.1:$http/v1/chat/completions -H 'authorization: Bearer $key' \\
   -H 'content-type: application/json' \\
   -d '{"model":"lmb-5.5","messages":[{"role":"user","content":"How much is two and two?"}]}'

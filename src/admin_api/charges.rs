@@ -1,10 +1,12 @@
 //! `/admin/v1/charges`: the journal of an account, with all of its arithmetic.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
 
 use super::amounts::parse_account_name;
@@ -19,6 +21,9 @@ use crate::management::corrections::{
     corrected_amount, find_charged_account, find_request_lines, no_such_charge,
 };
 use crate::money::Money;
+
+/// A search of all accounts is given up after this time.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A line of the journal: a charge, a correction of one, or granted credit that has expired.
 #[derive(Debug, Serialize, ToSchema)]
@@ -138,9 +143,15 @@ pub(super) async fn show_charge(
     QueryParameters(parameters): QueryParameters<ChargeParameters>,
 ) -> Result<JsonReply<RequestChargesReply>, AdminError> {
     let _permit = AdminApi::take_permit(&api.searching)?;
-    let account = match &parameters.account {
-        Some(name) => parse_account_name("account", name)?,
-        None => find_charged_account(&api.store, &request_id).await?,
+    let too_slow = |_| {
+        let message = "the search of all accounts takes too long: give the account as well";
+        AdminError::invalid("account", message)
+    };
+    let account = if let Some(name) = &parameters.account {
+        parse_account_name("account", name)?
+    } else {
+        let finding = find_charged_account(&api.store, &request_id);
+        timeout(SEARCH_TIMEOUT, finding).await.map_err(too_slow)??
     };
     require_account(api.ledger(), &account).await?;
     let entries = find_request_lines(&api.store, &account, &request_id).await?;

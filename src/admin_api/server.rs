@@ -112,9 +112,15 @@ pub(crate) async fn serve(
                     if let Some((stream, connection)) = opening.await {
                         let client = routers.addresses.client_of(connection);
                         // One client leaves the others their places.
-                        if let Ok(place) = limits.acquire(client) {
-                            serve_connection(stream, connection, routers, stopping).await;
-                            drop(place);
+                        match limits.acquire(client) {
+                            Ok(place) => {
+                                serve_connection(stream, connection, routers, stopping).await;
+                                drop(place);
+                            }
+                            Err(_) => log::debug!(
+                                event = "console_connection_refused";
+                                "too many connections from one address"
+                            ),
                         }
                     }
                     drop(permit);
@@ -123,7 +129,7 @@ pub(crate) async fn serve(
             Err(why) => {
                 log::warn!(
                     event = "console_accept_failed", error:% = why;
-                    "connection of an operator not accepted"
+                    "connection to the console not accepted"
                 );
                 tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
             }
@@ -158,8 +164,9 @@ async fn open_connection(
     addresses: &AddressSource,
     stopping: &mut watch::Receiver<bool>,
 ) -> Option<(ConnectionStream, ClientAddress)> {
+    let reading = timeout(PROXY_HEADER_TIMEOUT, addresses.read_connection(&mut stream, peer));
     let read = tokio::select! {
-        read = timeout(PROXY_HEADER_TIMEOUT, addresses.read_connection(&mut stream, peer)) => read.ok()?,
+        read = reading => read.ok()?,
         _ = stopping.changed() => return None,
     };
     if read == Err(ProxyHeaderError::Malformed) {

@@ -75,27 +75,14 @@ pub(super) async fn run(
         (None, Some(name)) => Principal::Account(parse_account(name)?),
         (None, None) => bail!("give --operator or --account"),
     };
-    let address = address_for(conf, &principal)?;
+    let address = ConsoleAddress::of_links(conf, matches!(principal, Principal::Account(_)));
+    let Some(address) = address else {
+        bail!("listen.console is not set, so there is no console");
+    };
     let secret = make_link(context, &principal).await?;
     let link = address.link(&format!("/link/{}", secret.reveal()));
     if out.json {
         return Ok(print_line(format_args!("{}", json!({ "url": link })))?);
     }
     Ok(print_line(format_args!("{link}"))?)
-}
-
-/// Returns the address at which somebody signs in. A customer is sent to the pages for customers
-/// alone, unless only the console has a public address.
-fn address_for(conf: &Config, principal: &Principal) -> anyhow::Result<ConsoleAddress> {
-    let (url, customers_url) = (conf.console.url.as_deref(), conf.console.customers_url.as_deref());
-    let is_customer = matches!(principal, Principal::Account(_));
-    if let Some(listen) = conf.listen.customers.as_ref().filter(|_| is_customer)
-        && (customers_url.is_some() || url.is_none() || conf.listen.console.is_none())
-    {
-        return Ok(ConsoleAddress::new(customers_url, listen, true));
-    }
-    match &conf.listen.console {
-        Some(listen) => Ok(ConsoleAddress::new(url, listen, false)),
-        None => bail!("listen.console is not set, so there is no console"),
-    }
 }

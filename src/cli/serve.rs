@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::runtime::attach_archive;
 use super::{logging, rules, settings};
+use crate::admin_api::server::ConnectionBounds;
 use crate::catalogue::Catalogue;
 use crate::conf::Config;
 use crate::files::VideoFiles;
@@ -167,7 +168,10 @@ fn run_server(mut server: Server, services: ServerServices, signals: SignalHandl
 
 /// Returns the limits of clients' connections, and how many connections the admin address may have.
 fn build_connection_limits(conf: &Config) -> (Arc<ConnectionLimits>, usize) {
-    let (clients_max, admin_max) = rlimit::connections_max(conf.limits.connections_max);
+    let private = conf.listen.console.as_ref().map(|_| ConnectionBounds::PRIVATE);
+    let public = conf.listen.customers.as_ref().map(|_| ConnectionBounds::PUBLIC);
+    let others = private.into_iter().chain(public).map(|bounds| bounds.total_max).sum();
+    let (clients_max, admin_max) = rlimit::connections_max(conf.limits.connections_max, others);
     let per_address_max = conf.limits.connections_per_address_max;
     (ConnectionLimits::new(clients_max, per_address_max), admin_max)
 }

@@ -50,7 +50,7 @@ const fn form(path: &'static str) -> PageRule {
 }
 
 /// All pages and forms.
-pub(super) const PAGES: [PageRule; 46] = [
+pub(super) const PAGES: [PageRule; 47] = [
     open("GET", "/assets/{name}"),
     open("GET", "/sign-in"),
     open("POST", "/sign-in"),
@@ -84,6 +84,7 @@ pub(super) const PAGES: [PageRule; 46] = [
     form("/accounts/{name}/budgets"),
     form("/accounts/{name}/suspension"),
     form("/accounts/{name}/resumption"),
+    form("/accounts/{name}/links"),
     page("/accounts/{name}/statements"),
     page("/accounts/{name}/statements/{month}"),
     page("/keys/{prefix}"),

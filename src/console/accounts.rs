@@ -19,9 +19,11 @@ use crate::ledger::AccountName;
 use crate::management::accounts::{self, NewAccount, SettingsPatch};
 use crate::management::budgets::LimitChanges;
 use crate::management::charges;
+use crate::management::console_links;
 use crate::management::context::ManagementContext;
 use crate::management::error::parse_account;
 use crate::management::payments::{self, Transfer, parse_transfer_id};
+use crate::sessions::Principal;
 
 /// The number of accounts of a page.
 const PAGE_SIZE: usize = 50;
@@ -186,6 +188,25 @@ async fn set_suspended(
     let settings = SettingsPatch { suspended: Some(is_suspended), ..SettingsPatch::default() };
     change_account(console, signed_in, account, LimitChanges::new(), settings).await?;
     Ok(Redirect::to(&format!("/accounts/{name}")))
+}
+
+/// Makes a link by which the customer signs in. It is shown once.
+pub(super) async fn make_link(
+    State(console): State<Console>,
+    Extension(signed_in): Extension<SignedIn>,
+    Path(name): Path<String>,
+) -> Result<Page, PageError> {
+    let account = parse_account(&name)?;
+    let missing = || PageError::not_found("This gateway has no address for customers.");
+    let address = console.customer_links.clone().ok_or_else(missing)?;
+    let principal = Principal::Account(account.clone());
+    let making = async move |context: ManagementContext<'_>| {
+        Ok(console_links::make_link(context, &principal).await?)
+    };
+    let secret = console.change(&signed_in, making).await?;
+    let link = address.link(&format!("/link/{}", secret.reveal()));
+    let content = account_view::draw_link(&account, &link);
+    Ok(Page::new("A sign-in link", "/accounts", content))
 }
 
 async fn change_account(

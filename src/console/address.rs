@@ -4,6 +4,8 @@
 
 use std::net::SocketAddr;
 
+use crate::conf::Config;
+
 /// The names of the cookie: with and without TLS, where browsers refuse the prefix by which they
 /// take a cookie from one host alone, for all its paths.
 const COOKIES: [&str; 2] = ["__Host-tollgate", "tollgate"];
@@ -46,6 +48,20 @@ impl ConsoleAddress {
         }
         let origin = format!("http://{listen}");
         ConsoleAddress { origin, hosts, is_secure: false, is_for_customers }
+    }
+
+    /// Returns the address at which a customer, or else an operator, signs in; `None` if there is
+    /// no console. A customer is sent to the pages for customers alone, unless only the console has
+    /// a public address.
+    pub(crate) fn of_links(conf: &Config, is_customer: bool) -> Option<ConsoleAddress> {
+        let (listen, section) = (&conf.listen, &conf.console);
+        let (url, customers_url) = (section.url.as_deref(), section.customers_url.as_deref());
+        if let Some(listen) = listen.customers.as_ref().filter(|_| is_customer)
+            && (customers_url.is_some() || url.is_none() || conf.listen.console.is_none())
+        {
+            return Some(ConsoleAddress::new(customers_url, listen, true));
+        }
+        listen.console.as_ref().map(|listen| ConsoleAddress::new(url, listen, false))
     }
 
     /// Returns the address of a path of the console.

@@ -145,7 +145,7 @@ async fn serve(
     }
     // A body may take its time: what is still coming takes no place of a request that runs.
     let sent = match parts.method {
-        Method::POST => Some(read_form(console, &parts, body).await?),
+        Method::POST => Some(read_form(console, &parts, body).await),
         _ => None,
     };
     let permit = console.api.running.clone().try_acquire_owned().map_err(|_| {
@@ -165,7 +165,8 @@ async fn serve(
     if let Some(response) = check_audience(&rule, asked.signed_in.as_ref())? {
         return Ok(response);
     }
-    if let Some(mut fields) = sent {
+    if let Some(sent) = sent {
+        let mut fields = sent?;
         check_token(&mut fields, asked.signed_in.as_ref())?;
         let is_confirmed = fields.take(CONFIRMED_FIELD).is_some();
         let form = find_form(rule.path);
@@ -322,7 +323,7 @@ async fn read_form(console: &Console, parts: &Parts, body: Body) -> Result<SentF
         let message = format!("A form is sent as {FORM_TYPE}.");
         return Err(PageError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
-    Ok(SentFields::parse(&read_body(parts, body).await?)?)
+    SentFields::parse(&read_body(parts, body).await?)
 }
 
 /// Checks that a page of this session has sent a form.

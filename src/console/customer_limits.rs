@@ -1,5 +1,5 @@
-//! What customers may do at a time and on a day, at both addresses of the console together. What one
-//! of them makes the gateway do or keep has a bound.
+//! What customers may do at a time and on a day, at both addresses of the console of a gateway
+//! together: what one of them makes the gateway do or keep has a bound.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 use std::collections::HashMap;
@@ -15,19 +15,19 @@ const REQUESTS_MAX: usize = 8;
 /// The most statements that are read for customers at a time, and of these for one customer.
 const STATEMENTS_MAX: usize = 8;
 const STATEMENTS_EACH_MAX: usize = 1;
-/// A customer makes at most this many changes a day: each is two lines of the audit trail, of which
-/// a store keeps a bounded number for all accounts together.
+/// A customer makes at most this many changes a day at a gateway: each is two lines of the audit
+/// trail, of which a store keeps a bounded number for all accounts together.
 const CHANGES_A_DAY: u32 = 200;
-/// With the keys of an account one signs in at most this often a day: each session is kept in the
-/// store for hours.
+/// With the keys of an account one signs in at most this often a day at a gateway: each time is a
+/// durable write, and may take the place of an older session.
 const SIGN_INS_A_DAY: u32 = 200;
 
 /// What a customer is told who wants to make more changes.
 pub(super) const TOO_MANY_CHANGES: &str =
     "This account has made 200 changes today. Go on tomorrow (UTC), or ask the operator.";
 /// What is told to who signs in by a key once more.
-pub(super) const TOO_MANY_SIGN_INS: &str = "With keys of this account 200 browsers have signed in today. Go on tomorrow (UTC), or ask the \
-     operator for a link.";
+pub(super) const TOO_MANY_SIGN_INS: &str = "With keys of this account 200 browsers have signed in \
+    today. Go on tomorrow (UTC), or ask the operator for a link.";
 
 /// The limits of customers, with what they have used of them.
 #[derive(Debug)]

@@ -40,6 +40,8 @@ pub(super) struct FormRule {
     pub(super) button: &'static str,
     /// What its sender is told and asked before anything changes; empty if nothing.
     pub(super) question: &'static str,
+    /// Whether something ends by it.
+    pub(super) is_dangerous: bool,
 }
 
 const fn field(
@@ -115,6 +117,7 @@ pub(super) const OPEN_ACCOUNT: FormRule = FormRule {
     ],
     button: "Open the account",
     question: "",
+    is_dangerous: false,
 };
 pub(super) const PAYMENT: FormRule = FormRule {
     path: "/accounts/{name}/payments",
@@ -131,6 +134,7 @@ pub(super) const PAYMENT: FormRule = FormRule {
     ],
     button: "Add the payment",
     question: "The account can spend it at once. A payment is taken back by a refund only.",
+    is_dangerous: false,
 };
 pub(super) const ISSUE_KEY: FormRule = FormRule {
     path: "/accounts/{name}/keys",
@@ -139,6 +143,7 @@ pub(super) const ISSUE_KEY: FormRule = FormRule {
     fields: NEW_KEY,
     button: "Issue the key",
     question: "",
+    is_dangerous: false,
 };
 pub(super) const ACCOUNT_BUDGETS: FormRule = FormRule {
     path: "/accounts/{name}/budgets",
@@ -147,6 +152,7 @@ pub(super) const ACCOUNT_BUDGETS: FormRule = FormRule {
     fields: &[DAY, MONTH],
     button: "Set the budgets",
     question: "",
+    is_dangerous: false,
 };
 pub(super) const SUSPENSION: FormRule = FormRule {
     path: "/accounts/{name}/suspension",
@@ -155,6 +161,7 @@ pub(super) const SUSPENSION: FormRule = FormRule {
     fields: &[],
     button: "Suspend the account",
     question: "All calls of the account are refused from now on, and running streams end.",
+    is_dangerous: true,
 };
 pub(super) const RESUMPTION: FormRule = FormRule {
     path: "/accounts/{name}/resumption",
@@ -163,6 +170,17 @@ pub(super) const RESUMPTION: FormRule = FormRule {
     fields: &[],
     button: "Resume the account",
     question: "",
+    is_dangerous: false,
+};
+pub(super) const SIGN_IN_LINK: FormRule = FormRule {
+    path: "/accounts/{name}/links",
+    id: "link",
+    title: "Sign-in of the customer",
+    fields: &[],
+    button: "Make a sign-in link",
+    question: "Whoever opens the link first is signed in as this customer for 12 hours, sees the \
+               charges and can issue keys. It works once, within ten minutes.",
+    is_dangerous: false,
 };
 pub(super) const KEY_CHANGE: FormRule = FormRule {
     path: "/keys/{prefix}",
@@ -171,6 +189,7 @@ pub(super) const KEY_CHANGE: FormRule = FormRule {
     fields: KEY_SETTINGS,
     button: "Change the key",
     question: "",
+    is_dangerous: false,
 };
 pub(super) const KEY_ROTATION: FormRule = FormRule {
     path: "/keys/{prefix}/rotation",
@@ -179,6 +198,7 @@ pub(super) const KEY_ROTATION: FormRule = FormRule {
     fields: ROTATION,
     button: "Rotate the key",
     question: ROTATION_QUESTION,
+    is_dangerous: false,
 };
 pub(super) const KEY_REVOCATION: FormRule = FormRule {
     path: "/keys/{prefix}/revocation",
@@ -187,6 +207,7 @@ pub(super) const KEY_REVOCATION: FormRule = FormRule {
     fields: &[],
     button: "Revoke the key",
     question: REVOCATION_QUESTION,
+    is_dangerous: true,
 };
 pub(super) const OWN_KEY: FormRule = FormRule { path: "/my/keys", ..ISSUE_KEY };
 pub(super) const OWN_KEY_CHANGE: FormRule = FormRule { path: "/my/keys/{prefix}", ..KEY_CHANGE };
@@ -196,13 +217,14 @@ pub(super) const OWN_KEY_REVOCATION: FormRule =
     FormRule { path: "/my/keys/{prefix}/revocation", ..KEY_REVOCATION };
 
 /// All of them.
-static FORMS: [FormRule; 13] = [
+static FORMS: [FormRule; 14] = [
     OPEN_ACCOUNT,
     PAYMENT,
     ISSUE_KEY,
     ACCOUNT_BUDGETS,
     SUSPENSION,
     RESUMPTION,
+    SIGN_IN_LINK,
     KEY_CHANGE,
     KEY_ROTATION,
     KEY_REVOCATION,

@@ -32,7 +32,10 @@ impl Page {
 
 /// Draws the page of an error.
 pub(super) fn draw_error(error: &PageError, signed_in: Option<&SignedIn>) -> String {
-    let title = error.status.canonical_reason().unwrap_or("Error");
+    let title = match error.status {
+        StatusCode::FORBIDDEN => "Not allowed",
+        status => status.canonical_reason().unwrap_or("Error"),
+    };
     let frame = frame_of(title, "", signed_in);
     frame::draw(&frame, &frame::error_message(&error.message)).into_string()
 }

@@ -31,6 +31,7 @@ pub(crate) fn build(console: Console) -> Router {
         .route("/accounts/{name}/budgets", post(accounts::set_budgets))
         .route("/accounts/{name}/suspension", post(accounts::suspend))
         .route("/accounts/{name}/resumption", post(accounts::resume))
+        .route("/accounts/{name}/links", post(accounts::make_link))
         .route("/accounts/{name}/statements", get(statements::choose))
         .route("/accounts/{name}/statements/{month}", get(statements::show))
         .route("/keys/{prefix}", get(keys::show).post(keys::set))

@@ -50,7 +50,7 @@ pub(super) async fn show(
 
 fn draw(console: &Console, fault: Option<&str>) -> Page {
     let provider = console.oidc.as_deref().map(IdentityProvider::host);
-    Page::new("Sign in", "", view::draw(fault, provider))
+    Page::new("Sign in", "", view::draw(fault, provider, console.is_for_customers))
 }
 
 /// Signs in by a token.
@@ -109,18 +109,24 @@ pub(super) async fn by_link(
     if is_look_ahead(&method, &headers) {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let gone = || {
-        let message = "This link was used, or is older than ten minutes. Ask for another one.";
-        PageError::new(StatusCode::FORBIDDEN, message)
-    };
-    let hash = SessionSecret::parse(&secret).ok_or_else(gone)?;
+    if let Some(principal) = use_link(&console, &secret).await? {
+        return begin_session(&console, &principal).await;
+    }
+    let content = view::draw_used_link(console.is_for_customers);
+    let page = Page::new("This link does not work any more", "", content);
+    Ok((StatusCode::FORBIDDEN, page).into_response())
+}
+
+/// Uses a link up. Returns who signs in; `None` if it was used, is too old, or is for somebody who
+/// is not known any more.
+async fn use_link(console: &Console, secret: &str) -> Result<Option<Principal>, PageError> {
+    let Some(hash) = SessionSecret::parse(secret) else { return Ok(None) };
     let sessions = &console.api.store.sessions;
     // To use a link up is a durable write, and strangers may ask for any: it is looked up first.
-    let principal = sessions.find_link(hash).await?.ok_or_else(gone)?;
-    check_is_for(&console, &principal)?;
-    let principal = sessions.use_link(hash).await?.ok_or_else(gone)?;
-    find_viewer(&console, &principal).await?.ok_or_else(gone)?;
-    begin_session(&console, &principal).await
+    let Some(principal) = sessions.find_link(hash).await? else { return Ok(None) };
+    check_is_for(console, &principal)?;
+    let Some(principal) = sessions.use_link(hash).await? else { return Ok(None) };
+    Ok(find_viewer(console, &principal).await?.map(|_| principal))
 }
 
 /// Whether a request only looks ahead, and nobody has asked for the page yet.

@@ -33,6 +33,8 @@ pub(crate) struct Console {
     pub(crate) api: AdminApi,
     /// Where browsers find the console.
     pub(crate) address: Arc<ConsoleAddress>,
+    /// Where customers sign in by a link.
+    pub(crate) customer_links: Option<Arc<ConsoleAddress>>,
     /// Whether the pages of operators are not served here.
     pub(crate) is_for_customers: bool,
     /// What customers may do, here and at the other address together.

@@ -68,6 +68,12 @@ pub(crate) async fn search_from_time<R: JournalReader>(
     Ok(())
 }
 
+/// Whether an entry is older than all lines of the call or video job that has an id.
+pub(crate) fn is_before_request(entry: &JournalEntry, id: &str) -> bool {
+    let begin = time_of_id(id).map(|time_ms| time_ms.saturating_sub(CLOCK_SKEW_MS));
+    begin.is_none_or(|begin| time_of_entry(entry).is_some_and(|at| at < begin))
+}
+
 /// Returns the time in the id of a call or of a video job, in unix ms; `None` if it has none.
 pub(crate) fn time_of_id(id: &str) -> Option<i64> {
     let at = id.len().checked_sub(UUID_CHARS)?;

@@ -126,13 +126,23 @@ pub(crate) async fn count_older(
     account: &AccountName,
     time_ms: i64,
 ) -> Result<u64, Unavailable> {
-    count_before(&StoreJournal { store, account }, time_ms).await
+    count_before(&StoreJournal { store, account, reach: JournalReach::Archive }, time_ms).await
 }
 
-/// The journal of an account, with what has left the store.
+/// How far back a journal is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum JournalReach {
+    /// What the store has. In place of lines that have left it, the first ones there are read.
+    Store,
+    /// All lines, also those that have left the store.
+    Archive,
+}
+
+/// The journal of an account.
 pub(super) struct StoreJournal<'a> {
     pub(super) store: &'a OpenStore,
     pub(super) account: &'a AccountName,
+    pub(super) reach: JournalReach,
 }
 
 impl JournalReader for StoreJournal<'_> {
@@ -143,6 +153,9 @@ impl JournalReader for StoreJournal<'_> {
     }
 
     async fn read(&self, after: u64, limit: u32) -> Result<Vec<JournalEntry>, Unavailable> {
+        if self.reach == JournalReach::Store {
+            return self.store.ledger.read_journal(self.account, after, limit).await;
+        }
         // As many as there are: fewer say that the journal has ended.
         let end = after.saturating_add(limit.into()).min(self.length().await?);
         read_range(self.store, self.account, after, end).await

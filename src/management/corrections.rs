@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::charges::StoreJournal;
+use super::charges::{JournalReach, StoreJournal};
 use super::context::ManagementContext;
 use super::error::ManagementError;
 use super::payments::{Transfer, audited, refused, used_before};
-use crate::ledger::journal_search::{SearchBounds, search_from_time};
+use crate::ledger::journal_search::{SearchBounds, is_before_request, search_from_time};
 use crate::ledger::{
     AccountName, EntryKind, JournalEntry, Ledger, Operation, Outcome, Unavailable,
 };
@@ -15,7 +15,7 @@ use crate::store::OpenStore;
 
 /// No call and no video is charged later than this after its id was made.
 const CALL_LIFE_MS: i64 = 26 * 60 * 60 * 1_000;
-/// A search reads this many pages of a journal, at most: about five seconds of reading.
+/// A search reads this many pages of a journal, at most: of a store, about five seconds of reading.
 const PAGES_MAX: usize = 500;
 /// At most this many payments, grants, refunds and corrections are read for those of a request.
 const TRANSFERS_MAX: u32 = 100_000;
@@ -60,27 +60,64 @@ pub(crate) async fn correct_charge(
     context.change(&change, correcting).await
 }
 
-/// Finds the account that was charged for a request. All accounts are searched.
+/// Finds the account that was charged for a request. All accounts are searched: what the store has
+/// of them, and only then the archive.
 pub(crate) async fn find_charged_account(
     store: &OpenStore,
     request: &str,
 ) -> Result<AccountName, ManagementError> {
-    for account in store.ledger.list_accounts().await? {
-        if !find_request_lines(store, &account, request).await?.is_empty() {
-            return Ok(account);
+    let accounts = store.ledger.list_accounts().await?;
+    for account in &accounts {
+        if !find_lines(store, account, request, JournalReach::Store).await?.is_empty() {
+            return Ok(account.clone());
+        }
+    }
+    for account in &accounts {
+        if may_be_archived(store, account, request).await?
+            && !find_lines(store, account, request, JournalReach::Archive).await?.is_empty()
+        {
+            return Ok(account.clone());
         }
     }
     Err(no_such_charge(request))
 }
 
 /// Finds the entries of an account's journal that are about a request, oldest first, also those
-/// that have left the store. An id without a time is not found.
+/// that have left the store. An id without a time is not found. The archive is read only if the
+/// charge may be there, so it need not answer for a call of the last days.
 pub(crate) async fn find_request_lines(
     store: &OpenStore,
     account: &AccountName,
     request: &str,
 ) -> Result<Vec<JournalEntry>, Unavailable> {
-    let journal = StoreJournal { store, account };
+    let stored = find_lines(store, account, request, JournalReach::Store).await?;
+    let has_charge = stored.iter().any(|entry| entry.kind == EntryKind::Charge);
+    if has_charge || !may_be_archived(store, account, request).await? {
+        return Ok(stored);
+    }
+    find_lines(store, account, request, JournalReach::Archive).await
+}
+
+/// Whether lines about a request may have left the store: none that is there is older.
+async fn may_be_archived(
+    store: &OpenStore,
+    account: &AccountName,
+    request: &str,
+) -> Result<bool, Unavailable> {
+    let first = store.ledger.read_journal(account, 0, 1).await?.into_iter().next();
+    Ok(match first {
+        Some(first) => first.seq > 1 && !is_before_request(&first, request),
+        None => store.ledger.journal_length(account).await? > 0,
+    })
+}
+
+async fn find_lines(
+    store: &OpenStore,
+    account: &AccountName,
+    request: &str,
+    reach: JournalReach,
+) -> Result<Vec<JournalEntry>, Unavailable> {
+    let journal = StoreJournal { store, account, reach };
     let bounds = SearchBounds { call_life_ms: CALL_LIFE_MS, pages_max: PAGES_MAX };
     let mut found = Vec::new();
     let collect = |page: Vec<JournalEntry>| {
@@ -117,7 +154,7 @@ pub(crate) fn no_such_charge(request: &str) -> ManagementError {
 fn archived_charge(request: &str) -> ManagementError {
     let message = format!(
         "the charge of the request '{request}' is in the archive, and is not corrected any more: \
-         give credit back by a payment or a grant"
+         give credit back by a grant"
     );
     ManagementError::Conflict { code: "charge_archived", message }
 }

@@ -91,6 +91,30 @@ async fn only_pages_of_customers_are_at_the_address_for_customers() {
 }
 
 #[tokio::test]
+async fn an_operator_makes_a_link_for_a_customer_on_the_page_of_the_account() {
+    let (world, at) = world("").await;
+    let owner = Browser::of(&world, &operator("owner")).await;
+    let page = owner.get("/accounts/acct").await.html();
+    assert!(page.contains("Sign-in of the customer"), "{page}");
+    let asked = owner.post("/accounts/acct/links", "").await.html();
+    assert!(asked.contains("signed in as this customer") && !asked.contains("/link/"), "{asked}");
+    let made = owner.post("/accounts/acct/links", "confirmed=yes").await.html();
+    let link = made.split("id=\"new-link\"").nth(1).and_then(|rest| rest.split(['>', '<']).nth(1));
+    let link = link.expect("a link");
+    assert!(link.starts_with(&format!("http://{at}/link/")), "{link}");
+    let mut customer = Browser::new(&format!("http://{at}"));
+    let answer = customer.get(&path_of(link)).await;
+    customer.signed_in(&answer).await;
+    assert_eq!(customer.get("/my").await.status, 200);
+    let used = Browser::new(&format!("http://{at}")).get(&path_of(link)).await;
+    assert_eq!((used.status, used.header("set-cookie")), (403, None));
+    assert!(used.html().contains("Ask the operator for one"), "{}", used.html());
+    let secret = link.rsplit('/').next().expect("a secret");
+    assert!(!world.world.log().contains(secret), "no log tells a secret");
+    assert_eq!(owner.post("/accounts/nobody/links", "confirmed=yes").await.status, 404);
+}
+
+#[tokio::test]
 async fn customers_are_sent_to_their_public_address() {
     let url = "https://pay.example.com";
     let (world, at) = world(&format!("[console]\ncustomers_url = \"{url}\"")).await;

@@ -59,6 +59,7 @@ pub(super) fn build(
 ) -> anyhow::Result<Vec<ConsoleService>> {
     let (listen, section) = (&conf.listen, &conf.console);
     let limits = Arc::new(CustomerLimits::new());
+    let customer_links = ConsoleAddress::of_links(conf, true).map(Arc::new);
     let overview = Arc::new(OverviewCache::new());
     let traffic = Arc::new(TrafficLog::new(shared.routes.clone(), unix_ms()));
     let streams = Arc::new(LiveStreams::new());
@@ -77,6 +78,7 @@ pub(super) fn build(
             api: build_api(conf, store, shared, files.clone())?,
             address: Arc::new(found_at),
             is_for_customers,
+            customer_links: customer_links.clone(),
             limits: limits.clone(),
             overview: Arc::clone(&overview),
             traffic: traffic.clone(),

@@ -17,9 +17,10 @@ const DEFAULT_DESCRIPTORS_MAX: u64 = 1 << 20;
 
 /// Raises the descriptor limit to the system's maximum. Returns how many connections of clients fit
 /// into it, at most `wanted` (0 means no limit), and how many connections to the admin address.
-pub(super) fn connections_max(wanted: usize) -> (usize, usize) {
-    let descriptors = raise_limit();
-    let (fit, admin) = split_descriptors(descriptors);
+/// `others` are those of addresses that have bounds of their own.
+pub(super) fn connections_max(wanted: usize, others: usize) -> (usize, usize) {
+    let others = u64::try_from(others).unwrap_or(u64::MAX);
+    let (fit, admin) = split_descriptors(raise_limit().saturating_sub(others));
     if wanted > fit {
         log::warn!(
             event = "descriptor_limit_low", wanted, fit;

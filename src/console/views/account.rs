@@ -9,7 +9,9 @@ use super::form::FilledForm;
 use super::keys::{budget_table, issue_form, key_table, limit_text};
 use super::parts::{Column, facts, state, table, time, usd};
 use crate::catalogue::Catalogue;
-use crate::console::form_table::{ACCOUNT_BUDGETS, FormRule, PAYMENT, RESUMPTION, SUSPENSION};
+use crate::console::form_table::{
+    ACCOUNT_BUDGETS, FormRule, PAYMENT, RESUMPTION, SIGN_IN_LINK, SUSPENSION,
+};
 use crate::console::forms::SentFields;
 use crate::console::state::SignedIn;
 use crate::console::usage::UsageSums;
@@ -46,6 +48,16 @@ pub(in crate::console) fn draw(
             (usage_charts(&page.usage))
         }
         (keys(page, may_change, signed_in))
+        @if may_change {
+            section aria-labelledby="sign-in" {
+                h2 #sign-in { (SIGN_IN_LINK.title) }
+                p {
+                    "By a link that works once, or with a key for the account's own pages, the \
+                     customer sees the balance, the charges and the keys."
+                }
+                (form(&SIGN_IN_LINK, name, "links", &SentFields::default(), signed_in))
+            }
+        }
         (limits(page, catalogue, may_change, signed_in))
         (transfers(page, may_change, signed_in))
         section aria-labelledby="charges" {
@@ -125,6 +137,21 @@ fn settings(view: &AccountView, may_change: bool, signed_in: &SignedIn) -> Marku
                 }
             }
         }
+    }
+}
+
+/// Draws a link by which the customer signs in, which is shown this once.
+pub(in crate::console) fn draw_link(account: &AccountName, link: &str) -> Markup {
+    html! {
+        div.notice {
+            p {
+                "Send this link to the customer " (account) ": it works once, within ten minutes. \
+                 Whoever opens it first is signed in, and so is a program that opens it to show a \
+                 preview."
+            }
+            code.secret #new-link tabindex="-1" autofocus { (link) }
+        }
+        p { a href={ "/accounts/" (account) } { "Back to " (account) } }
     }
 }
 

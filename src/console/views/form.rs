@@ -24,13 +24,12 @@ impl FilledForm<'_> {
     pub(in crate::console) fn draw(&self) -> Markup {
         let FilledForm { rule, action, form_token, fields } = *self;
         let is_small = rule.fields.is_empty();
-        let danger = is_small && !rule.question.is_empty();
         html! {
             form.card[!is_small] method="post" action=(action) {
                 (token_field(form_token))
                 @if !is_small { h2 { (rule.title) } }
                 @for field in rule.fields { (draw_field(rule.id, field, fields)) }
-                button.danger[danger] type="submit" { (rule.button) }
+                button.danger[rule.is_dangerous] type="submit" { (rule.button) }
             }
         }
     }

@@ -109,6 +109,6 @@ pub(in crate::console) fn token_field(token: &str) -> Markup {
 pub(in crate::console) fn error_message(message: &str) -> Markup {
     html! {
         p.error role="alert" { (message) }
-        p { a href="/" { "Back to the first page" } }
+        p { a href="/" { "To the first page" } }
     }
 }

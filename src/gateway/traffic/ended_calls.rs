@@ -10,6 +10,10 @@ use crate::gateway::context::RequestContext;
 pub(crate) fn note_ended_call(feed: &LiveFeed, ctx: &RequestContext) {
     let record = &ctx.access_log;
     let Some(account) = record.account.clone().filter(|_| is_call(record.endpoint)) else { return };
+    let now = unix_ms();
+    if !feed.takes_call(now) {
+        return;
+    }
     let call = EndedCall {
         account,
         model: record.model.as_ref().map_or_else(String::new, |model| model.id.clone()),
@@ -22,5 +26,5 @@ pub(crate) fn note_ended_call(feed: &LiveFeed, ctx: &RequestContext) {
             format!("{vendor} / {name}")
         }),
     };
-    feed.note(unix_ms(), Happening::CallEnded(call));
+    feed.note(now, Happening::CallEnded(call));
 }

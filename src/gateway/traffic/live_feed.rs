@@ -1,8 +1,9 @@
 //! The events that a browser may watch: calls that have ended, and changes of routes. They are
-//! noted while somebody watches, and for a while after; else a call pays one atomic load.
+//! noted while somebody watches, and for a while after; else a call pays one atomic load. Of many
+//! calls in a second some are noted, and the others are counted: nobody can read them all.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::broadcast;
@@ -13,6 +14,8 @@ use crate::money::Money;
 
 /// The number of events that are kept. A reader that is further behind loses the oldest.
 pub(crate) const EVENTS_MAX: usize = 64;
+/// At most this many calls are noted in a second.
+const CALLS_A_SECOND: u32 = 20;
 /// Events are noted for this long after somebody has watched, in ms.
 const WATCH_MS: i64 = 15 * 60_000;
 
@@ -87,6 +90,11 @@ pub(crate) struct LiveFeed {
     /// Tells the events of this process from those of others.
     run: i64,
     is_watched: AtomicBool,
+    /// The second of the calls that are counted, in unix seconds, and how many they are.
+    second: AtomicI64,
+    calls_of_second: AtomicU32,
+    /// The calls since the newest event that were not noted.
+    passed_over: AtomicU64,
     ring: Mutex<EventRing>,
     sender: broadcast::Sender<Arc<LiveEvent>>,
 }
@@ -95,7 +103,7 @@ pub(crate) struct LiveFeed {
 struct EventRing {
     /// When nobody watches any more, in unix ms, if nobody looks again.
     watched_until: i64,
-    /// The number of the newest event.
+    /// The number of the newest event. Calls that were passed over have numbers too.
     newest: u64,
     events: VecDeque<Arc<LiveEvent>>,
 }
@@ -110,7 +118,10 @@ pub(crate) enum LiveItem {
 
 /// A reader of the feed.
 pub(crate) struct LiveReader {
-    lost: u64,
+    /// The number of the last event that the reader knows, or knows to be lost.
+    last: u64,
+    /// The event after those that are lost.
+    next: Option<Arc<LiveEvent>>,
     /// What has happened before the reader came.
     backlog: VecDeque<Arc<LiveEvent>>,
     receiver: broadcast::Receiver<Arc<LiveEvent>>,
@@ -120,14 +131,40 @@ impl LiveFeed {
     /// Makes a feed without events, for a process that starts at `now` (unix ms).
     pub(crate) fn new(now: i64) -> LiveFeed {
         let (sender, _) = broadcast::channel(EVENTS_MAX);
-        let ring = Mutex::default();
-        LiveFeed { run: now, is_watched: AtomicBool::new(false), ring, sender }
+        LiveFeed {
+            run: now,
+            is_watched: AtomicBool::new(false),
+            second: AtomicI64::default(),
+            calls_of_second: AtomicU32::default(),
+            passed_over: AtomicU64::default(),
+            ring: Mutex::default(),
+            sender,
+        }
     }
 
     /// Whether events are to be noted.
     #[must_use]
     pub(crate) fn is_watched(&self) -> bool {
         self.is_watched.load(Ordering::Relaxed)
+    }
+
+    /// Whether a call that ends at `now` (unix ms) is to be noted. One that is not, although events
+    /// are, is counted.
+    #[must_use]
+    pub(crate) fn takes_call(&self, now: i64) -> bool {
+        if !self.is_watched() {
+            return false;
+        }
+        let second = now.div_euclid(1_000);
+        // Threads that get here at once may let one or two more through.
+        if self.second.swap(second, Ordering::Relaxed) != second {
+            self.calls_of_second.store(0, Ordering::Relaxed);
+        }
+        if self.calls_of_second.fetch_add(1, Ordering::Relaxed) < CALLS_A_SECOND {
+            return true;
+        }
+        self.passed_over.fetch_add(1, Ordering::Relaxed);
+        false
     }
 
     /// Has events noted from `now` (unix ms) on, for a while. Returns whether they were before.
@@ -143,9 +180,10 @@ impl LiveFeed {
         if now > ring.watched_until {
             self.is_watched.store(false, Ordering::Relaxed);
             ring.events.clear();
+            self.passed_over.store(0, Ordering::Relaxed);
             return;
         }
-        ring.newest += 1;
+        ring.newest += self.passed_over.swap(0, Ordering::Relaxed) + 1;
         let id = EventId { run: self.run, number: ring.newest };
         let event = Arc::new(LiveEvent { id, at: now, what });
         if ring.events.len() >= EVENTS_MAX {
@@ -170,15 +208,13 @@ impl LiveFeed {
     pub(crate) fn read_after(&self, after: Option<EventId>) -> LiveReader {
         let ring = self.lock();
         let receiver = self.sender.subscribe();
-        let Some(after) = after else {
-            return LiveReader { lost: 0, backlog: VecDeque::new(), receiver };
+        let last = match after {
+            None => ring.newest,
+            Some(after) if after.run == self.run => after.number.min(ring.newest),
+            Some(_) => ring.events.front().map_or(ring.newest, |first| first.id.number - 1),
         };
-        let after = if after.run == self.run { after.number.min(ring.newest) } else { 0 };
-        let later = ring.events.iter().filter(|event| event.id.number > after);
-        let backlog: VecDeque<_> = later.cloned().collect();
-        let kept = u64::try_from(backlog.len()).unwrap_or(u64::MAX);
-        let lost = (ring.newest - after).saturating_sub(kept);
-        LiveReader { lost, backlog, receiver }
+        let later = ring.events.iter().filter(|event| event.id.number > last);
+        LiveReader { last, next: None, backlog: later.cloned().collect(), receiver }
     }
 
     fn lock(&self) -> MutexGuard<'_, EventRing> {
@@ -189,17 +225,30 @@ impl LiveFeed {
 impl LiveReader {
     /// Waits for what comes next. A call that is given up loses nothing.
     pub(crate) async fn next(&mut self) -> LiveItem {
-        if self.lost > 0 {
-            return LiveItem::Lost(std::mem::take(&mut self.lost));
+        let event = match self.next.take().or_else(|| self.backlog.pop_front()) {
+            Some(event) => event,
+            None => self.receive().await,
+        };
+        let number = event.id.number;
+        let lost = number.saturating_sub(self.last).saturating_sub(1);
+        if lost > 0 {
+            self.last = number - 1;
+            self.next = Some(event);
+            return LiveItem::Lost(lost);
         }
-        if let Some(event) = self.backlog.pop_front() {
-            return LiveItem::Event(event);
-        }
-        match self.receiver.recv().await {
-            Ok(event) => LiveItem::Event(event),
-            Err(RecvError::Lagged(lost)) => LiveItem::Lost(lost),
-            // Only a feed that is gone closes it.
-            Err(RecvError::Closed) => std::future::pending().await,
+        self.last = number;
+        LiveItem::Event(event)
+    }
+
+    async fn receive(&mut self) -> Arc<LiveEvent> {
+        loop {
+            match self.receiver.recv().await {
+                Ok(event) => return event,
+                // The numbers tell how many.
+                Err(RecvError::Lagged(_)) => {}
+                // Only a feed that is gone closes it.
+                Err(RecvError::Closed) => std::future::pending().await,
+            }
         }
     }
 }
@@ -260,6 +309,29 @@ mod tests {
         for wrong in ["", "7", "7-", "x-1", "7--1", "7-99999999999999999999999"] {
             assert_eq!(EventId::parse(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn of_many_calls_in_a_second_some_are_noted_and_the_others_counted() {
+        let feed = LiveFeed::new(7);
+        assert!(!feed.takes_call(0), "nobody watches");
+        feed.watch(0);
+        let mut reader = feed.read_after(None);
+        for _ in 0..1_000 {
+            if feed.takes_call(5_999) {
+                feed.note(5_999, change("a"));
+            }
+        }
+        let noted: Vec<_> = std::iter::from_fn(|| number(next(&mut reader))).collect();
+        assert_eq!(noted, (1..=20).collect::<Vec<_>>());
+        assert!(feed.takes_call(6_000));
+        feed.note(6_000, change("b"));
+        assert!(matches!(next(&mut reader), Some(LiveItem::Lost(980))));
+        assert_eq!(number(next(&mut reader)), Some(1_001));
+        // Who comes back is told the same.
+        let mut late = feed.read_after(EventId::parse("7-19"));
+        assert_eq!(number(next(&mut late)), Some(20));
+        assert!(matches!(next(&mut late), Some(LiveItem::Lost(980))));
     }
 
     #[test]

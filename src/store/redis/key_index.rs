@@ -101,8 +101,8 @@ async fn complete_index(
 ) -> Result<(), Unavailable> {
     let (list, index) = (list_key(account), index_key(account));
     let mut counts = redis::pipe();
-    // Not in a transaction: a server whose memory is full takes none, not even to read. What is added
-    // in between is then missing in the index, which costs one look at the keys.
+    // Not in a transaction: a server whose memory is full takes none, not even to read. What is
+    // added or erased in between costs one look at all the keys.
     counts.cmd("ZCARD").arg(&index).cmd("SCARD").arg(&list);
     let (indexed, known): (u64, u64) = connection.query_pipeline(&counts).await?;
     if known == indexed {

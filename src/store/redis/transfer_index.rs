@@ -51,8 +51,8 @@ async fn complete_index(
 ) -> Result<(), Unavailable> {
     let (transfers, times) = (keys.transfers(), keys.transfer_times());
     let mut counts = redis::pipe();
-    // Not in a transaction: a server whose memory is full takes none, not even to read. What is added
-    // in between is then missing in the index, which costs one look at the transfers.
+    // Not in a transaction: a server whose memory is full takes none, not even to read. What is
+    // added or erased in between costs one look at all the transfers.
     counts.cmd("ZCARD").arg(&times).cmd("HLEN").arg(&transfers);
     let (indexed, known): (u64, u64) = connection.query_pipeline(&counts).await?;
     if known == indexed {
