@@ -23,8 +23,9 @@ const FRESH: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_millis(40);
 /// A read that takes longer is given up.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
-/// The pause after a read is at least this many times as long as the read.
-const PAUSE_FACTOR: u32 = 9;
+/// The pause after a read is at least this many times as long as the read: of the time that calls
+/// need, the sums take at most a fiftieth, however many accounts there are.
+const PAUSE_FACTOR: u32 = 49;
 /// At most this many rows of an account's day are read.
 const ROWS_MAX: u32 = 10_000;
 /// The number of accounts that are read at a time.

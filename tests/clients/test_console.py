@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -243,8 +245,15 @@ def test_a_call_appears_on_the_first_page_by_itself(console, chromium):
         expect(rows).to_have_count(2)
         for _ in range(55):
             call()
+            time.sleep(0.06)
         expect(rows).to_have_count(50)
         expect(status).to_have_text("Live: calls appear as they end.")
+        # Of more than twenty in a second the others are counted, which the next event tells.
+        with ThreadPoolExecutor(8) as callers:
+            list(callers.map(lambda _: call(), range(160)))
+        time.sleep(1.1)
+        call()
+        expect(status).to_have_text(re.compile(r" [1-9]\d* events are not shown: they came too fast\."))
 
 
 @pytest.mark.vendors("sim")
