@@ -13,12 +13,13 @@ use axum::response::{IntoResponse, Redirect, Response};
 use super::access::{Audience, PageMatch, PageRule, find_rule, is_for_operators};
 use super::cookie::{find_secret, form_token, is_reader};
 use super::error::PageError;
-use super::form_table::{FormRule, find_form};
+use super::form_table::{FieldKind, FormRule, find_form};
 use super::forms::{CONFIRMED_FIELD, SentFields, TOKEN_FIELD};
 use super::page::{Page, draw_error};
 use super::state::{Console, SignedIn, Viewer};
 use super::views::form::FilledForm;
 use crate::admin_api::admit::read_body;
+use crate::admin_api::amounts::parse_moved_usd;
 use crate::admin_api::client_address::ClientAddress;
 use crate::management::key_search::now_s;
 use crate::sessions::{Principal, SessionSecret};
@@ -107,6 +108,12 @@ impl AskedPage {
     }
 }
 
+/// Checks the amounts of a form, before its sender is asked whether they are meant.
+fn check_amounts(rule: &FormRule, fields: &SentFields) -> Result<(), PageError> {
+    let mut amounts = rule.fields.iter().filter(|field| field.kind == FieldKind::Amount);
+    amounts.try_for_each(|field| Ok(parse_moved_usd(fields.value_of(field.name)).map(drop)?))
+}
+
 /// Whether a form can be sent again with other values: what was refused has changed nothing.
 fn is_correctable(error: &PageError) -> bool {
     error.status.is_client_error() && error.status != StatusCode::FORBIDDEN
@@ -174,6 +181,7 @@ async fn serve(
         if !is_confirmed
             && let Some(form) = asked.filled().filter(|form| !form.rule.question.is_empty())
         {
+            check_amounts(form.rule, form.fields)?;
             return Ok(Page::new(form.rule.title, "", form.draw_question()).into_response());
         }
         parts.extensions.insert(fields);

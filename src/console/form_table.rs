@@ -9,6 +9,8 @@ pub(super) enum FieldKind {
     Text,
     /// A text.
     Required,
+    /// An amount in USD above zero. It is checked before a question is asked.
+    Amount,
     /// A date, which may be left empty.
     Date,
     /// A box to tick.
@@ -124,7 +126,7 @@ pub(super) const PAYMENT: FormRule = FormRule {
     id: "payment",
     title: "Add a payment",
     fields: &[
-        field("amount_usd", "Amount, USD", "such as 25.00", FieldKind::Required),
+        field("amount_usd", "Amount, USD", "such as 25.00", FieldKind::Amount),
         field(
             "id",
             "Id",

@@ -1,6 +1,8 @@
 //! The pages and forms of keys: for operators those of all accounts, for a customer those of the
 //! own one. Only their paths differ.
 
+use std::sync::Arc;
+
 use axum::Extension;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -8,11 +10,13 @@ use axum::response::Redirect;
 
 use super::error::PageError;
 use super::forms::FormBody;
+use super::guide::SetupGuide;
 use super::key_forms::{self, KeyForm, KeyRotationForm, KeySettingsForm};
 use super::page::Page;
 use super::state::{Console, SignedIn, Viewer};
 use super::views::keys::{self as view, KeyDetail};
-use crate::ledger::{AccountName, BudgetOwner, KeyOrder, KeyRange, KeyRecord};
+use crate::gateway::request::scope_check::ACCOUNT;
+use crate::ledger::{AccountName, BudgetOwner, KeyOrder, KeyRange, KeyRecord, KeyScope};
 use crate::management::context::ManagementContext;
 use crate::management::error::{no_such_key, parse_account};
 use crate::management::key_rotation::rotate_key;
@@ -88,6 +92,7 @@ async fn issue(
 ) -> Result<Page, PageError> {
     let request = form.request.clone();
     let (scope, limits) = form.parse(now_s())?;
+    let setup = guide_for(console, &scope);
     once(console, signed_in, &request).await?;
     let owner = account.clone();
     let issuing = async move |context: ManagementContext<'_>| {
@@ -95,8 +100,16 @@ async fn issue(
     };
     let issued = console.change_of(account, signed_in, issuing).await?;
     // Nothing else is read that could fail: no other page shows the key.
-    let content = view::draw_new(account, issued.key.reveal(), None, &console.guide, signed_in);
+    let key = issued.key.reveal();
+    let content = view::draw_new(account, key, None, setup.as_deref(), signed_in);
     Ok(Page::new("A new key", signed_in.viewer.keys_place(), content))
+}
+
+/// Returns how a client is set up with a key; `None` if the key is for the account's pages alone.
+fn guide_for(console: &Console, scope: &KeyScope) -> Option<Arc<SetupGuide>> {
+    let is_for_pages =
+        !scope.endpoints.is_empty() && scope.endpoints.iter().all(|at| at == ACCOUNT);
+    (!is_for_pages).then(|| console.guide.clone())
 }
 
 /// Checks that a customer may have another key.
@@ -160,13 +173,13 @@ pub(super) async fn rotate(
         require_room(&console, account).await?;
     }
     once(&console, &signed_in, &form.request).await?;
-    let account = key.account.clone();
+    let (account, setup) = (key.account.clone(), guide_for(&console, &key.scope));
     let rotating = async move |context: ManagementContext<'_>| {
         Ok(rotate_key(context, &key.prefix, overlap).await?)
     };
     let rotated = console.change_of(&account, &signed_in, rotating).await?;
     let (new, ends_at) = (rotated.issued.key.reveal(), Some(rotated.old_key_ends_at));
-    let content = view::draw_new(&account, new, ends_at, &console.guide, &signed_in);
+    let content = view::draw_new(&account, new, ends_at, setup.as_deref(), &signed_in);
     Ok(Page::new("A new key", signed_in.viewer.keys_place(), content))
 }
 

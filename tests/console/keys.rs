@@ -131,6 +131,13 @@ async fn a_form_that_is_refused_comes_back_with_what_was_sent() {
     for shown in ["role=\"alert\"", "five", "value=\"invoice-9\"", "Add the payment"] {
         assert!(page.contains(shown), "{shown}: {page}");
     }
+    // An amount that is none is refused before the question whether it is meant.
+    for wrong in ["25+dollars", "-5", "1e3", "0", ""] {
+        let fields = format!("amount_usd={wrong}&id=invoice-9");
+        let answer = owner.post("/accounts/acct/payments", &fields).await;
+        assert_eq!(answer.status, 400, "{wrong}: {}", answer.html());
+        assert!(answer.html().contains("role=\"alert\""), "{wrong}");
+    }
     let customer = Browser::of(&world, &CUSTOMER).await;
     for (fields, shown) in [
         ("request=1&name=ci&from=10.0.0.0%2F99", "value=\"10.0.0.0/99\""),
@@ -147,6 +154,9 @@ async fn a_form_that_is_refused_comes_back_with_what_was_sent() {
     // None of them counts as sent.
     let page = customer.post("/my/keys", "request=1&name=ci").await.html();
     key_of(&page);
+    assert!(page.contains("Set up a client with it"), "{page}");
+    let page = customer.post("/my/keys", "request=2&name=pages&account=yes").await.html();
+    assert!(page.contains("It makes no calls") && !page.contains("Set up a client"), "{page}");
 }
 
 #[tokio::test]

@@ -30,6 +30,12 @@ pub(in crate::console) fn draw(
             ("Written off, USD", usd(entry.written_off)),
         ]))
         @if let Some(charge) = &charge {
+            (facts(&[
+                ("When (UTC)", time(charge.at)),
+                ("Model", html! { (charge.model) }),
+                ("Key", html! { code { (charge.key_prefix) } }),
+                ("Request", html! { code { (charge.request_id) } }),
+            ]))
             section aria-labelledby="arithmetic" {
                 h2 #arithmetic { "How the amount came about" }
                 @match explain(charge, entry.amount, catalogue) {

@@ -84,11 +84,12 @@ fn draw_field(form: &str, field: &FormField, fields: &SentFields) -> Markup {
                     " " (field.label)
                 }
             },
-            FieldKind::Text | FieldKind::Required | FieldKind::Date => div.field {
+            FieldKind::Text | FieldKind::Required | FieldKind::Amount
+            | FieldKind::Date => div.field {
                 label for=(id) { (field.label) }
                 input #(id) name=(field.name) value=(value) autocomplete="off"
                     type=(if field.kind == FieldKind::Date { "date" } else { "text" })
-                    required[field.kind == FieldKind::Required]
+                    required[matches!(field.kind, FieldKind::Required | FieldKind::Amount)]
                     aria-describedby=[hint_id.as_deref()];
                 @if let Some(hint_id) = &hint_id { p.hint id=(hint_id) { (field.hint) } }
             },

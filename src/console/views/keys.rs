@@ -122,12 +122,12 @@ pub(in crate::console) fn issue_form(account: &AccountName, signed_in: &SignedIn
 }
 
 /// Draws a key, which is shown this once, and how clients are set up with it. If it takes the place
-/// of another one, that ends at `ends_at` (unix seconds).
+/// of another one, that ends at `ends_at` (unix seconds). `setup` is `None` if it makes no calls.
 pub(in crate::console) fn draw_new(
     account: &AccountName,
     key: &str,
     ends_at: Option<i64>,
-    setup: &SetupGuide,
+    setup: Option<&SetupGuide>,
     signed_in: &SignedIn,
 ) -> Markup {
     let back = match &signed_in.viewer {
@@ -141,22 +141,31 @@ pub(in crate::console) fn draw_new(
             @if ends_at.is_some() { p { "The old key ends: " (time_s(ends_at)) " UTC." } }
         }
         p { a href=(back) { "Back to the keys of " (account) } }
-        section aria-labelledby="setup" {
-            h2 #setup { "Set up a client with it" }
-            (guide::draw(setup, Some(key)))
+        @if let Some(setup) = setup {
+            section aria-labelledby="setup" {
+                h2 #setup { "Set up a client with it" }
+                (guide::draw(setup, Some(key)))
+            }
+        } @else {
+            p {
+                "It makes no calls. The customer signs in with it on the sign-in page, and "
+                "programs read the account with it."
+            }
         }
     }
 }
 
 /// Draws keys in the order in which they are given.
 pub(in crate::console) fn key_table(keys: &[KeyRecord], path: &str, empty: &str) -> Markup {
-    let columns = ["Key", "Name", "State", "Models", "Issued", "Last used"].map(Column::Text);
+    let names = ["Key", "Name", "State", "Endpoints", "Models", "Issued", "Last used"];
+    let columns = names.map(Column::Text);
     let row = |key: &KeyRecord| {
         let word = state_of(key);
         vec![
             html! { a href={ (path) "/" (key.prefix) } { code { (key.prefix) } } },
             html! { (key.scope.name.as_deref().unwrap_or_default()) },
             state(word == "valid", &word),
+            list(&key.scope.endpoints),
             list(&key.scope.models),
             time_s(Some(key.created_at)),
             time_s(last_use(key)),
@@ -198,8 +207,10 @@ fn budget_row(budget: &BudgetUse, keys: &[KeyRecord]) -> Vec<Markup> {
         usd(spent),
         usd(budget.held()),
         html! {
-            meter.used min="0" max=(limit.nano().max(1)) value=(spent.nano())
-                aria-label={ "Spent of the limit of " (owner) } {}
+            @if limit.nano() == 0 { "refuses all calls" }
+            @else if spent.nano() >= limit.nano() { "used up " }
+            @if limit.nano() > 0 { meter.used min="0" max=(limit.nano().max(1)) value=(spent.nano())
+                aria-label={ "Spent of the limit of " (owner) } {} }
         },
     ]
 }

@@ -59,22 +59,24 @@ fn sums(overview: &Overview) -> Markup {
         }
     }
     let balances = &overview.balances;
+    let knows_costs = all.calls == 0 || all.calls_without_cost < all.calls;
     html! {
         section aria-labelledby="sold" {
             h2 #sold { "Sold on " (date_text(overview.at).unwrap_or_default()) " (UTC)" }
             @if !is_whole { p.error { "The sums are too large to be shown." } }
             (facts(&[
                 ("Charged, USD", usd(all.charged)),
-                ("Cost at the vendors, USD", usd(all.cost)),
-                ("Margin, USD", margin(&all)),
+                ("Cost at the vendors, USD", if_known(knows_costs, usd(all.cost))),
+                ("Margin, USD", if_known(knows_costs, margin(&all))),
                 ("Given back, USD", usd(all.corrected)),
                 ("Written off, USD", usd(all.written_off)),
                 ("Calls", html! { span.number { (all.calls) } }),
             ]))
-            @if all.calls_without_cost > 0 {
+            @if all.calls_without_cost > 0 && knows_costs {
                 p.hint { "The cost of " (all.calls_without_cost) " calls is not known: the margin \
                     counts all that they were charged." }
             }
+            p.hint { "As of " (moment(overview.at)) " UTC: reload the page for newer calls." }
             (table(
                 "By model",
                 &[
@@ -83,7 +85,7 @@ fn sums(overview: &Overview) -> Markup {
                     Column::Number("Charged, USD"),
                 ],
                 &overview.today.iter().map(row).collect::<Vec<_>>(),
-                "Nothing was charged on this day.",
+                "Nothing was charged on this day so far.",
             ))
         }
         section aria-labelledby="money" {
@@ -98,6 +100,14 @@ fn sums(overview: &Overview) -> Markup {
             ]))
             p.hint { "As of " (moment(overview.at)) " UTC, all accounts together." }
         }
+    }
+}
+
+fn if_known(is_known: bool, amount: Markup) -> Markup {
+    if is_known {
+        amount
+    } else {
+        html! { "not known" }
     }
 }
 

@@ -49,6 +49,10 @@ pub(in crate::console) fn draw(traffic: &TrafficView) -> Markup {
                 "and the polls of video jobs are among them."
             }
             (facts(&today(&traffic.today)))
+            p.hint {
+                "Times are estimated within ranges of milliseconds and seconds, and may be above "
+                "that of the slowest call."
+            }
             @if has_calls {
                 (calls(&traffic.hours))
                 (times(&traffic.hours))
