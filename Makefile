@@ -6,7 +6,7 @@ export CARGO_INCREMENTAL ?= 1
 TARGET = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test quick lint format audit bench bench-check bench-peers bench-scale fuzz soak mutants
+.PHONY: help setup run demo test quick lint format kubernetes audit bench bench-check bench-peers bench-scale fuzz soak mutants
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -27,6 +27,7 @@ test: ## every test, the vendors' own SDKs against the binary, short forms of th
 	@if cargo nextest --version >/dev/null 2>&1; then set -x; tests/with_redis.sh cargo nextest run; \
 	else set -x; tests/with_redis.sh cargo test --all-targets; fi
 	cargo test --doc
+	TOLLGATE_BIN=$(or $(TOLLGATE_BIN),$(TARGET)/debug/tollgate) tests/lint/kubernetes
 	@# The machines judge no times and mostly wait, so the client tests have the processors meanwhile.
 	@mkdir -p $(TARGET); set -x; python3 tests/soak/run.py >$(TARGET)/soak.log 2>&1 & soak=$$!; \
 	trap 'kill $$soak 2>/dev/null' INT TERM; set -x; tests/clients/run; tested=$$?; \
@@ -41,10 +42,14 @@ lint: setup format ## formatting, clippy, rustdoc, licences and sources of crate
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
 
-format: ## formatting, licences and sources of crates: what needs no build
+format: kubernetes ## formatting, licences and sources of crates, manifests: what needs no build
 	cargo fmt --check
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	tests/deny.sh lint
+
+kubernetes: ## render and check the manifests of Kubernetes; TOLLGATE_BIN checks their configuration, too
+	@tests/setup.sh kubernetes
+	tests/lint/kubernetes
 
 audit: setup ## what is known to be wrong with our crates; exit 2 of make, 3 of the script: no database
 	tests/deny.sh audit

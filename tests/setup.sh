@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing for `build`, `test`, `bench`, `count` or `peers`, and nothing that is already there.
+# Installs what is missing for `build`, `test`, `kubernetes`, `bench`, `count` or `peers`, and nothing that is
+# already there.
 # Debian only; elsewhere it says what to install. When nothing is missing, any system will do.
 set -euo pipefail
 
@@ -20,6 +21,10 @@ look() {
   need curl curl
   case $1 in
     build) ;;
+    kubernetes)
+      need python3 python3
+      python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+      ;;
     test)
       need redis-server redis-server
       need openssl openssl           # a certificate for HTTP/2
@@ -48,7 +53,7 @@ look() {
       need python3 python3
       python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
       ;;
-    *) echo "usage: tests/setup.sh [build|test|bench|count|peers]" >&2; exit 2 ;;
+    *) echo "usage: tests/setup.sh [build|test|kubernetes|bench|count|peers]" >&2; exit 2 ;;
   esac
 }
 
