@@ -47,7 +47,7 @@ format: kubernetes ## formatting, licences and sources of crates, manifests: wha
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	tests/deny.sh lint
 
-kubernetes: ## render and check the manifests of Kubernetes; TOLLGATE_BIN checks their configuration, too
+kubernetes: ## render and check the manifests of Kubernetes; with TOLLGATE_BIN their settings, too
 	@tests/setup.sh kubernetes
 	tests/lint/kubernetes
 

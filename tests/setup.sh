@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing for `build`, `test`, `kubernetes`, `bench`, `count` or `peers`, and nothing that is
-# already there.
+# Installs what is missing for `build`, `test`, `kubernetes`, `bench`, `count` or `peers`, and
+# nothing that is already there.
 # Debian only; elsewhere it says what to install. When nothing is missing, any system will do.
 set -euo pipefail
 

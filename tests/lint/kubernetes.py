@@ -1,5 +1,6 @@
 """What the manifests of packaging/kubernetes have to hold, asserted on what kustomize renders."""
 
+import base64
 import os
 import re
 import subprocess
@@ -52,7 +53,7 @@ def pod_is_restricted(it, pod):
     for key in ("runAsUser", "runAsGroup", "fsGroup"):
         it.hold(context.get(key) == 65532, f"{key} is 65532")
     it.hold(context.get("fsGroupChangePolicy") == "OnRootMismatch", "modes of state are left alone")
-    it.hold(context.get("seccompProfile") == {"type": "RuntimeDefault"}, "seccomp is RuntimeDefault")
+    it.hold(context.get("seccompProfile") == {"type": "RuntimeDefault"}, "seccomp is the default")
     it.hold(pod.get("automountServiceAccountToken") is False, "no token is mounted")
     it.hold(pod.get("enableServiceLinks") is False, "no variables of services")
     for shared in ("hostNetwork", "hostPID", "hostIPC"):
@@ -68,7 +69,7 @@ def pod_is_restricted(it, pod):
         it.hold("runAsUser" not in context, f"{name} runs as the user of its pod")
         resources = one.get("resources", {})
         it.hold("memory" in resources.get("limits", {}), f"{name} has a bound of memory")
-        it.hold({"cpu", "memory"} <= set(resources.get("requests", {})), f"{name} asks for resources")
+        it.hold({"cpu", "memory"} <= set(resources.get("requests", {})), f"{name} asks for both")
 
 
 def pods_are_probed_and_drained(it, pod, conf):
@@ -117,10 +118,9 @@ def state_outlives_pods(it, sets, conf):
     it.hold(source.get("key") == "url" and not source.get("optional"), "store.url is of a Secret")
     secret = it.all("Secret").get(source.get("name"), {}).get("data", {}).get("url")
     if it.all("Secret"):
-        import base64
-
         url = base64.b64decode(secret or "").decode()
-        it.hold(re.match("rediss?(-cluster|-sentinel)?://", url), f"the Secret names a Redis: {url!r}")
+        is_redis = re.match("rediss?(-cluster|-sentinel)?://", url)
+        it.hold(is_redis, f"the Secret names a Redis: {url!r}")
 
 
 def config_rolls_pods(it, sets, conf_map):
@@ -182,7 +182,8 @@ def monitor_finds_its_service(it):
     monitors = it.all("ServiceMonitor").values()
     for monitor in monitors:
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
-        named = [n for n, s in it.all("Service").items() if wanted <= s["metadata"]["labels"].items()]
+        labels = {n: s["metadata"]["labels"].items() for n, s in it.all("Service").items()}
+        named = [name for name, given in labels.items() if wanted <= given]
         it.hold(named == ["tollgate-admin"], f"the monitor finds {named}")
         asked = [(e["port"], e["path"]) for e in monitor["spec"]["endpoints"]]
         it.hold(asked == [("admin", "/metrics")], f"the monitor asks {asked}")
