@@ -27,6 +27,7 @@ look() {
       ;;
     test)
       need redis-server redis-server
+      need prometheus prometheus promtool   # the rules and boards
       need openssl openssl           # a certificate for HTTP/2
       need nodejs node
       need npm npm
@@ -66,7 +67,7 @@ as_root() {
 silence() {
   local package
   for package in "$@"; do
-    case $package in redis-server | nginx) ;; *) continue ;; esac
+    case $package in redis-server | nginx | prometheus) ;; *) continue ;; esac
     if [ -d /run/systemd/system ]; then
       as_root systemctl disable --now "$package" || true
     else
