@@ -141,13 +141,13 @@ class Gateway:
             self.more["rules"] = {"dir": str(rules_with(files, folder))}
         http, admin = free_port(), free_port()
         self.conf.write_text(configuration(http, admin, store_url, routes, vendor, self.more))
-        self.root = f"http://127.0.0.1:{http}"
+        self.root, self.admin = f"http://127.0.0.1:{http}", f"127.0.0.1:{admin}"
         self.base_url = f"{self.root}/v1"
         if store_url.startswith("sqlite:"):
             self.cli("init")
         environment = self.more.get("environment", {})
         self.process = Process("tollgate", [GATEWAY, "--conf", self.conf, "serve"], folder, **environment)
-        until(lambda: self._ready(f"http://127.0.0.1:{admin}/readyz"), "tollgate is ready", seconds=15)
+        until(lambda: self._ready(f"http://{self.admin}/readyz"), "tollgate is ready", seconds=15)
         self.stop = self.process.stop
 
     def ends_with_its_test(self):
