@@ -118,7 +118,7 @@ CALLS = [
      "explains the reasons.",
      [(rate("fallbacks_total", ROUTED, "vendor, from_route, reason") + QUIET, "{{vendor}}/{{from_route}} {{reason}}")]),
     ("Share of calls that needed another route", "percentunit", "Of charged calls.",
-     [("1 - " + rate("fallback_depth_bucket", '{instance=~"$instance", le="0"}') + " / "
+     [("1 - " + rate("fallback_depth_bucket", '{instance=~"$instance", le=~"0|0.0"}') + " / "
        + rate("fallback_depth_count"), "share")]),
     ("Above a rate limit", "reqps", "enforce: refused with 429. shadow: would have been.",
      [(rate("limited_total", by="scope, kind, mode") + QUIET, "{{scope}} {{kind}} {{mode}}")]),
