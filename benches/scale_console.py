@@ -2,8 +2,8 @@
 what calls cost while somebody looks at it (about 4 minutes). Times are by the clock of a client on this machine.
 
 Calls are measured in windows with and without watchers that take turns, one call after the other: whoever
-looks needs a processor as well, of which a bench with many connections leaves none. The watchers ask for twenty
-pages a second in all, and one has the live tail of Today open.
+looks needs a processor as well, of which a bench with many connections leaves none. The watchers ask for two pages
+a second in all, as some people do, and one has the live tail of Today open.
 """
 
 import http.client
@@ -25,7 +25,7 @@ from scale_world import Gateway, Redis, measure, show, simulator, sized
 ROUNDS = 30
 COUNT = sized(10_000, 200)
 WINDOWS, SECONDS = sized(7, 1), sized(6, 1)
-PAGES_A_SECOND = 20
+PAGES_A_SECOND = 2
 # An account of which a call is made before.
 BUSY = books.name(COUNT // 2)
 OPERATORS_PAGES = ["/", "/accounts", f"/accounts?q={BUSY}", f"/accounts/{BUSY}", f"/accounts/{BUSY}/keys",
