@@ -21,6 +21,7 @@ import time
 
 from processes import BIN, FOLDER, ROOT, begin_folder, cpu_seconds, end, start, stop_all
 from run import simulator
+from scale_console import Console, Watchers
 from variants import Variant, cli, issue_key, settings, wait_ready
 
 FIGURES = ROOT / "benches" / "instructions.json"
@@ -32,6 +33,9 @@ FOLLOWED = 25
 WHOSE = {"a request": "curl", "an SDK's request": "sdk"}
 # What is counted once more for an account with a plan and three budgets.
 LIMITED = ("chat, whole", "translated, whole")
+# What is counted once more while somebody looks at the live tail of the console. So few calls a
+# second are made here that a large share of them is noted, of which there are twenty a second at most.
+WATCHED = "chat, whole"
 REQUESTS = {"chat, whole": ("chat", False, 300), "chat, streamed": ("chat", True, 30),
             "translated, whole": ("translated", False, 300), "translated, streamed": ("translated", True, 30)}
 
@@ -76,20 +80,30 @@ def of_requests():
         yield name, of_one_kind(sim_port, name, kind, stream, "sdk", requests, limited=True)
 
 
-def of_one_kind(sim_port, name, kind, stream, head, requests, limited=False):
+    kind, stream, requests = REQUESTS[WATCHED]
+    name = f"{WATCHED}, an SDK's, with the live tail open"
+    yield name, of_one_kind(sim_port, name, kind, stream, "sdk", requests, watched=True)
+
+
+def of_one_kind(sim_port, name, kind, stream, head, requests, limited=False, watched=False):
     """The instructions of a request, over so many of them in a process of their own."""
     place = re.sub("[^a-z]+", "-", name.lower())
     folder, port, admin, conf = settings(place, sim_port, None, limited=limited)
-    # The first call waits until valgrind has translated the code of the ledger.
+    # The first call waits until valgrind has translated the code of the ledger. A busy machine is no
+    # reason to refuse one.
     with conf.open("a") as file:
-        file.write("[timeouts]\nledger_ms = 10_000\n")
+        file.write("[timeouts]\nledger_ms = 10_000\nshed_lag_ms = 0\n")
     cli(conf, "account", "create", "bench", "--credit", "9000000", "--new-store")
     key = issue_key(conf, limited)
     out = FOLDER / f"{place}.out"
     command = ["valgrind", "--tool=callgrind", "--fair-sched=yes", "--instr-atstart=no",
                f"--callgrind-out-file={out}"]
-    process = start(place, [*command, BIN / "tollgate", "--conf", conf, "serve"])
+    console = Console(conf)
+    process = start(place, [*command, BIN / "tollgate", "--conf", conf, "serve"], console.settings if watched else None)
     wait_ready(place, process, admin, 60)
+    if watched:
+        console.sign_in()
+        watchers = Watchers(console, pages=False)
     variant = Variant(place, port, process, conf, key)
     load(variant, kind, stream, head, requests // 10)
     switch(process, "on")
@@ -101,6 +115,9 @@ def of_one_kind(sim_port, name, kind, stream, head, requests, limited=False):
     load(variant, kind, stream, head, FOLLOWED, pause=0.1)
     with control(process, "-z") as zeroing:
         load(variant, kind, stream, head, requests, after=zeroing)
+    if watched:
+        watchers.go()
+        assert watchers.told, "the live tail told nothing"
     settled(process)
     switch(process, "off")
     subprocess.run(["callgrind_control", "-d", str(process.pid)], check=True, capture_output=True)

@@ -1,9 +1,9 @@
 """How long the console takes for a page with ten thousand accounts and an account with ten thousand keys, and
 what calls cost while somebody looks at it (about 4 minutes). Times are by the clock of a client on this machine.
 
-Calls are measured in windows with and without watchers that take turns, one call after the other: whoever
-looks needs a processor as well, of which a bench with many connections leaves none. The watchers ask for two pages
-a second in all, as some people do, and one has the live tail of Today open.
+Calls are measured one after the other, in windows that take turns: nobody looks; watchers ask for two pages a second
+in all, as some people do, and one has the live tail of Today open; and bystanders are as busy with something else.
+Whoever looks needs a processor as well, of which a bench with many connections leaves none.
 """
 
 import http.client
@@ -26,6 +26,8 @@ ROUNDS = 30
 COUNT = sized(10_000, 200)
 WINDOWS, SECONDS = sized(7, 1), sized(6, 1)
 PAGES_A_SECOND = 2
+# The live tail tells of this many calls a second at most.
+EVENTS_A_SECOND = 20
 # An account of which a call is made before.
 BUSY = books.name(COUNT // 2)
 OPERATORS_PAGES = ["/", "/accounts", f"/accounts?q={BUSY}", f"/accounts/{BUSY}", f"/accounts/{BUSY}/keys",
@@ -33,12 +35,12 @@ OPERATORS_PAGES = ["/", "/accounts", f"/accounts?q={BUSY}", f"/accounts/{BUSY}",
 
 
 class Console:
-    """That of a gateway which is not served yet. `beside` are settings of the environment."""
+    """That of a gateway with this configuration which is not served yet."""
 
-    def __init__(self, gateway, beside):
+    def __init__(self, conf):
         self.address = f"127.0.0.1:{free_port()}"
-        self.settings = {**os.environ, **beside, "TOLLGATE__LISTEN__CONSOLE": self.address}
-        self.conf, self.cookie = gateway.conf, None
+        self.settings = {**os.environ, "TOLLGATE__LISTEN__CONSOLE": self.address}
+        self.conf, self.cookie = conf, None
 
     def command(self, *words):
         done = subprocess.run([BIN / "tollgate", "--conf", self.conf, *words], capture_output=True, text=True,
@@ -73,9 +75,9 @@ class Console:
 class Watchers:
     """People at the console, until they are told to go."""
 
-    def __init__(self, console):
+    def __init__(self, console, pages=True):
         self.console, self.gone, self.pages, self.told = console, threading.Event(), 0, 0
-        self.threads = [threading.Thread(target=work) for work in (self.look, self.follow)]
+        self.threads = [threading.Thread(target=work) for work in (self.look, self.follow)[not pages:]]
         for thread in self.threads:
             thread.start()
 
@@ -105,6 +107,39 @@ class Watchers:
             thread.join()
 
 
+class Bystanders:
+    """As busy as watchers, but not with the gateway: whatever is slower beside them is so since the machine's
+    processors have more to do."""
+
+    pages = told = 0
+
+    def __init__(self, _console):
+        self.gone = threading.Event()
+        self.ends = socket.socketpair()
+        self.threads = [threading.Thread(target=work) for work in (self.tell, self.hear)]
+        for thread in self.threads:
+            thread.start()
+
+    def tell(self):
+        while not self.gone.wait(1 / EVENTS_A_SECOND):
+            self.ends[0].sendall(b" " * 200)
+        self.ends[0].close()
+
+    def hear(self):
+        while self.ends[1].recv(1 << 16):
+            continue
+        self.ends[1].close()
+
+    def go(self):
+        self.gone.set()
+        for thread in self.threads:
+            thread.join()
+
+
+# Who is there while calls are made.
+AUDIENCES = {"nobody": None, "watchers": Watchers, "bystanders": Bystanders}
+
+
 class Watched:
     """A gateway with many accounts, one of which has many keys."""
 
@@ -118,7 +153,7 @@ class Watched:
         else:
             books.fill_sqlite(self.gateway.database, COUNT)
             self.add_keys_sqlite()
-        self.console = Console(self.gateway, {})
+        self.console = Console(self.gateway.conf)
         self.gateway.serve(self.console.settings)
         self.console.sign_in()
 
@@ -159,17 +194,17 @@ class Watched:
             print(f"{self.name}: page {path}: {median:.1f} ms, the first time {first:.1f} ms, {size} bytes", flush=True)
 
     def calls(self):
-        """Calls with and without watchers, in windows that take turns."""
-        keys, seen = books.keys_file(COUNT), {False: [], True: []}
+        """Calls with each audience, in windows that take turns."""
+        keys, seen = books.keys_file(COUNT), {who: [] for who in AUDIENCES}
         measure(self.gateway, keys, 1, SECONDS)
         for _ in range(WINDOWS):
-            for is_watched in (False, True):
-                watchers = Watchers(self.console) if is_watched else None
+            for who, audience in AUDIENCES.items():
+                there = audience(self.console) if audience else None
                 run = measure(self.gateway, keys, 1, SECONDS)
-                if watchers:
-                    watchers.go()
-                    run |= {"pages": watchers.pages, "told": watchers.told}
-                seen[is_watched].append(run)
+                if there:
+                    there.go()
+                    run |= {"pages": there.pages, "told": there.told}
+                seen[who].append(run)
         return seen
 
 
@@ -177,13 +212,13 @@ def run():
     sim = simulator()
     # Of ten thousand accounts with a bank's money each, the sum would be out of range.
     books.CREDIT = 100_000 * 10**9
-    rows = [["store", "watched", "req/s", "p50 us", "p99 us", "cpu us", "pages", "told"]]
+    rows = [["store", "audience", "req/s", "p50 us", "p99 us", "cpu us", "pages", "told"]]
     for store in ("sqlite", "redis"):
         watched = Watched(store, sim)
         watched.pages()
         seen = watched.calls()
-        for is_watched, runs in seen.items():
-            row = [store, "yes" if is_watched else "no"]
+        for who, runs in seen.items():
+            row = [store, who]
             row += [f"{statistics.median(run[what] for run in runs):.0f}" for what in ("rps", "p50_us", "p99_us")]
             row += [f"{statistics.median(run['cpu'] for run in runs):.1f}"]
             rows.append(row + [sum(run.get(what, 0) for run in runs) for what in ("pages", "told")])
