@@ -1,5 +1,6 @@
 //! Points at which a test kills this process: `TOLLGATE_FAILPOINT=NAME:N` in the environment kills
-//! it at the N-th pass of the point NAME. A point is named by what has just happened.
+//! it at the N-th pass of the point NAME; `NAME:N!` lets the task panic that passes it. A point is
+//! named by what has just happened.
 //!
 //! The crate `fail` would do the same by a feature that the tests switch on. But cargo unifies
 //! features with those of the development dependencies whenever an example is built beside the

@@ -12,6 +12,7 @@ use pingora::{Error, ErrorType, Result};
 pub(crate) mod account_api;
 pub(crate) mod api_error;
 pub(crate) mod budgets;
+mod call_metrics;
 pub(crate) mod call_rates;
 pub(crate) mod context;
 mod deadline;

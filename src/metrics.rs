@@ -18,8 +18,71 @@ const OVERHEAD_BUCKETS_S: &[f64] = &[
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
 ];
 
+/// Bucket limits of OpenTelemetry's conventions for generative AI: tokens of a call.
+const GEN_AI_TOKEN_BUCKETS: [f64; 14] = [
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    256.0,
+    1_024.0,
+    4_096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
+/// Seconds of a whole call.
+const GEN_AI_REQUEST_BUCKETS_S: [f64; 14] =
+    [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
+/// Seconds up to the first token.
+const GEN_AI_FIRST_TOKEN_BUCKETS_S: [f64; 16] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+];
+/// Seconds of each token after the first.
+const GEN_AI_PER_TOKEN_BUCKETS_S: [f64; 13] =
+    [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5];
+/// What the conventions tell a call of a model by.
+const GEN_AI_LABELS: [&str; 3] =
+    ["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"];
+
+/// Errors in the log that alerts watch. They are exposed before there is any: Prometheus sees no
+/// growth in a counter that begins with 1.
+const ALERTED_EVENTS: [&str; 15] = [
+    "allotment_books_wrong",
+    "allotment_ends_lost",
+    "certificate_reload_failed",
+    "charge_lost",
+    "charge_sum_invalid",
+    "hold_conflict",
+    "ledger_file_lost",
+    "outbox_entry_rejected",
+    "rules_reload_failed",
+    "store_partially_replaced",
+    "store_replaced",
+    "usage_unpriced",
+    "vendor_keys_reload_failed",
+    "video_persist_failed",
+    "video_unpaid",
+];
+
 /// All metrics.
 pub struct Metrics {
+    /// The version of the program, as a label of the value 1.
+    pub build_info: IntGaugeVec,
+    /// Warnings and errors in the log, by level and event.
+    pub logged: IntCounterVec,
+    /// Billed tokens of a call, by the names of OpenTelemetry's conventions.
+    pub gen_ai_token_usage: HistogramVec,
+    /// Seconds from the head of a model's call to the end of its response.
+    pub gen_ai_request_seconds: HistogramVec,
+    /// Seconds from the head of a model's call to the first byte of its stream.
+    pub gen_ai_first_token_seconds: HistogramVec,
+    /// Seconds of a stream for each token after the first.
+    pub gen_ai_per_token_seconds: HistogramVec,
     /// Responses, by endpoint, model and status.
     pub requests: IntCounterVec,
     /// Charges in nano-USD by endpoint, model and vendor.
@@ -95,6 +158,32 @@ pub struct Metrics {
 
 /// The metrics of this process.
 pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
+    build_info: gauge_vec("build_info", "The version of the program", &["version"]),
+    logged: counter_vec("logged_total", "Warnings and errors in the log", &["level", "event"]),
+    gen_ai_token_usage: gen_ai_histogram(
+        "gen_ai_client_token_usage",
+        "Billed tokens of calls",
+        Some("gen_ai_token_type"),
+        &GEN_AI_TOKEN_BUCKETS,
+    ),
+    gen_ai_request_seconds: gen_ai_histogram(
+        "gen_ai_server_request_duration_seconds",
+        "Head to end of answer",
+        Some("error_type"),
+        &GEN_AI_REQUEST_BUCKETS_S,
+    ),
+    gen_ai_first_token_seconds: gen_ai_histogram(
+        "gen_ai_server_time_to_first_token_seconds",
+        "Head to first byte of a stream",
+        None,
+        &GEN_AI_FIRST_TOKEN_BUCKETS_S,
+    ),
+    gen_ai_per_token_seconds: gen_ai_histogram(
+        "gen_ai_server_time_per_output_token_seconds",
+        "Time of a stream for each token after the first",
+        None,
+        &GEN_AI_PER_TOKEN_BUCKETS_S,
+    ),
     requests: counter_vec("requests_total", "Answers", &["endpoint", "model", "status"]),
     charged_nanousd: counter_vec(
         "charged_nanousd_total",
@@ -229,7 +318,10 @@ impl<M> MetricsByLabels<M> {
 
 /// Registers all metrics, so that the first scrape has them.
 pub(crate) fn register_all() {
-    Lazy::force(&METRICS);
+    METRICS.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+    for event in ALERTED_EVENTS {
+        METRICS.logged.with_label_values(&["error", event]);
+    }
 }
 
 /// Above this write-off, in nano-USD (a cent), an error is logged.
@@ -281,6 +373,13 @@ fn call_buckets() -> [f64; CALL_BUCKETS_MS.len()] {
 fn histogram_vec(name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
     let opts = HistogramOpts::new(format!("tollgate_{name}"), help).buckets(buckets.to_vec());
     register(HistogramVec::new(opts, labels))
+}
+
+/// Makes a histogram whose name is not ours, with one label more than all of its kind have.
+fn gen_ai_histogram(name: &str, help: &str, label: Option<&str>, buckets: &[f64]) -> HistogramVec {
+    let labels: Vec<_> = GEN_AI_LABELS.into_iter().chain(label).collect();
+    let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+    register(HistogramVec::new(opts, &labels))
 }
 
 /// Registers a metric. The names above are constants; the test below checks that they are valid and

@@ -421,3 +421,24 @@ async fn an_adoption_is_done_again_after_the_successor_died(
     dies_at(&mut successor, point).await;
     prove_recovery(world, served(&answers)).await;
 }
+
+/// A hold of an allotment, and one in the store.
+#[rstest]
+#[tokio::test]
+async fn a_call_that_panics_breaks_off_alone_and_its_hold_ends_with_its_lease(
+    #[values(Store::Sqlite, Store::Redis)] store: Store,
+    #[values(false, true)] is_direct: bool,
+) {
+    let world = armed(store, "reply_begun:1!", is_direct).run().await;
+    let broken = world.stream(CHAT.call()).await;
+    assert!(!broken.is_done(), "{broken:?}");
+    world.metric_becomes("tollgate_holds_dropped_total", &[], 1).await;
+    let line = world.logged(&["event=\"hold_dropped_unended\"", "panicked=true"]).await;
+    assert!(line.contains("account=\"acct\""), "{line}");
+    let whole = world.stream(CHAT.call()).await;
+    assert!(whole.is_done(), "the other calls go on: {whole:?}");
+    let served = BTreeSet::from([whole.header("x-request-id").expect("an id").to_owned()]);
+    let charges = world.at_rest_with(&served).await;
+    assert!(charges.len() <= 2, "{charges:#?}");
+    prove_each(&charges);
+}

@@ -55,8 +55,68 @@ async fn every_metric_that_is_promised_is_there(
         &format!(r#"tollgate_ledger_seconds_count{{op="settle",store="{kind}"}} 3"#),
         &format!(r#"tollgate_ledger_seconds_count{{op="void",store="{kind}"}} 1"#),
         r#"tollgate_route_up{route="r0",vendor="vendor_b"} 1"#,
+        concat!(r#"tollgate_build_info{version=""#, env!("CARGO_PKG_VERSION"), r#""} 1"#),
+        "process_resident_memory_bytes",
+        "process_open_fds",
     ];
     world.scraped(&expected).await;
+}
+
+#[tokio::test]
+async fn calls_of_models_are_told_by_the_names_of_the_conventions() {
+    let world = world_with(Store::Sqlite, "").await;
+    traffic(&world).await;
+    let of = |operation: &str, vendor: &str, model: &str| {
+        format!(
+            "gen_ai_operation_name={operation:?},gen_ai_provider_name={vendor:?},\
+             gen_ai_request_model={model:?}"
+        )
+    };
+    let whole = of("chat", "vendor_b", "lmb-5.5");
+    let streamed = of("chat", "vendor_c", "lmc-3.5-flash");
+    let refused = of("chat", "vendor_d", "lmd-4.6");
+    let duration = "gen_ai_server_request_duration_seconds_count";
+    let first_token = "gen_ai_server_time_to_first_token_seconds_count";
+    let per_token = "gen_ai_server_time_per_output_token_seconds_count";
+    world
+        .scraped(&[
+            &format!("{duration}{{error_type=\"\",{whole}}} 1"),
+            &format!("{duration}{{error_type=\"\",{streamed}}} 1"),
+            &format!("{duration}{{error_type=\"502\",{refused}}} 1"),
+            &format!("{first_token}{{{streamed}}} 1"),
+            &format!("{per_token}{{{streamed}}} 1"),
+        ])
+        .await;
+    let metrics = world.metrics().await;
+    assert!(!metrics.contains(&format!("{first_token}{{{whole}}}")), "a whole answer is no stream");
+    assert!(!metrics.contains("gen_ai_request_model=\"\""), "a call without a model is none");
+    // What is told to have been used is what was billed.
+    for charge in world.settled(3).await {
+        let (input, output) = charge.tokens();
+        for (kind, billed) in [("input", input), ("output", output)] {
+            let labels = [format!("gen_ai_request_model={:?}", charge.model)];
+            let kind = format!("gen_ai_token_type={kind:?}");
+            let told = world
+                .metric("gen_ai_client_token_usage_sum", &[labels[0].as_str(), kind.as_str()])
+                .await;
+            assert_eq!(u64::try_from(told).expect("positive"), billed, "{}", charge.model);
+        }
+    }
+}
+
+#[tokio::test]
+async fn warnings_and_errors_in_the_log_are_counted_by_their_event() {
+    let world = world_with(Store::Sqlite, "").await;
+    traffic(&world).await;
+    let log = world.log();
+    let lines = log.lines().filter(|line| line.contains(" event=upstream_attempt_failed "));
+    let labels = [r#"event="upstream_attempt_failed""#, r#"level="warn""#];
+    let counted = world.metric("tollgate_logged_total", &labels).await;
+    assert_eq!((counted, lines.count()), (2, 2), "{log}");
+    let metrics = world.metrics().await;
+    // Alerts look at its growth, so that it has to be there before.
+    assert!(metrics.contains(r#"tollgate_logged_total{event="usage_unpriced",level="error"} 0"#));
+    assert!(!metrics.contains("request_served"), "lines of the level info are not counted");
 }
 
 #[rstest]

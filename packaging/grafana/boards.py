@@ -18,6 +18,8 @@ SOLD = '{instance=~"$instance", model=~"$model", vendor=~"$vendor"}'
 ASKED = '{instance=~"$instance", model=~"$model"}'
 ROUTED = '{instance=~"$instance", vendor=~"$vendor"}'
 HERE_ONLY = '{instance=~"$instance"}'
+# Other programs have the same metrics.
+RUNS = '{job=~"$job", instance=~"$instance"}'
 
 
 def rate(metric, where=HERE_ONLY, by="", of="rate", span="$__rate_interval"):
@@ -32,6 +34,12 @@ def grown(metric, where=HERE_ONLY, by=""):
 
 def quantile(share, metric, where=HERE_ONLY, by=""):
     return f"histogram_quantile({share}, {rate(f'{metric}_bucket', where, f'le, {by}' if by else 'le')})"
+
+
+def conventional(metric, share, by):
+    """A quantile of a histogram that OpenTelemetry's conventions name."""
+    where = '{instance=~"$instance", gen_ai_request_model=~"$model", gen_ai_provider_name=~"$vendor"}'
+    return f"histogram_quantile({share}, sum by (le, {by}) (rate(gen_ai_{metric}_bucket{where}[$__rate_interval])))"
 
 
 def usd(expression):
@@ -128,6 +136,16 @@ CALLS = [
      [(rate("repeats_total", by="outcome") + QUIET, "{{outcome}}")]),
     ("Video jobs", "short", "Of the whole store.",
      [("max by (status) (tollgate_video_jobs" + HERE_ONLY + ")", "{{status}}")]),
+    ("First byte of a stream by model, 95 %", "s", "By the names of OpenTelemetry's conventions.",
+     [(conventional("server_time_to_first_token_seconds", 0.95, "gen_ai_request_model"), "{{gen_ai_request_model}}")]),
+    ("Time of a token by model, 95 %", "s", "Of streams: after the first byte, for each token but one.",
+     [(conventional("server_time_per_output_token_seconds", 0.95, "gen_ai_request_model"),
+       "{{gen_ai_request_model}}")]),
+    ("Whole call by model, 95 %", "s", "By model and error; empty: none.",
+     [(conventional("server_request_duration_seconds", 0.95, "gen_ai_request_model, error_type"),
+       "{{gen_ai_request_model}} {{error_type}}")]),
+    ("Tokens of a call, 95 %", "short", "Billed tokens, input and output.",
+     [(conventional("client_token_usage", 0.95, "gen_ai_token_type"), "{{gen_ai_token_type}}")]),
 ]
 
 FLEET = [
@@ -177,6 +195,21 @@ FLEET = [
     ("Archive", "short", "Lines of journals archived and taken out of the store, and runs that failed. In each step.",
      [(grown("journal_lines_archived_total"), "archived"), (grown("journal_lines_trimmed_total"), "taken out"),
       (grown("journal_archive_failures_total"), "failed runs")]),
+    ("Versions", "short", "Gateways of each version.",
+     [("count by (version) (tollgate_build_info" + HERE_ONLY + ")", "{{version}}")]),
+    ("Running since", "dateTimeFromNow", "When each process started.",
+     [("process_start_time_seconds" + RUNS + " * 1000", "{{instance}}")]),
+    ("Processor", "short", "Cores.",
+     [("sum by (instance) (rate(process_cpu_seconds_total" + RUNS + "[$__rate_interval]))", "{{instance}}"),
+      ("sum by (instance) (process_threads" + RUNS + ")", "{{instance}} threads")]),
+    ("Memory", "bytes", "Of the process: in RAM, and as addresses.",
+     [("sum by (instance) (process_resident_memory_bytes" + RUNS + ")", "{{instance}}"),
+      ("sum by (instance) (process_virtual_memory_bytes" + RUNS + ")", "{{instance}} addresses")]),
+    ("Open files", "percentunit", "Of what the process may open: connections, files, pipes.",
+     [("sum by (instance) (process_open_fds" + RUNS + ") / sum by (instance) (process_max_fds" + RUNS + ")",
+       "{{instance}}")]),
+    ("Warnings and errors in the log", "short", "By event, in each step; the runbook explains each.",
+     [(grown("logged_total", by="level, event"), "{{level}} {{event}}")]),
 ]
 
 # The variables of a board: the metric and the label whose values they offer.

@@ -4,11 +4,12 @@ use std::io::Write;
 
 use env_logger::fmt::Formatter;
 use log::kv::{Error, Key, Value, VisitSource};
-use log::{LevelFilter, Record};
+use log::{Level, LevelFilter, Record};
 use serde_json::{Map, Value as Json};
 
 use crate::clock;
 use crate::conf::LogSection;
+use crate::metrics::METRICS;
 
 /// Starts the log of the gateway. Log lines of the libraries are written from the level `warn` on.
 pub(super) fn start(section: LogSection) {
@@ -37,6 +38,16 @@ pub(super) fn start_for_commands(section: LogSection) {
         .init();
 }
 
+/// Counts a line by its event; those of libraries have none.
+fn count(record: &Record<'_>, fields: &LogFields) {
+    if record.level() > Level::Warn {
+        return;
+    }
+    let event = fields.0.get("event").and_then(Json::as_str).unwrap_or_default();
+    let level = if record.level() == Level::Error { "error" } else { "warn" };
+    METRICS.logged.with_label_values(&[level, event]).inc();
+}
+
 fn json_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
     let mut fields = LogFields(Map::new());
     fields.0.insert("at".to_owned(), clock::timestamp().to_string().into());
@@ -44,6 +55,7 @@ fn json_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
     fields.0.insert("message".to_owned(), record.args().to_string().into());
     // Taking the fields cannot fail: the visitor accepts every field.
     let _ = record.key_values().visit(&mut fields);
+    count(record, &fields);
     writeln!(out, "{}", Json::Object(fields.0))
 }
 
@@ -52,6 +64,7 @@ fn text_line(out: &mut Formatter, record: &Record<'_>) -> std::io::Result<()> {
     let mut fields = LogFields(Map::new());
     // This cannot fail either.
     let _ = record.key_values().visit(&mut fields);
+    count(record, &fields);
     let fields: String = fields.0.iter().map(|(k, v)| format!(" {k}={v}")).collect();
     writeln!(out, "{} {level} {}{fields}", clock::timestamp(), record.args())
 }

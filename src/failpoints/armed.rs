@@ -1,4 +1,4 @@
-//! The point at which this process dies, if a test has armed one.
+//! The point at which this process dies or panics, if a test has armed one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -6,7 +6,8 @@ use std::thread;
 use once_cell::sync::Lazy;
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Has the name of a point, and the pass at which the process dies: `end_written:60`.
+/// Has the name of a point, and the pass at which the process dies: `end_written:60`. With `!` after
+/// it, only the task panics that passes: `reply_begun:1!`.
 const VARIABLE: &str = "TOLLGATE_FAILPOINT";
 
 static ARMED: Lazy<Option<ArmedPoint>> =
@@ -15,6 +16,7 @@ static ARMED: Lazy<Option<ArmedPoint>> =
 struct ArmedPoint {
     name: String,
     last_pass: u64,
+    panics: bool,
     passes: AtomicU64,
 }
 
@@ -22,8 +24,9 @@ impl ArmedPoint {
     /// Without a number it is the first pass.
     fn parse(text: &str) -> ArmedPoint {
         let (name, number) = text.split_once(':').unwrap_or((text, ""));
+        let (number, panics) = number.strip_suffix('!').map_or((number, false), |rest| (rest, true));
         let last_pass = number.parse().unwrap_or(1);
-        ArmedPoint { name: name.to_owned(), last_pass, passes: AtomicU64::new(0) }
+        ArmedPoint { name: name.to_owned(), last_pass, panics, passes: AtomicU64::new(0) }
     }
 
     /// Counts a pass, and returns whether it is the last one.
@@ -34,13 +37,17 @@ impl ArmedPoint {
 
 /// Kills the process if the point is armed and this is its last pass. As after any `kill -9`,
 /// nothing unwinds, and nothing that is in memory is written.
+///
+/// # Panics
+/// In place of that, if the point was armed so.
 pub(crate) fn pass(name: &str) {
-    let armed = ARMED.as_ref().filter(|armed| armed.name == name);
-    if !armed.is_some_and(ArmedPoint::count_pass) {
+    let Some(armed) = ARMED.as_ref().filter(|armed| armed.name == name) else { return };
+    if !armed.count_pass() {
         return;
     }
     // The test reads this, so that no other death passes for this one.
     eprintln!("failpoint {name}");
+    assert!(!armed.panics, "failpoint {name}");
     // A process may always kill itself.
     let _ = kill_process(getpid(), Signal::KILL);
     loop {
@@ -59,5 +66,7 @@ mod tests {
         let passes: Vec<bool> = (0..4).map(|_| armed.count_pass()).collect();
         assert_eq!(passes, [false, false, true, false]);
         assert!(ArmedPoint::parse("end_written").count_pass());
+        let panics = |text| ArmedPoint::parse(text).panics;
+        assert_eq!([panics("end_written:3"), panics("end_written:3!")], [false, true]);
     }
 }

@@ -325,6 +325,8 @@ pub(crate) struct AccessLogRecord {
     pub repeat_outcome: &'static str,
     /// The time from the arrival to the first byte of the response.
     pub time_to_first_byte: Option<Duration>,
+    /// Whether the response is a vendor's stream.
+    pub is_stream: bool,
 }
 
 /// The response header with the id of a model for which the client asked by another name.

@@ -45,6 +45,7 @@ pub(super) async fn relay_response(
     head: Box<ResponseHeader>,
 ) -> Result<(), ApiError> {
     let is_stream = relaying.is_stream;
+    ctx.access_log.is_stream = is_stream;
     idempotency::record_head(ctx, &head);
     // No more than this is read of one.
     let length = vendor.framing.length.map(|bytes| bytes.min(BUFFERED_BYTES_MAX));

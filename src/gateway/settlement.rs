@@ -4,12 +4,9 @@
 //! posted some milliseconds later if the store answers; retries and the sync to disk go on in the
 //! background.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use once_cell::sync::Lazy;
-use prometheus::{Histogram, IntCounter};
-
+use super::call_metrics::count_request;
 use super::context::{AccessLogRecord, RelayedCall, RequestContext};
 use super::idempotency;
 use super::spawn::poll_then_spawn;
@@ -22,7 +19,7 @@ use crate::gateway::settlement::funding::Funding;
 use crate::ledger::{
     AccountName, BookedAmount, JournalLine, Operation, PricedUsage, ServedCall, Unavailable,
 };
-use crate::metrics::{METRICS, MetricsByLabels};
+use crate::metrics::METRICS;
 use crate::money::fee::ChargedFee;
 use crate::money::{Money, Usage, UsageBasis};
 use crate::settlement::{Charge, RETRY_WAIT_MAX, RETRY_WAIT_MIN, count_charge, end_hold};
@@ -252,7 +249,7 @@ pub(super) fn log_request(ctx: &RequestContext) {
     let total = ctx.arrived.elapsed();
     let own = total.saturating_sub(ctx.vendor_time + ctx.client_time);
     let model = record.model.as_ref().map_or("", |m| m.id.as_str());
-    count_request(record, model, total, own);
+    count_request(record, total, own);
     if record.usage.is_some() {
         METRICS.fallback_depth.observe(f64::from(record.fallback_depth));
     }
@@ -285,39 +282,6 @@ pub(super) fn log_request(ctx: &RequestContext) {
         gateway_us = micros(own);
         "served"
     );
-}
-
-/// What a request counts, by endpoint, model and status.
-struct RequestMetrics {
-    requests: IntCounter,
-    seconds: Histogram,
-    overhead_seconds: Histogram,
-    /// Empty until a request had a first byte.
-    first_byte_seconds: OnceLock<Histogram>,
-}
-
-static REQUEST_METRICS: Lazy<MetricsByLabels<RequestMetrics>> = Lazy::new(MetricsByLabels::new);
-
-/// Counts a request that took the time `total`, of which `own` was spent in the gateway.
-fn count_request(record: &AccessLogRecord, model: &str, total: Duration, own: Duration) {
-    let mut digits = itoa::Buffer::new();
-    let labels = [record.endpoint, model, digits.format(record.status)];
-    let endpoint = [record.endpoint];
-    let make = || RequestMetrics {
-        requests: METRICS.requests.with_label_values(&labels),
-        seconds: METRICS.request_seconds.with_label_values(&endpoint),
-        overhead_seconds: METRICS.overhead_seconds.with_label_values(&endpoint),
-        first_byte_seconds: OnceLock::new(),
-    };
-    REQUEST_METRICS.record(labels, make, |metrics| {
-        metrics.requests.inc();
-        metrics.seconds.observe(total.as_secs_f64());
-        metrics.overhead_seconds.observe(own.as_secs_f64());
-        if let Some(first) = record.time_to_first_byte {
-            let make = || METRICS.first_byte_seconds.with_label_values(&endpoint);
-            metrics.first_byte_seconds.get_or_init(make).observe(first.as_secs_f64());
-        }
-    });
 }
 
 fn micros(time: Duration) -> u64 {

@@ -29,6 +29,8 @@ ALERTS = [rule for group in GROUPS for rule in group["rules"] if "alert" in rule
 RECORDS = {rule["record"]: rule for group in GROUPS for rule in group["rules"] if "record" in rule}
 RUNBOOK = "https://github.com/tollgate/tollgate/blob/main/docs/operate/runbook.md#"
 
+# The metrics that a gateway exposes.
+OURS = r"\b(?:tollgate|gen_ai|process)_\w+"
 # What a panel shows while there is nothing to count; the traffic makes all but these count something.
 QUIET = " or on() vector(0)"
 STAYS_QUIET = {"Answers 503", "Dropped to make room", "Routes down"}
@@ -224,14 +226,15 @@ def metrics_of_page():
     for name, kind, labels in rows:
         names = set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", labels)))
         for end in ("_bucket", "_sum", "_count") if kind == "H" else ("",):
-            found[f"tollgate_{name}{end}"] = names | ({"le"} if end == "_bucket" else set())
+            full = name if name.startswith(("gen_ai_", "process_")) else f"tollgate_{name}"
+            found[f"{full}{end}"] = names | ({"le"} if end == "_bucket" else set())
     assert len(found) > 40
     return found
 
 
 def faults_of(expression, known):
     """Metrics of ours that nobody has, and labels that they have not."""
-    used = re.findall(r"(?<![:\w])(tollgate_\w+)(?:\{([^}]*)\})?", expression)
+    used = re.findall(rf"(?<![:\w])({OURS})(?:\{{([^}}]*)\}})?", expression)
     everywhere, allowed = {"instance", "job"}, set()
     for name, matchers in used:
         if name not in known:
@@ -252,7 +255,7 @@ def test_every_expression_names_metrics_and_labels_that_there_are():
     assert faults == {}
     for name in re.findall(r"[a-z_]+:tollgate\w*:\w+|tollgate:\w+:\w+", " ".join(expressions)):
         assert name in RECORDS
-    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"tollgate_\w+", " ".join(expressions))}
+    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(OURS, " ".join(expressions))}
     assert shown >= {re.sub(r"_(bucket|sum|count)$", "", name) for name in known}
 
 
