@@ -39,9 +39,8 @@ const GEN_AI_TOKEN_BUCKETS: [f64; 14] = [
 const GEN_AI_REQUEST_BUCKETS_S: [f64; 14] =
     [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
 /// Seconds up to the first token.
-const GEN_AI_FIRST_TOKEN_BUCKETS_S: [f64; 16] = [
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
-];
+const GEN_AI_FIRST_TOKEN_BUCKETS_S: [f64; 16] =
+    [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
 /// Seconds of each token after the first.
 const GEN_AI_PER_TOKEN_BUCKETS_S: [f64; 13] =
     [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5];

@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 use crate::world::{ACCOUNT, Answer, CHAT, Charge, Store, World, quick, with};
 
 const AT_ONCE: usize = 16;
+/// The calls under idempotency keys of a test.
+const KEYED: usize = 40;
 /// What a call costs: ten tokens in, ten out.
 const COST: i64 = 10 * 5_000 + 10 * 30_000;
 const TOKENS: &str = "prompt=10;completion=10";
@@ -180,6 +182,33 @@ async fn what_the_lost_store_charged_since_the_backup_is_charged_once_out_of_its
     assert!(answers.len() >= 350, "{}", answers.len());
     let charges = world.at_rest_with(&served(&answers)).await;
     prove_each(&answers, &charges);
+}
+
+/// The outbox brought the charges of calls since the backup, but not their keys.
+#[tokio::test]
+async fn a_call_since_a_backup_was_charged_again_when_its_key_was_repeated() {
+    let mut world = busy_world("true").await;
+    back_up(&world).await;
+    let call = with(CHAT.call(), &json!({ "max_tokens": 10 })).to_string();
+    let ask_all = async |world: &World| {
+        let calls = (0..KEYED).map(|number| {
+            let request = world.request(CHAT.path).header("idempotency-key", number.to_string());
+            Answer::try_read(request.body(call.clone()))
+        });
+        let answers: Vec<_> = stream::iter(calls).buffer_unordered(AT_ONCE).collect().await;
+        answers.into_iter().map(|answer| answer.expect("an answer")).collect::<Vec<Answer>>()
+    };
+    let answers = ask_all(&world).await;
+    assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
+    world.gateway.kill();
+    DATABASE.iter().for_each(|name| drop(fs::remove_file(world.path(name))));
+    restore(&world).await;
+    world.gateway = world.gateway_with("restored", &[]).await;
+    let charges = world.settled(KEYED).await;
+    for answer in ask_all(&world).await {
+        assert_eq!((answer.status, answer.code().as_str()), (409, "reply_lost"), "{answer:?}");
+    }
+    assert_eq!(world.settled(KEYED).await.len(), charges.len());
 }
 
 #[tokio::test]

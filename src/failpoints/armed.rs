@@ -24,7 +24,8 @@ impl ArmedPoint {
     /// Without a number it is the first pass.
     fn parse(text: &str) -> ArmedPoint {
         let (name, number) = text.split_once(':').unwrap_or((text, ""));
-        let (number, panics) = number.strip_suffix('!').map_or((number, false), |rest| (rest, true));
+        let (number, panics) =
+            number.strip_suffix('!').map_or((number, false), |rest| (rest, true));
         let last_pass = number.parse().unwrap_or(1);
         ArmedPoint { name: name.to_owned(), last_pass, panics, passes: AtomicU64::new(0) }
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use futures_util::future::join_all;
@@ -14,11 +14,12 @@ use super::record::{self, Acknowledgements, LogRecord, SettlementEntry};
 use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files;
 use super::settlement_log::{HoldEndKey, SettlementLog};
+use super::started_calls::RecordedCall;
 use super::target::ServerRun;
 use super::{job_orders, started_calls};
 use crate::failpoints::failpoint;
 use crate::idempotency::{ClaimMode, ReplyStore};
-use crate::ledger::{AccountName, Outcome, Unavailable};
+use crate::ledger::{AccountName, Operation, Outcome, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
 
 /// In ms. What a run of the store acknowledged longer than this before its end, the next run has:
@@ -50,6 +51,26 @@ struct AdoptedSegments {
     /// The run of the store that has all entries of the folder, and since when; `None` if no run is
     /// known to have them.
     fully_replayed_into: Option<(Box<str>, Instant)>,
+    /// Whether the keys of the calls that died with the process were expired.
+    has_released_keys: bool,
+}
+
+/// The calls that a folder has recorded, by their ids. They are read when the first is looked for.
+struct CallsByOwner<'a> {
+    dir: &'a SegmentDir,
+    found: OnceLock<HashMap<String, RecordedCall>>,
+}
+
+impl CallsByOwner<'_> {
+    /// Returns the recorded call of a charge; `None` if that has no idempotency key.
+    fn of_charge(&self, entry: &SettlementEntry) -> Option<&RecordedCall> {
+        let Operation::Settle { id, .. } = &entry.op else { return None };
+        let read = || {
+            let calls = or_log_error(&self.dir.path, started_calls::read_calls(self.dir));
+            calls.into_iter().map(|call| (call.key.owner.clone(), call)).collect()
+        };
+        self.found.get_or_init(read).get(id)
+    }
 }
 
 /// Which of the entries that a run may lack are sent.
@@ -144,8 +165,8 @@ impl SegmentReplay {
     ) -> Result<(), Unavailable> {
         self.is_own_pending = true;
         let (files, last, unwritten) = self.log.replay_snapshot().map_err(outbox_error)?;
-        let origin = EntryOrigin::Own;
-        let outcome = self.replay_files(run, files, unwritten, origin, part).await?;
+        let (dir, origin) = (self.log.segment_dir(), EntryOrigin::Own);
+        let outcome = self.replay_files(run, &dir, files, unwritten, origin, part).await?;
         if outcome.is_complete() {
             self.is_own_pending = false;
             self.log.record_all_acked(run.name(), last);
@@ -168,9 +189,11 @@ impl SegmentReplay {
         };
         let (other_stores, same_store): (Vec<_>, Vec<_>) =
             orphans.into_iter().partition(is_foreign);
-        self.adopted.extend(
-            same_store.into_iter().map(|dir| AdoptedSegments { dir, fully_replayed_into: None }),
-        );
+        self.adopted.extend(same_store.into_iter().map(|dir| AdoptedSegments {
+            dir,
+            fully_replayed_into: None,
+            has_released_keys: false,
+        }));
         for dir in other_stores {
             log::error!(
                 event = "outbox_store_mismatch", place:? = dir.path;
@@ -211,7 +234,7 @@ impl SegmentReplay {
         run: &impl ServerRun,
         part: ReplayPart,
     ) -> Result<(), Unavailable> {
-        let AdoptedSegments { dir, fully_replayed_into } = &self.adopted[index];
+        let AdoptedSegments { dir, fully_replayed_into, .. } = &self.adopted[index];
         if fully_replayed_into.as_ref().is_some_and(|(run_id, _)| **run_id == *run.name()) {
             return Ok(());
         }
@@ -219,13 +242,13 @@ impl SegmentReplay {
         let Some(files) = files else { return Ok(()) };
         files.iter().for_each(|file| trim_segment(file));
         let origin = EntryOrigin::Adopted;
-        let outcome = self.replay_files(run, files, Vec::new(), origin, part).await?;
+        let outcome = self.replay_files(run, dir, files, Vec::new(), origin, part).await?;
         log_replay(&outcome, "adopted");
         self.restore_jobs(run, &self.adopted[index].dir).await?;
         self.is_adopted_pending |= outcome.deferred > 0;
         if outcome.is_complete() {
             self.release_keys(index).await?;
-            let AdoptedSegments { dir, fully_replayed_into } = &mut self.adopted[index];
+            let AdoptedSegments { dir, fully_replayed_into, .. } = &mut self.adopted[index];
             if outcome.entries > 0 {
                 // The note only saves the next owner of the folder some work, so a failure is
                 // ignored.
@@ -270,29 +293,37 @@ impl SegmentReplay {
     /// Expires the idempotency keys of calls that died with their process, so that a repeat asks
     /// the ledger for the outcome. The ledger has all settlements of the process by now. This is
     /// done only once, since a key may belong to another call afterwards.
-    async fn release_keys(&self, index: usize) -> Result<(), Unavailable> {
-        let dir = &self.adopted[index].dir;
-        let calls = or_log_error(&dir.path, started_calls::read_unfinished(dir));
-        for few in calls.chunks(CONCURRENCY_MAX) {
-            let claims = few.iter().map(|(account, key)| {
-                // A lease of 0 ms expires at once. If the store has lost the key, this creates it
-                // again.
-                self.reply_store.claim_key(account, key, &ClaimMode::IfFree, 0)
-            });
-            for claimed in join_all(claims).await {
-                claimed?;
-            }
+    async fn release_keys(&mut self, index: usize) -> Result<(), Unavailable> {
+        let AdoptedSegments { dir, has_released_keys, .. } = &self.adopted[index];
+        if *has_released_keys {
+            return Ok(());
         }
-        if !calls.is_empty() {
+        let calls = or_log_error(&dir.path, started_calls::read_calls(dir));
+        let dead: Vec<&RecordedCall> = calls.iter().filter(|call| !call.has_ended).collect();
+        for few in dead.chunks(CONCURRENCY_MAX) {
+            self.expire_keys(few.iter().copied()).await?;
+        }
+        if !dead.is_empty() {
             log::info!(
-                event = "idempotency_keys_released", names = calls.len();
+                event = "idempotency_keys_released", names = dead.len();
                 "idempotency keys of dead calls released"
             );
         }
-        for file in or_log_error(&dir.path, dir.list_segments(SegmentKind::Calls)) {
-            let _ = fs::remove_file(file);
-        }
+        self.adopted[index].has_released_keys = true;
         Ok(())
+    }
+
+    /// Expires the keys of calls. A key that another call has, or whose reply is stored, stays as
+    /// it is.
+    async fn expire_keys<'a>(
+        &self,
+        calls: impl Iterator<Item = &'a RecordedCall>,
+    ) -> Result<(), Unavailable> {
+        // A lease of 0 ms expires at once. If the store has lost the key, this creates it again.
+        let claims = calls.map(|RecordedCall { account, key, .. }| {
+            self.reply_store.claim_key(account, key, &ClaimMode::IfFree, 0)
+        });
+        join_all(claims).await.into_iter().try_for_each(|claimed| claimed.map(drop))
     }
 
     /// Removes the files of ended processes that are no longer needed.
@@ -310,10 +341,12 @@ impl SegmentReplay {
             };
             match adopted.dir.list_segments(SegmentKind::HoldEnds) {
                 Ok(files) if files.iter().filter(|file| !is_gone(file)).count() == 0 => {
-                    // Without entries of hold ends, the records of jobs are no longer needed
-                    // either.
-                    let jobs = adopted.dir.list_segments(SegmentKind::Jobs).unwrap_or_default();
-                    jobs.iter().for_each(|file| drop(fs::remove_file(file)));
+                    // Without entries of hold ends, the records of jobs and of calls are no longer
+                    // needed either.
+                    for kind in [SegmentKind::Jobs, SegmentKind::Calls] {
+                        let files = adopted.dir.list_segments(kind).unwrap_or_default();
+                        files.iter().for_each(|file| drop(fs::remove_file(file)));
+                    }
                     adopted.dir.remove();
                 }
                 _ => left.push(adopted),
@@ -327,15 +360,17 @@ impl SegmentReplay {
     async fn replay_files(
         &self,
         run: &impl ServerRun,
+        dir: &SegmentDir,
         files: Vec<PathBuf>,
         unwritten: Vec<u8>,
         origin: EntryOrigin,
         part: ReplayPart,
     ) -> Result<ReplayOutcome, Unavailable> {
         let (mut acks, mut outcome) = (Acknowledgements::default(), ReplayOutcome::default());
+        let calls = CallsByOwner { dir, found: OnceLock::new() };
         let (records, _) = record::parse_segment(&unwritten);
         let lacking = acks.missing_entries(records, i64::MIN).0;
-        self.send_missing(run, lacking, origin, &mut outcome).await?;
+        self.send_missing(run, lacking, origin, &calls, &mut outcome).await?;
         let mut since = (part == ReplayPart::All).then_some(i64::MIN);
         for file in files.iter().rev() {
             let records = read_segment(file, &mut outcome).await;
@@ -346,7 +381,7 @@ impl SegmentReplay {
             since = since.or(record::last_entry_ms(&records).map(|last| last - RECENT_MS));
             let (lacking, left) = acks.missing_entries(records, since.unwrap_or(i64::MIN));
             outcome.deferred += left.len();
-            self.send_missing(run, lacking, origin, &mut outcome).await?;
+            self.send_missing(run, lacking, origin, &calls, &mut outcome).await?;
         }
         Ok(outcome)
     }
@@ -356,11 +391,15 @@ impl SegmentReplay {
         run: &impl ServerRun,
         entries: Vec<SettlementEntry>,
         origin: EntryOrigin,
+        calls: &CallsByOwner<'_>,
         outcome: &mut ReplayOutcome,
     ) -> Result<(), Unavailable> {
         for batch in entries.rchunks(LOOKUP_BATCH) {
             let unapplied = self.select_unapplied(run, batch, outcome).await?;
             for few in unapplied.rchunks(CONCURRENCY_MAX) {
+                // A store that lacks a charge may lack the key of its call, under which a repeat
+                // would be made anew. The key comes first: no repeat can come between.
+                self.expire_keys(few.iter().filter_map(|entry| calls.of_charge(entry))).await?;
                 let sending = few.iter().map(async |entry| {
                     let SettlementEntry { account, op, .. } = entry;
                     let void = match self.log.superseded.get() {
@@ -433,8 +472,8 @@ impl SegmentReplay {
         METRICS.outbox_replayed.inc();
         match answer {
             Outcome::Posted { written_off, .. } => {
-                outcome.charged += 1;
                 let id = entry.op.hold_id().unwrap_or_default();
+                outcome.charged += 1;
                 record_write_off(entry.account.as_str(), id, written_off.nano());
             }
             Outcome::AlreadyPosted(_) | Outcome::Voided => {}

@@ -1,6 +1,7 @@
 //! Records of calls that run under an idempotency key. Each call is recorded in the outbox before
 //! its key is claimed, so that the process which adopts the outbox of a dead process need not wait
-//! for the leases of its keys.
+//! for the leases of its keys. The records stay for a while after the calls: a store that was
+//! restored, or fell back, gets charges from the outbox that it lacks, and lacks their keys as well.
 //!
 //! A line is one plain write and is never synced: after a power cut, the keys are free when their
 //! leases expire. The end of a call is written with the next line. If that is missing, the adopting
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::retention::Retention;
 use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_writer::SegmentWriter;
 use super::{record, segment_files};
@@ -30,6 +32,9 @@ const STARTED_CALLS_MAX: usize = 16_384;
 /// No call runs longer than this. A call whose end was never recorded is forgotten after this time,
 /// and its key is left to its lease.
 const CALL_DURATION_MAX: Duration = Duration::from_secs(60 * 60);
+/// A file is kept for this long after the last call in it has ended: as long as the ends of holds
+/// of a server ([`Retention::FOR_SERVER`]), and longer than those of an embedded store.
+const ENDED_CALLS_KEPT: Duration = Retention::FOR_SERVER.keep;
 
 /// The records of the calls that this process runs under an idempotency key.
 pub(super) struct StartedCalls {
@@ -156,7 +161,8 @@ impl StartedCalls {
         state.running.retain(|_, running| running.since.elapsed() < CALL_DURATION_MAX);
         self.running.store(state.running.len(), Ordering::Relaxed);
         let needed: HashSet<u64> = state.running.values().map(|r| r.segment).collect();
-        let rest = state.writer.plan_cleanup(spare.and_then(Result::ok), &needed, |_| true);
+        let is_over = |unneeded_since: Instant| unneeded_since.elapsed() >= ENDED_CALLS_KEPT;
+        let rest = state.writer.plan_cleanup(spare.and_then(Result::ok), &needed, is_over);
         drop(state);
         rest.finish(dir);
     }
@@ -201,9 +207,17 @@ impl StartedCallsState {
     }
 }
 
-/// Returns the calls in a folder whose end is not recorded there and whose keys the store may still
-/// remember.
-pub(super) fn read_unfinished(dir: &SegmentDir) -> io::Result<Vec<(AccountName, IdempotencyKey)>> {
+/// A call that is recorded in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RecordedCall {
+    pub(super) account: AccountName,
+    pub(super) key: IdempotencyKey,
+    /// Whether its end is recorded as well.
+    pub(super) has_ended: bool,
+}
+
+/// Returns the calls in a folder whose keys the store may still remember.
+pub(super) fn read_calls(dir: &SegmentDir) -> io::Result<Vec<RecordedCall>> {
     let (now, mut begun) = (unix_ms(), HashMap::new());
     for file in dir.list_segments(SegmentKind::Calls)? {
         for line in record::checked_lines(&segment_files::read_written(&file)?).flatten() {
@@ -213,9 +227,12 @@ pub(super) fn read_unfinished(dir: &SegmentDir) -> io::Result<Vec<(AccountName, 
                     let account = AccountName::parse(&account).filter(|_| end > now);
                     let (name, owner) = (name.into_owned(), owner.into_owned());
                     let key = IdempotencyKey { name, content, owner, life_ms };
-                    begun.extend(account.map(|account| (seq, (account, key))));
+                    let recorded = |account| RecordedCall { account, key, has_ended: false };
+                    begun.extend(account.map(|account| (seq, recorded(account))));
                 }
-                Ok(StartedCallLine::Ended { seq }) => drop(begun.remove(&seq)),
+                Ok(StartedCallLine::Ended { seq }) => {
+                    begun.entry(seq).and_modify(|call| call.has_ended = true);
+                }
                 Err(_) => {}
             }
         }
@@ -240,11 +257,17 @@ mod tests {
         Arc::new(SegmentDir::create(root).expect("a folder"))
     }
 
-    fn owners(dir: &SegmentDir) -> Vec<String> {
-        let left = read_unfinished(dir).expect("files");
-        let mut owners: Vec<_> = left.into_iter().map(|(_, key)| key.owner).collect();
+    /// The owners of the calls in a folder that have ended, or have not.
+    fn owners_of(dir: &SegmentDir, has_ended: bool) -> Vec<String> {
+        let calls = read_calls(dir).expect("files");
+        let calls = calls.into_iter().filter(|call| call.has_ended == has_ended);
+        let mut owners: Vec<_> = calls.map(|call| call.key.owner).collect();
         owners.sort();
         owners
+    }
+
+    fn owners(dir: &SegmentDir) -> Vec<String> {
+        owners_of(dir, false)
     }
 
     #[test]
@@ -259,14 +282,16 @@ mod tests {
         for owner in ["x", "y", "z"] {
             calls.record_start(&account(), &key(owner), || dir.clone()).expect("a write");
         }
-        assert_eq!(read_unfinished(&dir).expect("them").len(), 3);
-        let found = read_unfinished(&dir).expect("them");
-        assert!(found.contains(&(account(), key("y"))), "all of it is there");
+        let found = read_calls(&dir).expect("them");
+        assert_eq!(found.len(), 3);
+        let wanted = RecordedCall { account: account(), key: key("y"), has_ended: false };
+        assert!(found.contains(&wanted), "all of it is there");
         calls.record_end(&account(), "key:y", "y");
         calls.record_end(&account(), "key:x", "another");
         assert_eq!(owners(&dir), ["x", "y", "z"], "it is noted with what comes next");
         calls.record_start(&account(), &key("w"), || dir.clone()).expect("a write");
         assert_eq!(owners(&dir), ["w", "x", "z"]);
+        assert_eq!(owners_of(&dir, true), ["y"]);
         calls.record_end(&account(), "key:w", "w");
         calls.flush(|| dir.clone());
         assert_eq!(owners(&dir), ["x", "z"]);
@@ -289,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_there_for_as_long_as_a_call_in_it_runs() {
+    fn a_file_is_there_for_as_long_as_a_call_in_it_runs_and_for_a_while_after_it() {
         let root = tempfile::tempdir().expect("a folder");
         let (calls, dir) = (StartedCalls::default(), dir_at(root.path()));
         calls.record_start(&account(), &key("x"), || dir.clone()).expect("a write");
@@ -300,6 +325,7 @@ mod tests {
         assert_eq!(owners(&dir), ["x", "y"]);
         calls.record_end(&account(), "key:x", "x");
         calls.maintain(&dir);
-        assert_eq!(owners(&dir), ["y"]);
+        calls.flush(|| dir.clone());
+        assert_eq!((owners(&dir), owners_of(&dir, true)), (vec!["y".into()], vec!["x".into()]));
     }
 }
