@@ -12,6 +12,7 @@ use crate::toml_reader::{self, ConfigError, SourceLocation, SpannedValue, TableR
 mod console;
 mod console_oidc;
 mod listen;
+mod rules;
 
 pub use console::ConsoleSection;
 pub use console_oidc::OidcSection;
@@ -19,6 +20,7 @@ pub(crate) use console_oidc::is_loopback_host;
 pub use listen::AdminAddress;
 pub use listen::ListenSection;
 pub use listen::ListenTlsSection;
+pub use rules::RulesSection;
 
 /// The prefix of environment variables that set values, such as `TOLLGATE__LISTEN__HTTP`.
 pub(crate) const ENV_PREFIX: &str = "TOLLGATE__";
@@ -36,8 +38,8 @@ pub struct Config {
     pub files: FilesSection,
     /// The archive of journals.
     pub journal: JournalSection,
-    /// The folder of the rules files.
-    pub rules_dir: String,
+    /// The folders of the rules files.
+    pub rules: RulesSection,
     /// The format and the level of the log.
     pub log: LogSection,
     /// The console.
@@ -122,7 +124,7 @@ fn parse_root(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config 
             faults,
             JournalSection::parse,
         ),
-        rules_dir: parse_rules_dir(take_section(table, "rules", faults), faults),
+        rules: parse_section(take_section(table, "rules", faults), faults, RulesSection::parse),
         log: parse_log(take_section(table, "log", faults), faults),
         console: parse_section(take_section(table, "console", faults), faults, |table, faults| {
             let has_customers = listen.customers.is_some();
@@ -225,12 +227,6 @@ fn parse_store_tls(
     })
 }
 
-fn parse_rules_dir(mut table: TableReader, faults: &mut Vec<ConfigError>) -> String {
-    let dir = table.text("dir", faults).unwrap_or_else(|| "lua-free-rules".to_owned());
-    table.finish(faults);
-    dir
-}
-
 fn parse_log(mut table: TableReader, faults: &mut Vec<ConfigError>) -> LogSection {
     let location = table.location.clone();
     let format = table.text("format", faults);
@@ -317,6 +313,21 @@ mod tests {
         assert_eq!(variable.len(), 1, "{variable:?}");
         let any = "[listen]\nhttp = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n";
         assert_eq!(faults_of(any, &[]).len(), 1);
+    }
+
+    #[test]
+    fn local_rules_in_the_folder_of_the_others_would_replace_nothing() {
+        for local in ["'r'", "'r/'"] {
+            let faults = faults_of(&format!("[rules]\ndir = 'r'\nlocal = {local}\n"), &[]);
+            assert_eq!(
+                faults,
+                ["t.toml:1: 'dir' and 'local' are the same folder; they must differ"]
+            );
+        }
+        let read = |text| Config::parse("t.toml", text, []).expect("sound").rules.local;
+        assert_eq!(read("[rules]\nlocal = 'l'\n").as_deref(), Some("l"));
+        assert_eq!(read("[rules]\nlocal = ''\n"), None);
+        assert_eq!(read(""), None);
     }
 
     #[test]

@@ -21,8 +21,8 @@ impl RulesFileCounts {
 }
 
 impl Catalogue {
-    /// Returns a fault for each vendor of the configuration that has no model in the rules of a
-    /// folder. The fault names the vendor's file.
+    /// Returns a fault for each vendor of the configuration that has no model in the rules. The
+    /// fault names the vendor's file; if there is none, the one that `folder` should have.
     #[must_use]
     pub(crate) fn find_missing_vendors(
         &self,
@@ -34,16 +34,12 @@ impl Catalogue {
         let missing = configured.iter().filter(|naming| !has_models(&naming.vendor));
         let fault = |naming: &VendorModelNames| {
             let vendor = &naming.vendor;
-            let file = SourceLocation::whole_source(&format!(
-                "{}/{vendor}.toml",
-                folder.trim_end_matches('/')
-            ));
-            let problem = if self.file_counts_of(vendor).is_some() {
-                "has no models"
-            } else {
-                "does not exist"
+            let expected = || format!("{}/{vendor}.toml", folder.trim_end_matches('/'));
+            let (file, problem) = match self.file_counts_of(vendor) {
+                Some(counts) => (counts.file.clone(), "has no models"),
+                None => (expected(), "does not exist"),
             };
-            file.error(format!(
+            SourceLocation::whole_source(&file).error(format!(
                 "the file {problem}, but the configuration has a section [vendor.{vendor}]"
             ))
         };

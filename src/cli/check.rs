@@ -1,6 +1,7 @@
 //! `tollgate check`: loads the configuration, secrets, rules and TLS files, and reports any faults.
 
 use super::output::{OutputFormat, print_line};
+use super::rules::{load_catalogue, local_files, read_sources};
 use super::settings::{config_error, load_client_secret, load_secrets};
 use crate::catalogue::ModelKind;
 use crate::conf::Config;
@@ -9,7 +10,8 @@ use crate::gateway::upstream::route_tls::RouteTls;
 pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     load_secrets(conf)?;
     conf.console.oidc.as_ref().map(load_client_secret).transpose()?;
-    let catalogue = super::rules::load_catalogue(conf)?;
+    let catalogue = load_catalogue(conf)?;
+    let local = local_files(&conf.rules, &read_sources(&conf.rules)?);
     check_route_tls(conf)?;
     let models = catalogue.models();
     let of_kind = |kind| models.iter().filter(|m| m.kind == kind).count();
@@ -28,6 +30,7 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
             "books": catalogue.books.count(),
             "kinds": kinds,
             "examples": catalogue.example_count,
+            "local": local,
             "routes": routes,
             "price_version": &*catalogue.version,
         });
@@ -37,6 +40,9 @@ pub(super) fn run(conf: &Config, out: OutputFormat) -> anyhow::Result<()> {
     let kinds: Vec<String> = counts.iter().map(|(k, n)| format!("{n} {k}")).collect();
     print_line(format_args!("models    {} ({})", models.len(), kinds.join(", ")))?;
     print_line(format_args!("examples  {} passed", catalogue.example_count))?;
+    for file in local {
+        print_line(format_args!("local     {file}"))?;
+    }
     for (vendor, count) in routes {
         print_line(format_args!("routes    {vendor}: {count}"))?;
     }

@@ -10,16 +10,16 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 
 use super::super::rules;
 use crate::catalogue::{Catalogue, RulesSource, VendorModelNames};
-use crate::conf::Config;
+use crate::conf::{Config, RulesSection};
 use crate::ledger::BookName;
 use crate::toml_reader::ConfigError;
 
-/// The result of a scan of the folder: its files, or why they cannot be read.
+/// The result of a scan of the folders: their files, or why they cannot be read.
 type FolderScan = Result<Vec<RulesSource>, String>;
 
-/// The rules that are in use, and the scans of their folder.
+/// The rules that are in use, and the scans of their folders.
 pub(super) struct RulesReload {
-    dir: String,
+    folders: RulesSection,
     naming: Vec<VendorModelNames>,
     catalogue: Arc<ArcSwap<Catalogue>>,
     /// The catalogue of the version before, if this process has had one.
@@ -33,18 +33,29 @@ struct ScanHistory {
     applied: FolderScan,
     /// The result of the last scan, if it differs from `applied`.
     candidate: Option<FolderScan>,
+    /// The local files of the rules that are in use.
+    local: Vec<String>,
+}
+
+impl ScanHistory {
+    /// The history at a start, which has taken the rules of this scan.
+    fn new(folders: &RulesSection, applied: FolderScan) -> ScanHistory {
+        let sources = applied.as_deref().unwrap_or_default();
+        let local = rules::local_files(folders, sources);
+        ScanHistory { applied, candidate: None, local }
+    }
 }
 
 impl RulesReload {
     pub(super) fn new(conf: &Config, catalogue: Arc<ArcSwap<Catalogue>>) -> RulesReload {
-        let (dir, naming) = (conf.rules_dir.clone(), rules::vendor_model_names(conf));
-        let history = Mutex::new(ScanHistory { applied: scan_folder(&dir), candidate: None });
-        RulesReload { dir, naming, catalogue, previous: Arc::default(), history }
+        let (folders, naming) = (conf.rules.clone(), rules::vendor_model_names(conf));
+        let history = Mutex::new(ScanHistory::new(&folders, scan_folders(&folders)));
+        RulesReload { folders, naming, catalogue, previous: Arc::default(), history }
     }
 
     /// Applies the rules if a file has changed, and has not changed again since the last scan.
     pub(super) fn reload_if_changed(&self) {
-        let found = scan_folder(&self.dir);
+        let found = scan_folders(&self.folders);
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         if history.applied == found {
             history.candidate = None;
@@ -57,14 +68,15 @@ impl RulesReload {
 
     /// Reads and applies the rules at once.
     pub(super) fn reload(&self) {
-        let found = scan_folder(&self.dir);
+        let found = scan_folders(&self.folders);
         self.apply_scan(&mut self.history.lock().unwrap_or_else(PoisonError::into_inner), found);
     }
 
     fn apply_scan(&self, history: &mut ScanHistory, found: FolderScan) {
         match &found {
-            Ok(sources) => match self.parse_lossless(sources) {
+            Ok(sources) => match self.parse_lossless(sources, &history.local) {
                 Ok(catalogue) => {
+                    history.local = rules::local_files(&self.folders, sources);
                     log_removed_books(&catalogue.find_removed_books(&self.catalogue.load()));
                     let (models, plans) = (catalogue.models().len(), catalogue.plans.count());
                     let (books, version) = (catalogue.books.count(), catalogue.version.clone());
@@ -91,12 +103,20 @@ impl RulesReload {
                 "rules not reloaded, the old ones stay"
             ),
         }
-        *history = ScanHistory { applied: found, candidate: None };
+        history.applied = found;
+        history.candidate = None;
     }
 
-    fn parse_lossless(&self, sources: &[RulesSource]) -> Result<Catalogue, Vec<ConfigError>> {
-        let catalogue = rules::parse_catalogue(&self.dir, sources, &self.naming)?;
-        let losses = catalogue.find_losses(&self.catalogue.load());
+    /// Parses the rules. Fails if they lack what those in use have; `local` are the local files of
+    /// those in use.
+    fn parse_lossless(
+        &self,
+        sources: &[RulesSource],
+        local: &[String],
+    ) -> Result<Catalogue, Vec<ConfigError>> {
+        let catalogue = rules::parse_catalogue(&self.folders, sources, &self.naming)?;
+        let mut losses = catalogue.find_losses(&self.catalogue.load());
+        losses.extend(rules::find_uncovered(local, sources));
         if losses.is_empty() { Ok(catalogue) } else { Err(losses) }
     }
 }
@@ -111,8 +131,8 @@ fn log_removed_books(removed: &[BookName]) {
     }
 }
 
-fn scan_folder(dir: &str) -> FolderScan {
-    rules::read_sources(dir).map_err(|why| format!("{why:#}"))
+fn scan_folders(folders: &RulesSection) -> FolderScan {
+    rules::read_sources(folders).map_err(|why| format!("{why:#}"))
 }
 
 #[cfg(test)]
@@ -131,15 +151,18 @@ mod tests {
     }
 
     fn rules(folder: &Path) -> RulesReload {
-        let dir = folder.display().to_string();
-        let judged = scan_folder(&dir);
+        rules_of(RulesSection { dir: folder.display().to_string(), local: None })
+    }
+
+    fn rules_of(folders: RulesSection) -> RulesReload {
+        let judged = scan_folders(&folders);
         let naming =
             vec![VendorModelNames { vendor: "vendor_y".to_owned(), ..VendorModelNames::default() }];
         let sources = judged.clone().expect("readable");
-        let sold = rules::parse_catalogue(&dir, &sources, &naming).expect("sound rules");
-        let history = Mutex::new(ScanHistory { applied: judged, candidate: None });
+        let sold = rules::parse_catalogue(&folders, &sources, &naming).expect("sound rules");
+        let history = Mutex::new(ScanHistory::new(&folders, judged));
         let catalogue = Arc::new(ArcSwap::from_pointee(sold));
-        RulesReload { dir, naming, catalogue, previous: Arc::default(), history }
+        RulesReload { folders, naming, catalogue, previous: Arc::default(), history }
     }
 
     #[test]
@@ -216,7 +239,7 @@ mod tests {
                 rules.reload_if_changed();
             }
             let judged = rules.history.lock().expect("no panic").applied.clone();
-            assert_eq!(judged, scan_folder(&rules.dir), "{number} was judged");
+            assert_eq!(judged, scan_folders(&rules.folders), "{number} was judged");
             rules.reload();
             assert!(rules.catalogue.load().find("a").is_some(), "{number} changes nothing");
         }
@@ -225,5 +248,61 @@ mod tests {
         fs::write(&file, text("b")).expect("written");
         rules.reload();
         assert!(rules.catalogue.load().find("b").is_some());
+    }
+
+    /// Two folders with a file of the same vendor; the local one sells model `l`, the other `d`.
+    fn two_folders() -> (tempfile::TempDir, RulesReload) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let folders = RulesSection { dir: path("dir"), local: Some(path("local")) };
+        for (name, model) in [("dir", "d"), ("local", "l")] {
+            fs::create_dir(path(name)).expect("a folder");
+            fs::write(format!("{}/vendor_y.toml", path(name)), text(model)).expect("written");
+        }
+        (folder, rules_of(folders))
+    }
+
+    #[test]
+    fn a_local_file_that_is_gone_would_have_left_its_models_to_the_prices_of_the_other() {
+        let (folder, rules) = two_folders();
+        let local = folder.path().join("local/vendor_y.toml");
+        let is_sold = |model: &str| rules.catalogue.load().find(model).is_some();
+        assert!(is_sold("l") && !is_sold("d"));
+        fs::rename(&local, local.with_extension("old")).expect("moved");
+        for _ in 0..2 {
+            rules.reload();
+            assert!(is_sold("l") && !is_sold("d"), "a file is gone");
+        }
+        fs::rename(folder.path().join("local"), folder.path().join("away")).expect("moved");
+        rules.reload();
+        assert!(is_sold("l") && !is_sold("d"), "the folder is gone");
+        fs::rename(folder.path().join("away"), folder.path().join("local")).expect("moved");
+        fs::write(&local, text("m")).expect("written");
+        rules.reload();
+        assert!(is_sold("m") && !is_sold("d"), "it is there again");
+    }
+
+    #[test]
+    fn a_local_file_is_taken_while_serving_and_then_missed_when_it_goes() {
+        let (folder, rules) = two_folders();
+        let is_sold = |model: &str| rules.catalogue.load().find(model).is_some();
+        let plans = |name: &str| folder.path().join(name).join("plans.toml");
+        let calls = || {
+            let plan = rules.catalogue.load().plans.default_plan().and_then(|p| p.limits.calls);
+            plan
+        };
+        fs::write(plans("dir"), "[plan.default]\ncalls = 3\n").expect("written");
+        rules.reload();
+        assert_eq!(calls(), Some(3));
+        fs::write(plans("local"), "[plan.default]\ncalls = 4\n").expect("written");
+        rules.reload();
+        assert_eq!(calls(), Some(4));
+        fs::write(plans("dir"), "[plan.default]\ncalls = 5\n").expect("written");
+        rules.reload();
+        assert_eq!(calls(), Some(4), "the other file is covered");
+        fs::remove_file(plans("local")).expect("removed");
+        rules.reload();
+        assert_eq!(calls(), Some(4), "the local file is gone");
+        assert!(is_sold("l"));
     }
 }
