@@ -35,6 +35,7 @@ mod operator;
 mod output;
 mod payments;
 mod plan;
+mod reference;
 mod restore;
 mod rules;
 mod runtime;
@@ -62,9 +63,18 @@ pub struct Cli {
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    command: CliCommand,
+    command: TopCommand,
 }
 
+#[derive(Debug, Subcommand)]
+enum TopCommand {
+    #[command(flatten)]
+    Configured(CliCommand),
+    #[command(flatten)]
+    Reference(reference::ReferenceCommand),
+}
+
+/// Commands that read the configuration.
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Make a new store, unless there is one.
@@ -174,12 +184,19 @@ pub fn run(cli: &Cli) -> ExitCode {
 }
 
 fn dispatch(cli: &Cli) -> anyhow::Result<()> {
+    match &cli.command {
+        TopCommand::Configured(command) => run_configured(cli, command),
+        TopCommand::Reference(command) => reference::run(command),
+    }
+}
+
+fn run_configured(cli: &Cli, command: &CliCommand) -> anyhow::Result<()> {
     let conf = settings::load_config(&cli.conf)?;
     let out = OutputFormat { json: cli.json };
-    if !matches!(cli.command, CliCommand::Serve { .. }) {
+    if !matches!(command, CliCommand::Serve { .. }) {
         logging::start_for_commands(conf.log);
     }
-    match &cli.command {
+    match command {
         CliCommand::Serve { upgrade } => serve::run(&conf, &cli.conf, *upgrade),
         CliCommand::Check { books: false } => check::run(&conf, out),
         CliCommand::Check { books: true } => {
