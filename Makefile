@@ -6,10 +6,10 @@ export CARGO_INCREMENTAL ?= 1
 TARGET = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test quick lint format kubernetes audit bench bench-check bench-peers bench-scale fuzz soak mutants
+.PHONY: help setup run demo test quick lint format kubernetes packages test-packages audit bench bench-check bench-peers bench-scale fuzz soak mutants
 
 help: ## list these targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 setup: ## install what building needs and the machine lacks (the other targets do it themselves)
 	@tests/setup.sh build
@@ -50,6 +50,15 @@ format: kubernetes ## formatting, licences and sources of crates, manifests: wha
 kubernetes: ## render and check the manifests of Kubernetes; with TOLLGATE_BIN their settings, too
 	@tests/setup.sh kubernetes
 	tests/lint/kubernetes
+
+packages: ## a Debian package, a container image and a list of crates in var/packages; needs root
+	@tests/setup.sh packages
+	packaging/build
+
+test-packages: ## install the Debian package in a clean root, run the image, sell, upgrade; needs root
+	@tests/setup.sh packages
+	cargo build --bin tollgate --example sim
+	tests/packages/run
 
 audit: setup ## what is known to be wrong with our crates; exit 2 of make, 3 of the script: no database
 	tests/deny.sh audit
