@@ -31,6 +31,7 @@ look() {
       need umoci umoci               # their tests, from here on
       need runc runc
       need mmdebstrap mmdebstrap
+      need prometheus prometheus
       need python3 python3
       ;;
     test)

@@ -3,12 +3,16 @@
 import contextlib
 import http.client
 import json
+import shutil
+import tempfile
 import threading
 import time
 import urllib.request
+from pathlib import Path
 from types import SimpleNamespace
 
-from processes import until
+from debian import VAR
+from processes import Sim, until
 
 ACCOUNT = "alice"
 MODEL = "lmb-5.5"
@@ -139,3 +143,12 @@ class Load:
         for thread in self.threads:
             thread.join(timeout=60)
             assert not thread.is_alive(), "a call hangs"
+
+
+def own_sim(at_the_end):
+    """A simulator, which a test may stop itself; `at_the_end` adds a clean-up."""
+    folder = Path(tempfile.mkdtemp(prefix="sim-", dir=VAR))
+    at_the_end(shutil.rmtree, folder)
+    sim = Sim(folder, tls=True)
+    at_the_end(sim.stop)
+    return sim

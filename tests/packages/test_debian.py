@@ -5,13 +5,12 @@ import re
 import shutil
 import stat
 import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
 from debian import VAR, DebianRoot, ended, stop
-from processes import Sim, free_port
-from selling import ACCOUNT, CHARGE, TOKENS, Load, Seller
+from processes import free_port
+from selling import ACCOUNT, CHARGE, TOKENS, Load, Seller, own_sim
+from watching import watch
 
 CONF = "/etc/tollgate/tollgate.toml"
 STATE = "/var/lib/tollgate"
@@ -25,10 +24,7 @@ def package(folder):
 class DebianPackage(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = Path(tempfile.mkdtemp(prefix="sim-", dir=VAR))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
-        cls.sim = Sim(cls.folder, tls=True)
-        cls.addClassCleanup(cls.sim.stop)
+        cls.sim = own_sim(cls.addClassCleanup)
         cls.installed = DebianRoot()
         cls.addClassCleanup(cls.installed.remove)
         cls.told = cls.installed.install(package("one"))
@@ -140,6 +136,13 @@ class DebianPackage(unittest.TestCase):
         account = json.loads(self.tollgate("--json", "account", "show", ACCOUNT))
         self.assertEqual((account["held_nano"], account["posted_nano"]), (0, CHARGE * len(charges)))
         print(f"\n  {len(load.answered)} calls answered while the package was replaced, none failed or refused")
+
+    def test_its_boards_show_a_sale_and_its_alerts_a_vendor_that_is_cut(self):
+        self.sim = own_sim(self.addCleanup)
+        self.configure()
+        self.start()
+        self.seller.open_account()
+        watch(self.seller, self.root.file("/usr/share/tollgate"), self.sim)
 
     def test_local_rules_set_the_price_and_outlive_the_package(self):
         self.configure()

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from container import USER, Container, Image
 from debian import VAR
-from processes import REPO, Sim, free_port
-from selling import ACCOUNT, CHARGE, TOKENS, Load, Seller
+from processes import REPO, free_port
+from selling import ACCOUNT, CHARGE, TOKENS, Load, Seller, own_sim
+from watching import watch
 
 CONF = "/etc/tollgate/tollgate.toml"
 LABELS = "title description source revision version created licenses documentation"
@@ -26,10 +27,7 @@ def archive(folder):
 class ContainerImage(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = Path(tempfile.mkdtemp(prefix="sim-", dir=VAR))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
-        cls.sim = Sim(cls.folder, tls=True)
-        cls.addClassCleanup(cls.sim.stop)
+        cls.sim = own_sim(cls.addClassCleanup)
         cls.image, cls.next = Image(archive("one")), Image(archive("next"))
         cls.addClassCleanup(cls.image.remove)
         cls.addClassCleanup(cls.next.remove)
@@ -130,6 +128,17 @@ class ContainerImage(unittest.TestCase):
         self.assertEqual(running.stop(), 0)
         lost = f"{load.refused} connections refused, {load.reset} reset between"
         print(f"\n  {len(load.answered)} calls answered by two containers; {lost}")
+
+    def test_its_boards_show_a_sale_and_its_alerts_a_vendor_that_is_cut(self):
+        self.sim = own_sim(self.addCleanup)
+        container = self.container(self.image)
+        container.run("tollgate", "--conf", CONF, "init")
+        container.start()
+        self.addCleanup(container.remove)
+        seller = Seller(lambda *words: container.exec("tollgate", "--conf", CONF, *words), *self.ports)
+        seller.wait_ready()
+        seller.open_account()
+        watch(seller, self.image.root / "usr/share/tollgate", self.sim)
 
     def test_rules_of_the_operator_are_mounted_over_those_of_the_image(self):
         rules = self.image.root / "usr/share/tollgate/rules/vendor_b.toml"
