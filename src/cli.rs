@@ -69,7 +69,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum TopCommand {
     #[command(flatten)]
-    Configured(CliCommand),
+    Configured(Box<CliCommand>),
     #[command(flatten)]
     Reference(reference::ReferenceCommand),
 }

@@ -287,10 +287,8 @@ mod tests {
         let (folder, rules) = two_folders();
         let is_sold = |model: &str| rules.catalogue.load().find(model).is_some();
         let plans = |name: &str| folder.path().join(name).join("plans.toml");
-        let calls = || {
-            let plan = rules.catalogue.load().plans.default_plan().and_then(|p| p.limits.calls);
-            plan
-        };
+        let calls =
+            || rules.catalogue.load().plans.default_plan().and_then(|plan| plan.limits.calls);
         fs::write(plans("dir"), "[plan.default]\ncalls = 3\n").expect("written");
         rules.reload();
         assert_eq!(calls(), Some(3));
