@@ -17,6 +17,7 @@ mod cut_off;
 mod fine;
 mod heads;
 mod load;
+mod manager;
 mod many;
 mod proxies;
 mod reload;

@@ -69,7 +69,7 @@ const ARROWS: [(&str, &str); 29] = [
 ];
 
 /// Crates and the only places for them. A name that ends in `*` is the beginning of several.
-const CRATES: [(&str, &[&str]); 12] = [
+const CRATES: [(&str, &[&str]); 13] = [
     ("axum", &["src/admin_api", "src/console"]),
     ("maud", &["src/console"]),
     ("utoipa*", &["src/admin_api"]),
@@ -81,6 +81,7 @@ const CRATES: [(&str, &[&str]); 12] = [
     ("parquet", &["src/archive"]),
     ("openidconnect", &["src/console/oidc"]),
     ("reqwest", &["src/console/oidc", "src/jobs/video_client"]),
+    ("sd_notify", &["src/cli/serve/service_manager"]),
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),
 ];
 

@@ -11,7 +11,6 @@ use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{RunArgs, Server};
 use pingora::services::background::background_service;
 use pingora::services::listening::Service;
-use tokio::sync::Notify;
 
 use super::runtime::attach_archive;
 use super::{logging, rules, settings};
@@ -32,7 +31,6 @@ use crate::jobs::video_client::{VideoClient, VideoRoute};
 use crate::jobs::worker::{JobWorker, WorkerCapacity};
 use crate::ledger::Leases;
 use crate::metrics;
-use crate::store::maintenance::Maintenance;
 use crate::store::{self, HoldTimes, OpenStore, ServingStore};
 
 mod admin;
@@ -45,9 +43,13 @@ mod handover;
 mod key_upkeep;
 mod listener;
 mod readiness;
+mod ready_check;
 mod reload;
 mod rlimit;
+mod service_manager;
+mod service_report;
 mod signals;
+mod successor;
 mod upgrade;
 mod usage_follower;
 
@@ -56,6 +58,7 @@ use credentials::ReloadableCredentials;
 use handover::ListenerSet;
 use key_upkeep::KeyUpkeep;
 use readiness::{StartupGate, UpgradeRequest};
+use service_report::ServiceReport;
 use signals::SignalHandler;
 
 /// At most this many idle connections to vendors are kept, per thread.
@@ -108,7 +111,6 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         sweep_interval: background::SWEEP_INTERVAL.min(conf.timeouts.lease / 4),
         routes: routes.clone(),
         pool: gateway.upstream_pool.clone(),
-        in_flight: gateway.in_flight.clone(),
         live: gateway.live.clone(),
         connections: connection_limits.clone(),
         settling: gateway.settlements.clone(),
@@ -118,18 +120,19 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         timeouts: conf.timeouts,
         rules: reload::RulesReload::new(conf, catalogue.clone()),
         credentials,
+        report: ServiceReport::new(conf, &maintenance, &routes, &gateway),
         grace_s: conf.server.grace_s,
         force_stop: Arc::default(),
     };
+    let runtime = background.report.requests_runtime.clone();
     let service =
         listener::build(conf, &server.configuration, gateway, connection_limits, acceptor);
-    let listener_service = listener::ListenerService { store: stores.requests, service };
-    let admin = admin::build(conf, maintenance.clone(), routes.clone(), catalogue, admin_max)?;
+    let listener_service = listener::ListenerService { store: stores.requests, runtime, service };
+    let admin = admin::build(conf, background.report.check.clone(), catalogue, admin_max)?;
     resolve_vendors(&routes)?;
     let listeners = Arc::<ListenerSet>::default();
     let consoles = console::build(conf, &stores.background, &background, &files, &listeners)?;
-    let force_stop = background.force_stop.clone();
-    let (startup, signals) = prepare(conf, upgrade, maintenance, force_stop, listeners)?;
+    let (startup, signals) = prepare(conf, upgrade, &background, listeners)?;
     let worker = conf.videos.worker.then(|| background::VideoWorker(Arc::new(worker)));
     let services =
         ServerServices { startup, listener_service, admin, consoles, background, worker };
@@ -210,19 +213,21 @@ fn build_body_files(conf: &Config, files: &Arc<VideoFiles>) -> Arc<BodyFiles> {
 fn prepare(
     conf: &Config,
     upgrade: bool,
-    maintenance: Arc<Maintenance>,
-    force_stop: Arc<Notify>,
+    background: &background::BackgroundTasks,
     listeners: Arc<ListenerSet>,
 ) -> anyhow::Result<(StartupGate, SignalHandler)> {
     let socket = upgrade::upgrade_socket(&conf.server)?;
     upgrade::check_socket_folder(&socket);
-    let signals = SignalHandler::new(conf, socket.clone(), listeners.clone(), force_stop);
+    let (maintenance, manager) =
+        (background.maintenance.clone(), background.report.manager.clone());
+    let (held, force_stop) = (listeners.clone(), background.force_stop.clone());
+    let signals = SignalHandler::new(conf, socket.clone(), held, force_stop, manager.clone());
     let receiver = if upgrade {
         Some(upgrade::request_handover(&conf.server, &socket, &maintenance)?)
     } else {
         None
     };
-    let startup_gate = StartupGate::new(conf, maintenance, listeners);
+    let startup_gate = StartupGate::new(conf, maintenance, listeners, manager);
     Ok((
         startup_gate.with_upgrade(receiver.map(|receiver| UpgradeRequest { socket, receiver })),
         signals,

@@ -19,6 +19,7 @@ use rustix::fs::{Access, access};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+use super::ready_check::ReadyCheck;
 use crate::catalogue::Catalogue;
 use crate::clock::unix_ms;
 use crate::conf::{AdminAddress, Config};
@@ -27,10 +28,8 @@ use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::edge::{EdgeConfig, EdgeService};
 use crate::gateway::in_flight::InFlight;
 use crate::gateway::limits::Timeouts;
-use crate::gateway::upstream::routes::RouteTable;
 use crate::gateway::upstream::vendor_key::read_key;
 use crate::permissions;
-use crate::store::maintenance::Maintenance;
 
 /// A scraper must send its request within this time, and read the response within it.
 const SCRAPER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,12 +38,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(65);
 
 /// Serves the admin address.
 pub(super) struct AdminServer {
-    maintenance: Arc<Maintenance>,
-    routes: Arc<RouteTable>,
+    check: ReadyCheck,
     /// The catalogue, whose vendors are listed.
     catalogue: Arc<ArcSwap<Catalogue>>,
-    /// The ledger must answer a readiness check within this time.
-    ledger_timeout: Duration,
     /// The digest of the token that requests must have; `None` if they need none.
     token: Option<TokenDigest>,
 }
@@ -55,8 +51,7 @@ type TokenDigest = [u8; 32];
 /// take nothing from the clients.
 pub(super) fn build(
     conf: &Config,
-    maintenance: Arc<Maintenance>,
-    routes: Arc<RouteTable>,
+    check: ReadyCheck,
     catalogue: Arc<ArcSwap<Catalogue>>,
     connections_max: usize,
 ) -> anyhow::Result<Service<EdgeService<AdminServer>>> {
@@ -64,8 +59,7 @@ pub(super) fn build(
         let token = read_key(source).with_context(|| format!("listen.admin_token: no {source:?}"));
         token.map(|token| token_digest(&token))
     });
-    let (ledger_timeout, token) = (conf.timeouts.ledger, digest.transpose()?);
-    let admin = AdminServer { maintenance, routes, catalogue, ledger_timeout, token };
+    let admin = AdminServer { check, catalogue, token: digest.transpose()? };
     let parts = EdgeConfig {
         app: admin,
         tls: None,
@@ -132,15 +126,13 @@ impl AdminServer {
     /// Returns whether the process is ready: it can reach the ledger, and has an address for at
     /// least one vendor. A request without the token gets only that result.
     async fn readiness(&self, is_authorized: bool) -> Response<Vec<u8>> {
-        let checking = self.maintenance.check_ready();
-        let ledger = match tokio::time::timeout(self.ledger_timeout, checking).await {
-            Ok(Ok(())) => "ok".to_owned(),
-            Ok(Err(why)) => why.to_string(),
-            Err(_) => "no answer in time".to_owned(),
+        let ledger = match self.check.check_ledger().await {
+            Ok(()) => "ok".to_owned(),
+            Err(why) => why,
         };
         let now_ms = unix_ms();
         let mut vendors: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
-        for vendor in self.routes.vendors() {
+        for vendor in self.check.routes.vendors() {
             vendors.entry(vendor).or_default();
         }
         // Vendors without a section in the configuration are listed too: their models are in the
@@ -150,14 +142,14 @@ impl AdminServer {
             vendors.entry(vendor).or_default();
         }
         let mut down = Vec::new();
-        for route in self.routes.all() {
+        for route in self.check.routes.all() {
             let (state, reason) = route.state_at(now_ms);
             if state != "up" {
                 down.push(json!({"vendor": route.vendor, "route": route.name, "reason": reason}));
             }
             vendors.entry(&route.vendor).or_default().insert(&route.name, state);
         }
-        let ready = ledger == "ok" && self.routes.all().any(|route| route.address().is_some());
+        let ready = ledger == "ok" && self.check.has_address();
         let states_json = |states: &BTreeMap<&str, &str>| {
             if states.is_empty() { json!("no_route") } else { json!(states) }
         };

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use super::credentials::ReloadableCredentials;
 use super::key_upkeep::KeyUpkeep;
 use super::reload::RulesReload;
+use super::service_report::ServiceReport;
 use super::usage_follower::follow_journals;
 use crate::catalogue::Catalogue;
 use crate::clock::unix_ms;
@@ -74,7 +75,6 @@ pub(super) struct BackgroundTasks {
     pub(super) keys: KeyUpkeep,
     pub(super) catalogue: Arc<ArcSwap<Catalogue>>,
     pub(super) timeouts: Timeouts,
-    pub(super) in_flight: InFlight,
     pub(super) live: Arc<LiveFeed>,
     pub(super) connections: Arc<ConnectionLimits>,
     pub(super) settling: InFlight,
@@ -82,6 +82,8 @@ pub(super) struct BackgroundTasks {
     pub(super) worker_idle: Arc<AtomicBool>,
     pub(super) rules: RulesReload,
     pub(super) credentials: ReloadableCredentials,
+    /// What the service manager is told.
+    pub(super) report: ServiceReport,
     pub(super) grace_s: u64,
     /// Notified when running calls are not to be waited for any longer.
     pub(super) force_stop: Arc<Notify>,
@@ -107,6 +109,7 @@ impl BackgroundService for BackgroundTasks {
             () = follow_journals(&*self.usage) => {}
             () = self.reload_periodically() => {}
             () = self.probe_routes() => {}
+            () = self.report.report() => {}
             () = self.keys.watch(&*self.ledger, self.timeouts.ledger) => {}
             () = self.keys.tell_uses_periodically(&*self.ledger, self.timeouts.ledger) => {}
             _ = shutdown.changed() => {}
@@ -187,14 +190,20 @@ impl BackgroundTasks {
                 return std::future::pending().await;
             }
         };
+        let mut has_credentials = true;
         loop {
             tokio::select! {
                 _ = hangup.recv() => {
+                    self.report.manager.tell_reloading().await;
                     self.rules.reload();
-                    self.credentials.reload();
+                    has_credentials = self.credentials.reload();
+                    let is_refused = self.rules.is_refused() || !has_credentials;
+                    self.report.report_reloaded(is_refused).await;
                 }
                 () = tokio::time::sleep(RELOAD_POLL_INTERVAL) => {
                     self.rules.reload_if_changed();
+                    let is_refused = self.rules.is_refused() || !has_credentials;
+                    self.report.manager.note_reload(is_refused);
                     self.routes.all().for_each(|route| route.report_state(unix_ms()));
                     self.pool.sweep();
                 }
@@ -218,20 +227,15 @@ impl BackgroundTasks {
             (in_time, ()) = async { tokio::join!(self.drain(), self.share_attempts()) } => in_time,
             // The last streams may go on for long, and end as well if their accounts are suspended.
             () = self.keys.watch(&*self.ledger, self.timeouts.ledger) => false,
-            () = self.force_stop.notified() => {
-                log::warn!(
-                    event = "shutdown_forced";
-                    "second stop signal; running calls are cut"
-                );
-                false
-            }
+            () = self.force_stop.notified() => false,
+            () = self.report.report_stopping() => false,
         };
         if in_time {
             self.keys.tell_uses(&*self.ledger, KEY_USE_TIMEOUT).await;
         }
         self.maintenance.finish().await;
         self.maintenance.flush();
-        log::info!(event = "stopped", cut = self.in_flight.count(), in_time; "stopped");
+        log::info!(event = "stopped", cut = self.report.requests.used(), in_time; "stopped");
         std::process::exit(0);
     }
 
@@ -258,7 +262,8 @@ impl BackgroundTasks {
             // Checked twice: a request may have begun that is not counted yet.
             for _ in 0..2 {
                 tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
-                while self.in_flight.count() > 0 || !self.worker_idle.load(Ordering::SeqCst) {
+                while self.report.in_flight.count() > 0 || !self.worker_idle.load(Ordering::SeqCst)
+                {
                     tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
                 }
             }

@@ -31,19 +31,21 @@ impl ServerCertificate {
     }
 
     /// Loads the files again. Open connections keep the old certificate; after a fault nothing
-    /// changes.
-    pub(super) fn reload(&self) {
+    /// changes. Returns whether they could be loaded.
+    pub(super) fn reload(&self) -> bool {
         let cert = self.files.cert.as_str();
         match load_certified_key(&self.files) {
             Ok(new) => {
                 let new = Arc::new(new);
                 let is_other = new.cert != self.current.swap(new.clone()).cert;
                 log::info!(event = "certificate_reloaded", cert, is_other; "certificate reloaded");
+                true
             }
             Err(why) => {
                 let why = format!("{why:#}");
                 let event = "certificate_reload_failed";
                 log::error!(event, cert, error:% = why; "certificate not reloaded");
+                false
             }
         }
     }

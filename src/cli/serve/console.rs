@@ -117,7 +117,7 @@ fn build_api(
         running: permits(REQUESTS_MAX),
         searching: permits(SEARCHES_MAX),
         refunding: permits(REFUNDS_MAX),
-        in_flight: shared.in_flight.clone(),
+        in_flight: shared.report.in_flight.clone(),
     })
 }
 

@@ -33,18 +33,20 @@ impl ReloadableCredentials {
         Ok(ReloadableCredentials { conf_file: conf_file.to_owned(), routes, certificate })
     }
 
-    /// Loads the certificate and the keys again. What cannot be loaded stays as it was.
-    pub(super) fn reload(&self) {
-        if let Some(certificate) = &self.certificate {
-            certificate.reload();
-        }
-        match load_config(&self.conf_file) {
+    /// Loads the certificate and the keys again. What cannot be loaded stays as it was. Returns
+    /// whether all could be loaded.
+    pub(super) fn reload(&self) -> bool {
+        let has_certificate =
+            self.certificate.as_ref().is_none_or(|certificate| certificate.reload());
+        let has_keys = match load_config(&self.conf_file) {
             Ok(conf) => self.routes.reload_keys(&conf.vendors),
             Err(why) => {
                 let why = format!("{why:#}");
                 let event = "vendor_keys_reload_failed";
                 log::error!(event, error:% = why; "vendor keys not reloaded");
+                false
             }
-        }
+        };
+        has_certificate && has_keys
     }
 }

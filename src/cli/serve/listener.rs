@@ -13,8 +13,10 @@ use pingora::server::configuration::ServerConf;
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::Service as Opening;
 use pingora::services::listening::Service;
+use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::service_report::RequestsRuntime;
 use crate::conf::Config;
 use crate::gateway::edge::connection_limits::ConnectionLimits;
 use crate::gateway::edge::unread_fields::is_for_unread;
@@ -34,6 +36,8 @@ const STORE_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// the first requests would wait for that, perhaps too long.
 pub(super) struct ListenerService {
     pub(super) store: OpenStore,
+    /// Set to the runtime of this service when it starts.
+    pub(super) runtime: RequestsRuntime,
     pub(super) service: Service<EdgeService<HttpProxy<Gateway>>>,
 }
 
@@ -45,6 +49,8 @@ impl Opening for ListenerService {
         shutdown: ShutdownWatch,
         listeners_per_socket: usize,
     ) {
+        // This fails only if the service was started before, which pingora does not do.
+        let _ = self.runtime.set(Handle::current());
         // If the store does not connect in time, clients are accepted all the same, and get a
         // response.
         let _ = timeout(STORE_CONNECT_TIMEOUT, self.store.connect()).await;

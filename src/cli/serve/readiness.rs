@@ -13,7 +13,8 @@ use pingora::services::{ServiceReadyNotifier, ServiceWithDependents};
 use tokio::time::{Instant, sleep};
 
 use super::handover::{ListenerSet, NamedSocket};
-use super::upgrade::{self, ReadyHandshake, SocketReceiver};
+use super::service_manager::ServiceManager;
+use super::upgrade::{self, OldProcess, ReadyHandshake, SocketReceiver};
 use crate::conf::{AdminAddress, Config, ServerSection};
 use crate::store::maintenance::Maintenance;
 
@@ -33,6 +34,7 @@ pub(super) struct StartupGate {
     upgrade: Option<UpgradeRequest>,
     maintenance: Arc<Maintenance>,
     listeners: Arc<ListenerSet>,
+    manager: ServiceManager,
 }
 
 /// The replacement of a running process.
@@ -47,6 +49,7 @@ impl StartupGate {
         conf: &Config,
         maintenance: Arc<Maintenance>,
         listeners: Arc<ListenerSet>,
+        manager: ServiceManager,
     ) -> StartupGate {
         let (http, admin) = (conf.listen.http.clone(), conf.listen.admin.name().to_owned());
         let mut addresses = vec![http.clone()];
@@ -63,6 +66,7 @@ impl StartupGate {
             upgrade: None,
             maintenance,
             listeners,
+            manager,
         }
     }
 
@@ -71,8 +75,9 @@ impl StartupGate {
         StartupGate { upgrade, ..self }
     }
 
-    /// Opens a listening socket for each address: the one of the running process, or a new one.
-    async fn open_listeners(&self) -> anyhow::Result<Vec<NamedSocket>> {
+    /// Opens a listening socket for each address: the one of the running process, or a new one. Also
+    /// returns that process, if there is one.
+    async fn open_listeners(&self) -> anyhow::Result<(Vec<NamedSocket>, Option<OldProcess>)> {
         let mut listeners = Vec::new();
         let mut handshake = None;
         if let Some(UpgradeRequest { socket, receiver }) = &self.upgrade {
@@ -87,20 +92,22 @@ impl StartupGate {
                 listeners.push((address.clone(), made));
             }
         }
-        if let Some(handshake) = handshake {
-            handshake.announce_ready().await?;
-        }
-        Ok(listeners)
+        let old = match handshake {
+            Some(handshake) => Some(handshake.announce_ready().await?),
+            None => None,
+        };
+        Ok((listeners, old))
     }
 
-    /// Gives the sockets to the services, and keeps a copy of each for the next process.
-    async fn publish_listen_fds(&self, sockets: &ListenFds) -> anyhow::Result<()> {
-        let listeners = self.open_listeners().await?;
+    /// Gives the sockets to the services, and keeps a copy of each for the next process. Returns the
+    /// process that this one replaces, if there is one.
+    async fn publish_listen_fds(&self, sockets: &ListenFds) -> anyhow::Result<Option<OldProcess>> {
+        let (listeners, old) = self.open_listeners().await?;
         for (address, listener) in &listeners {
             sockets.lock().add(address.clone(), listener.try_clone()?.into_raw_fd());
         }
         self.listeners.set(listeners);
-        Ok(())
+        Ok(old)
     }
 }
 
@@ -114,19 +121,30 @@ impl ServiceWithDependents for StartupGate {
         ready: ServiceReadyNotifier,
     ) {
         let Some(sockets) = sockets else { return };
-        if let Err(why) = self.publish_listen_fds(&sockets).await {
-            // No request was accepted yet, so the process may exit at once.
-            log::error!(
-                event = "startup_failed", error:% = format!("{why:#}");
-                "startup failed"
-            );
-            self.maintenance.flush();
-            std::process::exit(1);
-        }
+        let old = match self.publish_listen_fds(&sockets).await {
+            Ok(old) => old,
+            Err(why) => {
+                // No request was accepted yet, so the process may exit at once.
+                log::error!(
+                    event = "startup_failed", error:% = format!("{why:#}");
+                    "startup failed"
+                );
+                self.maintenance.flush();
+                std::process::exit(1);
+            }
+        };
         upgrade::write_pid_file(&self.server);
         let (http, admin) = (&self.http, &self.admin);
         log::info!(event = "serving", http, admin, upgrade = self.upgrade.is_some(); "serving");
         ready.notify_ready();
+        let manager = self.manager.clone();
+        // Until the old process has left, it speaks to the service manager.
+        tokio::spawn(async move {
+            if let Some(old) = old {
+                old.left().await;
+            }
+            manager.note_open();
+        });
     }
 
     fn name(&self) -> &'static str {

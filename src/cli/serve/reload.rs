@@ -35,6 +35,8 @@ struct ScanHistory {
     candidate: Option<FolderScan>,
     /// The local files of the rules that are in use.
     local: Vec<String>,
+    /// Whether `applied` was refused, and the rules are older.
+    is_refused: bool,
 }
 
 impl ScanHistory {
@@ -42,7 +44,7 @@ impl ScanHistory {
     fn new(folders: &RulesSection, applied: FolderScan) -> ScanHistory {
         let sources = applied.as_deref().unwrap_or_default();
         let local = rules::local_files(folders, sources);
-        ScanHistory { applied, candidate: None, local }
+        ScanHistory { applied, candidate: None, local, is_refused: false }
     }
 }
 
@@ -72,11 +74,18 @@ impl RulesReload {
         self.apply_scan(&mut self.history.lock().unwrap_or_else(PoisonError::into_inner), found);
     }
 
+    /// Whether the files as they are now are refused, and the rules are older.
+    pub(super) fn is_refused(&self) -> bool {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).is_refused
+    }
+
     fn apply_scan(&self, history: &mut ScanHistory, found: FolderScan) {
+        let mut is_refused = true;
         match &found {
             Ok(sources) => match self.parse_lossless(sources, &history.local) {
                 Ok(catalogue) => {
                     history.local = rules::local_files(&self.folders, sources);
+                    is_refused = false;
                     log_removed_books(&catalogue.find_removed_books(&self.catalogue.load()));
                     let (models, plans) = (catalogue.models().len(), catalogue.plans.count());
                     let (books, version) = (catalogue.books.count(), catalogue.version.clone());
@@ -105,6 +114,7 @@ impl RulesReload {
         }
         history.applied = found;
         history.candidate = None;
+        history.is_refused = is_refused;
     }
 
     /// Parses the rules. Fails if they lack what those in use have; `local` are the local files of
@@ -240,13 +250,16 @@ mod tests {
             }
             let judged = rules.history.lock().expect("no panic").applied.clone();
             assert_eq!(judged, scan_folders(&rules.folders), "{number} was judged");
+            assert!(rules.is_refused(), "{number} is refused");
             rules.reload();
+            assert!(rules.is_refused(), "{number} is still refused");
             assert!(rules.catalogue.load().find("a").is_some(), "{number} changes nothing");
         }
         let away = folder.path().with_extension("away");
         fs::rename(away, folder.path()).expect("moved back");
         fs::write(&file, text("b")).expect("written");
         rules.reload();
+        assert!(!rules.is_refused());
         assert!(rules.catalogue.load().find("b").is_some());
     }
 

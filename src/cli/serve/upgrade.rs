@@ -1,7 +1,7 @@
 //! The upgrade without downtime: taking over from a running process, and handing over to the next.
 //!
-//! The new process waits at its own unix socket. At SIGQUIT, the old process sends its listening
-//! sockets there (`handover`). The new one then makes sure that it can listen at all its addresses,
+//! The new process waits at its own unix socket. At SIGQUIT, or at once if it has started the new
+//! process itself (`successor`), the old process sends its listening sockets there (`handover`). The new one then makes sure that it can listen at all its addresses,
 //! and reports that at a unix socket of the old one. Only when the old one has agreed does the new
 //! one accept its first connection. Both serve for some seconds more, and then the old one stops as
 //! it would at SIGTERM. If either process ends in between, the other one serves. No connection is
@@ -24,18 +24,19 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use super::handover::{self, ListenerSet, NamedSocket};
+use super::successor;
 use crate::conf::ServerSection;
 use crate::permissions;
 use crate::store::maintenance::Maintenance;
 
 /// How long a process that is asked to hand over waits for a new process.
-const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the new process waits for the running one. It is longer than the running one waits for
 /// a successor.
 const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// The new process must be able to sell within this time.
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The new process must be able to serve within this time, from when it has the sockets.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Both processes serve for this long, so that the old one is still there if the new one crashes.
@@ -112,7 +113,9 @@ pub(super) fn request_handover(
 ) -> anyhow::Result<SocketReceiver> {
     make_socket_folder(socket)?;
     wait_until_open(maintenance)?;
-    let pid = server.pid_file.as_ref().map(|file| {
+    let is_expected = successor::is_started_by_predecessor();
+    let pid_file = server.pid_file.as_ref().filter(|_| !is_expected);
+    let pid = pid_file.map(|file| {
         running_pid(file).with_context(|| format!("nobody to take over from by {file}"))
     });
     let pid = pid.transpose()?;
@@ -122,6 +125,7 @@ pub(super) fn request_handover(
         system::UnixListener::bind(socket).with_context(|| format!("no socket {socket}"))?;
     listener.set_nonblocking(true)?;
     match pid {
+        None if is_expected => {}
         None => log::info!(
             event = "upgrade_waiting", socket;
             "waiting for the running process; send it QUIT"
@@ -239,8 +243,8 @@ impl ReadyHandshake {
 
     /// Reports that this process can serve, and waits for the reply; the old process then stops
     /// soon.
-    pub(super) async fn announce_ready(self) -> anyhow::Result<()> {
-        let Some(mut stream) = self.0 else { return Ok(()) };
+    pub(super) async fn announce_ready(self) -> anyhow::Result<OldProcess> {
+        let Some(mut stream) = self.0 else { return Ok(OldProcess(None)) };
         // An old process that does not read this, or closes without a reply, has ended.
         let _ = stream.write_all(READY_MESSAGE).await;
         let (mut stream, mut reply) = (BufReader::new(stream), String::new());
@@ -249,13 +253,32 @@ impl ReadyHandshake {
         if reply == TAKEOVER_REFUSED {
             bail!("the running process stays");
         }
-        // The old process watches this connection until it stops, so it is kept open.
-        tokio::spawn(async move { stream.read_to_end(&mut Vec::new()).await });
-        Ok(())
+        Ok(OldProcess(Some(stream)))
     }
 }
 
-/// Hands over to a new process, if one waits and can serve.
+/// The connection to the old process, after that has agreed. The old process watches it until it
+/// stops, so it must be kept open. `None` if the old process has ended.
+pub(super) struct OldProcess(Option<BufReader<UnixStream>>);
+
+impl OldProcess {
+    /// Waits until the old process cannot come back any more.
+    pub(super) async fn left(self) {
+        if let Some(mut stream) = self.0 {
+            // An error means that it has ended.
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        }
+    }
+}
+
+/// The replacement of this process. The new process knows that it is final when this is dropped.
+pub(super) struct Replacement {
+    /// The new process, if the system tells which it is.
+    pub(super) by: Option<u32>,
+    _connection: UnixStream,
+}
+
+/// Hands over to a new process, if one waits within `successor_timeout` and can serve.
 ///
 /// # Errors
 /// Why this process keeps serving.
@@ -263,9 +286,10 @@ pub(super) async fn hand_over(
     listeners: &ListenerSet,
     socket: &str,
     server: &ServerSection,
-) -> anyhow::Result<()> {
+    successor_timeout: Duration,
+) -> anyhow::Result<Replacement> {
     make_socket_folder(socket)?;
-    let connected = timeout(SUCCESSOR_TIMEOUT, connect_to_successor(socket)).await;
+    let connected = timeout(successor_timeout, connect_to_successor(socket)).await;
     let stream = connected.map_err(|_| anyhow!("nobody is there to give way to at {socket}"))??;
     handover::check_peer(&stream).context("who waits for the sockets is not to be trusted")?;
     let ack_socket_file = SocketFile::bind(ack_socket(socket))?;
@@ -293,7 +317,8 @@ pub(super) async fn hand_over(
         write_pid_file(server);
         bail!(ended_message);
     }
-    Ok(())
+    let by = stream.peer_cred().ok().and_then(|peer| peer.pid()?.try_into().ok());
+    Ok(Replacement { by, _connection: stream })
 }
 
 /// Connects to the process that waits at the socket, and retries until there is one.

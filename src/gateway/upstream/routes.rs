@@ -263,8 +263,10 @@ impl RouteTable {
     }
 
     /// Reads the keys of all routes again, from the sources in `sections`. A route keeps its old
-    /// key if the new one is missing or has characters that no header can carry.
-    pub(crate) fn reload_keys(&self, sections: &[VendorRoutes]) {
+    /// key if the new one is missing or has characters that no header can carry. Returns whether
+    /// none is.
+    pub(crate) fn reload_keys(&self, sections: &[VendorRoutes]) -> bool {
+        let mut has_all = true;
         for route in self.all() {
             let (vendor, name) = (&route.vendor, &route.name);
             let section = sections.iter().find(|section| section.naming.vendor == *vendor);
@@ -277,6 +279,7 @@ impl RouteTable {
                 }
                 Some(_) => {}
                 None => {
+                    has_all = false;
                     let event = "vendor_key_missing";
                     log::error!(
                         event, vendor, route = name;
@@ -285,6 +288,7 @@ impl RouteTable {
                 }
             }
         }
+        has_all
     }
 
     /// Returns a vendor's routes; `None` if it has no route with a key.
