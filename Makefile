@@ -6,7 +6,7 @@ export CARGO_INCREMENTAL ?= 1
 TARGET = $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test quick lint format kubernetes packages test-packages audit bench bench-check bench-peers bench-scale fuzz soak mutants
+.PHONY: help setup run demo test quick lint format kubernetes packages test-packages units test-systemd audit bench bench-check bench-peers bench-scale fuzz soak mutants
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -42,7 +42,7 @@ lint: setup format ## formatting, clippy, rustdoc, licences and sources of crate
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
 
-format: kubernetes ## formatting, licences and sources of crates, manifests: what needs no build
+format: kubernetes units ## formatting, licences and sources of crates, manifests, units: no build
 	cargo fmt --check
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	tests/deny.sh lint
@@ -59,6 +59,16 @@ test-packages: ## install the Debian package in a clean root, run the image, sel
 	@tests/setup.sh packages
 	cargo build --bin tollgate --example sim
 	tests/packages/run
+
+units: ## check the units of systemd, and how exposed they leave the process
+	@tests/setup.sh packages
+	tests/lint/systemd
+
+test-systemd: ## the unit under a real systemd in a root of its own; SUITE (trixie), root only
+	@tests/setup.sh packages
+	cargo build --bin tollgate --example sim
+	TOLLGATE_BIN=$(or $(TOLLGATE_BIN),$(TARGET)/debug/tollgate) \
+	  TOLLGATE_SIM=$(or $(TOLLGATE_SIM),$(TARGET)/debug/examples/sim) tests/packages/systemd/run
 
 audit: setup ## what is known to be wrong with our crates; exit 2 of make, 3 of the script: no database
 	tests/deny.sh audit

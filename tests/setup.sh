@@ -31,6 +31,8 @@ look() {
       need umoci umoci               # their tests, from here on
       need runc runc
       need mmdebstrap mmdebstrap
+      need systemd systemd-analyze
+      need binutils objcopy
       need prometheus prometheus
       need python3 python3
       ;;
