@@ -28,4 +28,5 @@ mod settlement;
 pub mod statement;
 pub mod store;
 pub(crate) mod toml_reader;
+pub(crate) mod traces;
 pub mod usage;

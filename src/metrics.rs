@@ -153,6 +153,10 @@ pub struct Metrics {
     /// Requests and connections that were refused or cut off because of overload or slowness, by
     /// reason.
     pub rejected_or_cut: IntCounterVec,
+    /// Spans of traces that the collector has taken.
+    pub spans_exported: IntCounter,
+    /// Spans that were dropped, by reason.
+    pub spans_dropped: IntCounterVec,
 }
 
 /// The metrics of this process.
@@ -280,6 +284,8 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
     answer_bytes: gauge("answer_bytes", "Bytes of answers that clients have not taken yet"),
     limited: counter_vec("limited_total", "Calls above rate limits", &["scope", "kind", "mode"]),
     rejected_or_cut: counter_vec("shed_total", "What was turned away or given up", &["reason"]),
+    spans_exported: counter("spans_exported_total", "Spans that the collector has taken"),
+    spans_dropped: counter_vec("spans_dropped_total", "Spans that were dropped", &["reason"]),
 });
 
 /// The metrics of each set of labels, so that a call finds all that it counts by one look-up. It

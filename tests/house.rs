@@ -11,7 +11,7 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 29] = [
+const ARROWS: [(&str, &str); 30] = [
     ("backoff", ""),
     ("clock", ""),
     ("failpoints", ""),
@@ -24,6 +24,7 @@ const ARROWS: [(&str, &str); 29] = [
     ("files", "permissions toml_reader"),
     ("dialect", "hex money"),
     ("ledger", "fast_map hex money"),
+    ("traces", "fast_map hex metrics"),
     ("settlement", "backoff ledger metrics money"),
     ("kv_cache", "ledger"),
     ("operators", "hex ledger"),
@@ -38,13 +39,16 @@ const ARROWS: [(&str, &str); 29] = [
         "backoff clock failpoints fast_map hex jobs ledger money metrics kv_cache permissions \
          idempotency operators sessions usage statement archive",
     ),
-    ("jobs", "backoff clock ledger settlement catalogue dialect money metrics files toml_reader"),
+    (
+        "jobs",
+        "backoff clock ledger settlement catalogue dialect money metrics files toml_reader traces",
+    ),
     (
         "gateway",
         "backoff clock failpoints fast_map hex jobs ledger settlement kv_cache idempotency \
-         catalogue dialect money metrics files toml_reader usage",
+         catalogue dialect money metrics files toml_reader traces usage",
     ),
-    ("conf", "archive gateway jobs store files catalogue toml_reader"),
+    ("conf", "archive gateway jobs store files catalogue toml_reader traces"),
     (
         "management",
         "archive catalogue clock conf files gateway jobs ledger money operators permissions \
@@ -64,12 +68,12 @@ const ARROWS: [(&str, &str); 29] = [
         "cli",
         "clock money toml_reader metrics permissions files dialect ledger kv_cache idempotency \
          catalogue store jobs gateway conf operators \
-         management admin_api console sessions statement usage archive",
+         management admin_api console sessions statement usage archive traces",
     ),
 ];
 
 /// Crates and the only places for them. A name that ends in `*` is the beginning of several.
-const CRATES: [(&str, &[&str]); 13] = [
+const CRATES: [(&str, &[&str]); 15] = [
     ("axum", &["src/admin_api", "src/console"]),
     ("maud", &["src/console"]),
     ("utoipa*", &["src/admin_api"]),
@@ -80,7 +84,9 @@ const CRATES: [(&str, &[&str]); 13] = [
     ("object_store", &["src/files"]),
     ("parquet", &["src/archive"]),
     ("openidconnect", &["src/console/oidc"]),
-    ("reqwest", &["src/console/oidc", "src/jobs/video_client"]),
+    ("opentelemetry_proto", &["src/traces"]),
+    ("prost", &["src/traces"]),
+    ("reqwest", &["src/console/oidc", "src/jobs/video_client", "src/traces"]),
     ("sd_notify", &["src/cli/serve/service_manager"]),
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),
 ];
