@@ -13,6 +13,7 @@ mod console;
 mod console_oidc;
 mod listen;
 mod rules;
+mod traces;
 
 pub use console::ConsoleSection;
 pub use console_oidc::OidcSection;
@@ -21,6 +22,9 @@ pub use listen::AdminAddress;
 pub use listen::ListenSection;
 pub use listen::ListenTlsSection;
 pub use rules::RulesSection;
+pub(crate) use traces::STANDARD_PREFIX;
+use traces::StandardVariables;
+pub use traces::TracesSection;
 
 /// The prefix of environment variables that set values, such as `TOLLGATE__LISTEN__HTTP`.
 pub(crate) const ENV_PREFIX: &str = "TOLLGATE__";
@@ -42,6 +46,8 @@ pub struct Config {
     pub rules: RulesSection,
     /// The format and the level of the log.
     pub log: LogSection,
+    /// Where traces are sent, and of which calls.
+    pub traces: TracesSection,
     /// The console.
     pub console: ConsoleSection,
     /// Where commands record what they change.
@@ -99,20 +105,24 @@ impl Config {
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Config, Vec<ConfigError>> {
         let (mut root, mut faults) = toml_reader::parse(file, text);
-        let mut variables: Vec<_> =
-            environment.into_iter().filter(|(name, _)| name.starts_with(ENV_PREFIX)).collect();
+        let (mut variables, others): (Vec<_>, Vec<_>) =
+            environment.into_iter().partition(|(name, _)| name.starts_with(ENV_PREFIX));
         variables.sort();
         for (name, value) in variables {
             apply_variable(&mut root, &name, &value, &mut faults);
         }
         let mut table = TableReader::open(root, &mut faults);
-        let conf = parse_root(&mut table, &mut faults);
+        let conf = parse_root(&mut table, &StandardVariables(others), &mut faults);
         table.finish(&mut faults);
         if faults.is_empty() { Ok(conf) } else { Err(faults) }
     }
 }
 
-fn parse_root(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config {
+fn parse_root(
+    table: &mut TableReader,
+    standard: &StandardVariables,
+    faults: &mut Vec<ConfigError>,
+) -> Config {
     let vendors = table.members("vendor", faults);
     let listen = parse_section(take_section(table, "listen", faults), faults, ListenSection::parse);
     Config {
@@ -126,6 +136,9 @@ fn parse_root(table: &mut TableReader, faults: &mut Vec<ConfigError>) -> Config 
         ),
         rules: parse_section(take_section(table, "rules", faults), faults, RulesSection::parse),
         log: parse_log(take_section(table, "log", faults), faults),
+        traces: parse_section(take_section(table, "traces", faults), faults, |table, faults| {
+            TracesSection::parse(table, standard, faults)
+        }),
         console: parse_section(take_section(table, "console", faults), faults, |table, faults| {
             let has_customers = listen.customers.is_some();
             ConsoleSection::parse(table, listen.console.as_deref(), has_customers, faults)

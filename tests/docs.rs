@@ -9,7 +9,7 @@ use tollgate::conf::Config;
 
 const CONFIGURATION: &str = "docs/operate/configuration.md";
 /// The sections of the configuration: their names on that page, and how a file opens them.
-const SECTIONS: [(&str, &str); 17] = [
+const SECTIONS: [(&str, &str); 18] = [
     ("listen", "[listen]"),
     ("listen.tls", "[listen.tls]"),
     ("server", "[server]"),
@@ -20,6 +20,7 @@ const SECTIONS: [(&str, &str); 17] = [
     ("console.oidc", "[console.oidc]"),
     ("rules", "[rules]"),
     ("log", "[log]"),
+    ("traces", "[traces]"),
     ("audit", "[audit]"),
     ("limits", "[limits]"),
     ("timeouts", "[timeouts]"),

@@ -57,6 +57,8 @@ impl ModelPatterns {
 pub struct VendorModelNames {
     /// The vendor's token.
     pub vendor: String,
+    /// The vendor's name in traces; `None` if that is the token.
+    pub provider: Option<String>,
     /// The vendor's names, by the ids of our models.
     pub names: ModelPatterns,
     /// Whether clients may use the vendor's names too.
@@ -66,6 +68,12 @@ pub struct VendorModelNames {
 }
 
 impl VendorModelNames {
+    /// Returns the vendor's name in traces.
+    #[must_use]
+    pub(crate) fn provider(&self) -> &str {
+        self.provider.as_deref().unwrap_or(&self.vendor)
+    }
+
     /// Returns the vendor's name for a model; the model's id if no other name is configured.
     #[must_use]
     pub(crate) fn vendor_model_name<'a>(&self, id: &'a str) -> Cow<'a, str> {
@@ -227,6 +235,7 @@ impl VendorRoutes {
         section.naming.aliases = aliases;
         section.naming.allows_vendor_names =
             table.bool("vendor_names", faults).unwrap_or(allows_vendor_names);
+        section.naming.provider = table.text("provider", faults).filter(|name| !name.is_empty());
         section.naming.names = ModelPatterns::parse(table.members("names", faults), faults);
         for (neutral, node) in table.members("header_names", faults) {
             match node.value {

@@ -18,8 +18,9 @@ pub(super) fn load_config(file: &str) -> anyhow::Result<Config> {
 /// is not used: it panics if any value is not UTF-8, and prints that value.
 fn config_variables() -> anyhow::Result<Vec<(String, String)>> {
     let ours = std::env::vars_os().filter_map(|(name, value)| {
-        let name = name.into_string().ok().filter(|name| name.starts_with(conf::ENV_PREFIX))?;
-        Some((name, value))
+        let prefixes = [conf::ENV_PREFIX, conf::STANDARD_PREFIX];
+        let name = name.into_string().ok()?;
+        prefixes.iter().any(|prefix| name.starts_with(prefix)).then_some((name, value))
     });
     let text = |(name, value): (String, OsString)| match value.into_string() {
         Ok(value) => Ok((name, value)),
