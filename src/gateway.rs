@@ -14,6 +14,7 @@ pub(crate) mod api_error;
 pub(crate) mod budgets;
 mod call_metrics;
 pub(crate) mod call_rates;
+mod call_trace;
 pub(crate) mod context;
 mod deadline;
 pub mod edge;

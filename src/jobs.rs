@@ -65,6 +65,10 @@ pub struct Job {
     /// Where the body for the vendor is, if it is too large for the store and is kept in a file.
     #[serde(default, rename = "body_apart", skip_serializing_if = "Option::is_none")]
     pub external_body: Option<VendorBody>,
+    /// The span of the request that created the job, as a `traceparent`; `None` if that is not
+    /// traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
     /// The progress in percent, as the vendor last reported it.
     pub progress: u8,
     /// The stage that the job has reached.

@@ -50,6 +50,7 @@ mod service_manager;
 mod service_report;
 mod signals;
 mod successor;
+mod tracing;
 mod upgrade;
 mod usage_follower;
 
@@ -75,8 +76,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         stores.requests.clone();
     let maintenance = background::spawn_maintenance(stores.maintenance)?;
     let routes = build_routes(conf)?;
-    let files = Arc::new(VideoFiles::open(&conf.files).context("cannot open files.url")?);
-    let bodies = build_body_files(conf, &files);
+    let (files, bodies) = open_files(conf)?;
     let videos = build_videos(conf, queue, &files)?;
     let worker =
         build_worker(conf, &routes, &catalogue, stores.worker, &videos, &files, bodies.clone())?;
@@ -100,6 +100,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         upstream_pool: build_pool(conf, &server.configuration),
         trusted_proxies: conf.listen.proxies.clone().map(Arc::new),
         cors_origins: conf.listen.cors_origins.clone(),
+        tracer: worker.tracer.clone(),
     });
     let credentials = ReloadableCredentials::load(conf, conf_file, routes.clone())?;
     let acceptor = credentials.certificate.as_ref().map(ServerCertificate::acceptor);
@@ -115,6 +116,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         connections: connection_limits.clone(),
         settling: gateway.settlements.clone(),
         worker_idle: worker.idle.clone(),
+        tracer: worker.tracer.clone(),
         keys: KeyUpkeep::of(&gateway),
         catalogue: catalogue.clone(),
         timeouts: conf.timeouts,
@@ -202,10 +204,13 @@ fn build_videos(
     Ok(VideoService::new(queue, files.clone(), public_base, conf.videos, secrets))
 }
 
-/// Builds the store of bodies that are too large for the ledger's store, with its size limits.
-fn build_body_files(conf: &Config, files: &Arc<VideoFiles>) -> Arc<BodyFiles> {
+/// Opens the object store, and in it the store of bodies that are too large for the ledger's store,
+/// with its size limits.
+fn open_files(conf: &Config) -> anyhow::Result<(Arc<VideoFiles>, Arc<BodyFiles>)> {
+    let files = Arc::new(VideoFiles::open(&conf.files).context("cannot open files.url")?);
     let limits = BodyStoreLimits { total: conf.files.kept_bytes_max, account: REPLIES_BYTES_MAX };
-    Arc::new(BodyFiles::new(files.clone(), limits))
+    let bodies = Arc::new(BodyFiles::new(files.clone(), limits));
+    Ok((files, bodies))
 }
 
 /// Prepares the start of service and the signal handler. For an upgrade, it also asks the running
@@ -307,6 +312,7 @@ fn build_worker(
         wakeup: videos.worker_wakeup.clone(),
         idle: Arc::new(AtomicBool::new(true)),
         capacity: WorkerCapacity::default(),
+        tracer: tracing::start_tracer(&conf.traces)?,
     })
 }
 

@@ -37,6 +37,7 @@ use crate::gateway::upstream::routes::VendorRoute;
 use crate::ledger::{AccountName, KeyRecord};
 use crate::money::fee::ChargedFee;
 use crate::money::{BilledUnits, Money, Usage};
+use crate::traces::call::CallTrace;
 
 /// The state of one request, which pingora passes to every phase.
 pub(crate) struct RequestContext {
@@ -74,6 +75,8 @@ pub(crate) struct RequestContext {
     pub rate_headers: RateHeaders,
     /// Whether the response was cut off before its end.
     pub is_aborted: bool,
+    /// The trace of the call; `None` if it is not traced.
+    pub trace: Option<Box<CallTrace>>,
 }
 
 /// A call that has a hold and for which routes are being tried.
@@ -362,6 +365,7 @@ impl RequestContext {
             rates: CallRates::default(),
             rate_headers: RateHeaders::default(),
             is_aborted: false,
+            trace: None,
         }
     }
 

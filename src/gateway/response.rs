@@ -144,7 +144,7 @@ async fn finish_downstream(
 }
 
 /// Records a broken response as a failure of its route, if the route is to blame.
-fn record_break(ctx: &RequestContext, relaying: &RelayedCall, why: &RelayError, is_late: bool) {
+fn record_break(ctx: &mut RequestContext, relaying: &RelayedCall, why: &RelayError, is_late: bool) {
     let route = &relaying.route;
     match failure::reason_for_answer(why, relaying.is_stream) {
         // A late response is no fault of the route: the call decides how long it takes.

@@ -17,7 +17,7 @@ use super::request::{admission, auth, body_reader, client_address, models, route
 use super::state::Gateway;
 use super::traffic::ended_calls::note_ended_call;
 use super::upstream::attempts;
-use super::{account_api, idempotency, settlement, videos};
+use super::{account_api, call_trace, idempotency, settlement, videos};
 use crate::catalogue::Catalogue;
 use crate::dialect::Endpoint;
 use crate::gateway::request::body::RequestBody;
@@ -100,6 +100,7 @@ impl Gateway {
         let caller = auth::authenticate(self, session, format, is_free, now).await?;
         ctx.access_log.account = Some(caller.key.account.clone());
         ctx.access_log.key = Some(caller.key.clone());
+        call_trace::begin(self, session, ctx, &target);
         scope_check::check_request(&caller, target.scope_names(), ctx.client_address, now)?;
         self.count_for_account(ctx, &caller.tenant)?;
         self.count_listing(ctx, &caller, &target)?;
@@ -268,6 +269,9 @@ fn check_name(
 pub(super) async fn finish_request(gateway: &Gateway, ctx: &mut RequestContext) {
     idempotency::finish_claim(gateway, ctx, true).await;
     settlement::log_request(ctx);
+    if let Some(tracer) = &gateway.tracer {
+        call_trace::finish(tracer, ctx);
+    }
     if gateway.live.is_watched() {
         note_ended_call(&gateway.live, ctx);
     }

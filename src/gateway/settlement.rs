@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::call_metrics::count_request;
 use super::context::{AccessLogRecord, RelayedCall, RequestContext};
-use super::idempotency;
 use super::spawn::poll_then_spawn;
 use super::state::Gateway;
+use super::{call_trace, idempotency};
 use crate::backoff::Backoff;
 use crate::clock::unix_ms;
 use crate::dialect::relay::{RelayError, RelayProgress, RetainedData};
@@ -42,6 +42,7 @@ pub(super) async fn settle_call(
     client_gone: bool,
 ) {
     ctx.access_log.client_disconnected = client_gone;
+    call_trace::note_answer(ctx, &relaying);
     log_rejected_usage(ctx, &relaying);
     log_rejected_fees(ctx, &relaying);
     let exhausted_usage = relaying.stream_budget.exhausted_usage(&relaying.input_count);

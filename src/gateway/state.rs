@@ -36,6 +36,7 @@ use crate::gateway::upstream::routes::RouteTable;
 use crate::idempotency::{FirstAttempts, Fleet, ReplyStore};
 use crate::kv_cache::AccountCache;
 use crate::ledger::{Leases, Ledger};
+use crate::traces::tracer::Tracer;
 use crate::usage::UsageStore;
 
 /// The state that all requests share.
@@ -116,6 +117,8 @@ pub(crate) struct Gateway {
     pub free_rates: FreeRates,
     /// The calls that have just ended, while somebody watches.
     pub live: Arc<LiveFeed>,
+    /// Begins and takes traces; `None` if nothing is traced.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// The parts from which a [`Gateway`] is made.
@@ -137,6 +140,7 @@ pub(crate) struct GatewayConfig {
     pub upstream_pool: UpstreamPool,
     pub trusted_proxies: Option<Arc<TrustedProxies>>,
     pub cors_origins: CorsOrigins,
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 impl Gateway {
@@ -183,6 +187,7 @@ impl Gateway {
             output_estimates: OutputEstimates::default(),
             free_rates: FreeRates::default(),
             live: Arc::new(LiveFeed::new(unix_ms())),
+            tracer: parts.tracer,
         }
     }
 }

@@ -12,6 +12,7 @@ use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{ErrorType, OrErr};
 
+use super::call_trace;
 use super::context::{
     AdmittedCall, BodyTransform, PricedCall, PricedModel, RequestContext, RouteAttempt,
 };
@@ -87,6 +88,7 @@ pub(super) fn select_route(
     let body = build_body(priced, &route, &ctx.id)?;
     ctx.access_log.fallback_depth = routes.fallback_depth(&route);
     ctx.access_log.route = Some(route.clone());
+    call_trace::begin_attempt(ctx, priced, &route);
     Some(RouteAttempt { route, slot, peer, body })
 }
 
@@ -173,7 +175,7 @@ fn join_short(pieces: Vec<Bytes>) -> Vec<Bytes> {
 pub(super) fn build_request_head(
     gateway: &Gateway,
     session: &Session,
-    request_id: &str,
+    ctx: &RequestContext,
     priced: &PricedCall,
     attempt: &RouteAttempt,
 ) -> pingora::Result<RequestHeader> {
@@ -187,7 +189,7 @@ pub(super) fn build_request_head(
         RequestKind::Speech { .. } => head.insert_header(ACCEPT, ANY_TYPE)?,
         _ if priced.call.stream => head.insert_header(ACCEPT, EVENT_STREAM)?,
         RequestKind::Image { file: Some(_) } if vendor.image_edits == ImageEditFormat::Form => {
-            let form = format!("multipart/form-data; boundary={request_id}");
+            let form = format!("multipart/form-data; boundary={}", ctx.id);
             head.insert_header(CONTENT_TYPE, form)?;
         }
         _ => {}
@@ -196,6 +198,7 @@ pub(super) fn build_request_head(
     authorize(&mut head, vendor, &attempt.route)?;
     let vendor_routes = gateway.routes.for_vendor(&vendor.name);
     write_vendor_headers(session, &mut head, priced, vendor, vendor_routes)?;
+    call_trace::write_header(ctx, &mut head)?;
     Ok(head)
 }
 

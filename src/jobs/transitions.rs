@@ -364,6 +364,7 @@ mod tests {
             booked: None,
             cost: None,
             external_body: None,
+            trace: None,
             progress: 0,
             stage: JobStage::Queued { refused: 0 },
         }

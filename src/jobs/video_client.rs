@@ -17,6 +17,7 @@ use crate::catalogue::route_tls::RouteTlsFiles;
 use crate::catalogue::{VendorKey, VendorModelNames, route};
 use crate::dialect::vendor_error;
 use crate::dialect::videos::{self, VideoProgress, VideoRefusal};
+use crate::traces::context::TRACEPARENT;
 
 /// The timeout for a connection, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,6 +71,18 @@ impl VideoRoute {
     #[must_use]
     pub(crate) fn vendor_model<'a>(&self, id: &'a str) -> std::borrow::Cow<'a, str> {
         self.section.vendor_model_name(&self.model_names, id)
+    }
+
+    /// Returns the name of the vendor in traces.
+    #[must_use]
+    pub(crate) fn provider(&self) -> &str {
+        self.model_names.provider()
+    }
+
+    /// Returns the host and the port of the vendor.
+    #[must_use]
+    pub(crate) fn address(&self) -> (&str, u16) {
+        (&self.base.host, self.base.port)
     }
 
     fn url(&self, path: &str) -> String {
@@ -230,12 +243,13 @@ impl VideoClient {
         self.routes.iter().find(|route| route.vendor == vendor && route.name == name)
     }
 
-    /// Sends a job to the vendor, once.
+    /// Sends a job to the vendor, once; with this `traceparent` if it is traced.
     pub(crate) async fn submit(
         &self,
         route: &VideoRoute,
         vendor: &Vendor,
         body: Bytes,
+        trace: Option<String>,
     ) -> SubmitOutcome {
         let Some(headers) = auth_headers(route, vendor) else {
             return SubmitOutcome::Denied(StatusCode::UNAUTHORIZED);
@@ -246,6 +260,10 @@ impl VideoClient {
             .post(route.url("/videos/generations"))
             .headers(headers);
         let post = post.header(CONTENT_TYPE, "application/json").body(body);
+        let post = match trace {
+            Some(parent) => post.header(TRACEPARENT, parent),
+            None => post,
+        };
         let response = match post.timeout(self.answer_timeout).send().await {
             Ok(response) => response,
             Err(why) if why.is_connect() || why.is_builder() => {

@@ -55,6 +55,7 @@ mod parts;
 mod retry;
 mod settle;
 mod suspension;
+mod trace;
 
 pub(crate) use parts::{JobWorker, WorkerCapacity};
 
@@ -202,10 +203,7 @@ impl JobWorker {
                 return Ok(action);
             }
             let body = with_model(&document, &route.vendor_model(&claim.job.model));
-            let reason = match self
-                .while_renewing(claim, self.video_client.submit(route, &vendor, body))
-                .await?
-            {
+            let reason = match self.submit_traced(claim, route, &vendor, body).await? {
                 SubmitOutcome::Accepted(vendor_id) => {
                     claim.job.mark_running(&route.name, depth, vendor_id);
                     return self.save_with_retry(claim, Some(self.next_poll_ms()), true).await;

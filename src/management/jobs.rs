@@ -168,6 +168,7 @@ mod tests {
             booked: None,
             cost: None,
             external_body: None,
+            trace: None,
             progress: 40,
             stage,
         };

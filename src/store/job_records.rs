@@ -35,9 +35,9 @@ pub(super) fn check_same_order(
     key: Option<&str>,
 ) -> Result<(), Unavailable> {
     let (progress, stage) = (order.job.progress, order.job.stage.clone());
-    // A gateway that does not know this field yet saves the job without it.
-    let requested_model = order.job.requested_model.clone();
-    let same = Job { requested_model, progress, stage, ..job };
+    // A gateway that does not know these fields yet saves the job without them.
+    let (requested_model, trace) = (order.job.requested_model.clone(), order.job.trace.clone());
+    let same = Job { requested_model, trace, progress, stage, ..job };
     if same == order.job && key == order.key.as_deref() {
         return Ok(());
     }

@@ -81,6 +81,7 @@ fn job(account: &AccountName, id: &str) -> Job {
         booked: None,
         cost: None,
         external_body: None,
+        trace: None,
         progress: 0,
         stage: JobStage::Queued { refused: 0 },
     }

@@ -33,6 +33,7 @@ use crate::jobs::worker::JobWorker;
 use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
 use crate::store::maintenance::Maintenance;
+use crate::traces::tracer::Tracer;
 use crate::usage::UsageStore;
 
 /// The interval between two lookups of the vendors' host names, and the shorter one while some name
@@ -59,6 +60,8 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 const SHARE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a stopping process waits until the store has noted when keys were last used.
 const KEY_USE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a stopping process tries to send the last traces.
+const TRACE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a stopping process counts the requests that are still running.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -85,6 +88,8 @@ pub(super) struct BackgroundTasks {
     /// What the service manager is told.
     pub(super) report: ServiceReport,
     pub(super) grace_s: u64,
+    /// Sends the last traces at the end; `None` if nothing is traced.
+    pub(super) tracer: Option<Arc<Tracer>>,
     /// Notified when running calls are not to be waited for any longer.
     pub(super) force_stop: Arc<Notify>,
 }
@@ -235,6 +240,9 @@ impl BackgroundTasks {
         }
         self.maintenance.finish().await;
         self.maintenance.flush();
+        if let Some(tracer) = &self.tracer {
+            tracer.flush(TRACE_TIMEOUT).await;
+        }
         log::info!(event = "stopped", cut = self.report.requests.used(), in_time; "stopped");
         std::process::exit(0);
     }

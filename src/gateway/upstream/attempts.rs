@@ -29,7 +29,7 @@ use crate::gateway::response::head::{build_head, vendor_request_id};
 use crate::gateway::state::Gateway;
 use crate::gateway::upstream::routes::VendorRoute;
 use crate::gateway::upstream::{failure, outcome};
-use crate::gateway::{response, settlement, upstream};
+use crate::gateway::{call_trace, response, settlement, upstream};
 
 /// At most this many characters of a connection error are logged.
 const CONNECT_ERROR_CHARS_MAX: usize = 300;
@@ -120,6 +120,7 @@ async fn find_answer(
             }
             Err(AttemptError::Suspended) => {
                 outcome::record_lost_attempt(&attempt.route);
+                call_trace::end_attempt(ctx, Some("suspended"));
                 return Err(ScopeError::Suspended.into());
             }
             Err(AttemptError::InvalidHead(why)) => {
@@ -150,13 +151,14 @@ async fn find_answer(
 async fn accept_answer(
     gateway: &Gateway,
     session: &mut Session,
-    ctx: &RequestContext,
+    ctx: &mut RequestContext,
     admitted: &mut AdmittedCall,
     attempt: RouteAttempt,
     vendor: VendorAnswer,
 ) -> Result<Option<RouteAnswer>, ApiError> {
     let VendorAnswer { response: mut vendor, mut head } = vendor;
     let status = head.status.as_u16();
+    call_trace::note_status(ctx, status);
     // A 206 (partial content) does not answer a request for the whole response.
     if !head.status.is_success() || status == 206 {
         // Boxed: few calls come here, and the state of every call would grow by this one.
@@ -250,7 +252,7 @@ async fn attempt_route(
     let mut may_retry = true;
     loop {
         let priced = &admitted.priced;
-        let head = upstream::build_request_head(gateway, session, &ctx.id, priced, attempt);
+        let head = upstream::build_request_head(gateway, session, ctx, priced, attempt);
         let head = head.map_err(AttemptError::InvalidHead)?;
         let is_large = admitted.permits.upload.is_some();
         let (mut up, reused) = match gateway.upstream_pool.connect(&attempt.peer).await {
@@ -408,7 +410,7 @@ fn exhausted_error(routes: &RouteQueue) -> ApiError {
 /// is a failure of the route, after which the next route is tried.
 async fn handle_error_status(
     gateway: &Gateway,
-    ctx: &RequestContext,
+    ctx: &mut RequestContext,
     admitted: &mut AdmittedCall,
     attempt: &RouteAttempt,
     vendor: Box<UpstreamResponse>,

@@ -1,6 +1,7 @@
 //! Records the outcome of an attempt in the health of its route, the metrics and the log.
 
 use crate::gateway::api_error::AttemptFailure;
+use crate::gateway::call_trace;
 use crate::gateway::context::{AdmittedCall, BodyTransform, RequestContext, RouteQueue};
 use crate::gateway::upstream::failure;
 use crate::gateway::upstream::health::HealthFailure;
@@ -9,7 +10,7 @@ use crate::metrics::METRICS;
 
 /// Records that the route of an attempt failed, so that the next one can be tried.
 pub(crate) fn record_route_failure(
-    ctx: &RequestContext,
+    ctx: &mut RequestContext,
     admitted: &mut AdmittedCall,
     route: &VendorRoute,
     reason: &'static str,
@@ -37,6 +38,7 @@ pub(crate) fn record_route_failure(
         event = "upstream_attempt_failed", request_id = ctx.id, vendor, route = name, reason;
         "upstream attempt failed"
     );
+    call_trace::end_attempt(ctx, Some(reason));
     routes.failed.push(route.preference);
     let was_billable_before = routes.last_failure.as_ref().is_some_and(|last| last.may_be_billed);
     routes.last_failure = Some(AttemptFailure {
@@ -73,8 +75,13 @@ pub(crate) fn record_resend(routes: &mut RouteQueue, route: &VendorRoute) {
 
 /// Records that the response of a route was lost after the vendor may have done the work. This call
 /// tries no further route, but the next calls may try other routes first.
-pub(crate) fn record_lost_answer(ctx: &RequestContext, route: &VendorRoute, reason: &'static str) {
+pub(crate) fn record_lost_answer(
+    ctx: &mut RequestContext,
+    route: &VendorRoute,
+    reason: &'static str,
+) {
     record_lost_attempt(route);
+    call_trace::end_attempt(ctx, Some(reason));
     let health_failure = HealthFailure { reason, is_lost: true, retry_after: None };
     route.record_failure(ctx.access_log.account.as_ref(), health_failure);
     let (vendor, name) = (&route.vendor, &route.name);

@@ -65,6 +65,12 @@ impl VendorRoute {
         self.section.vendor_model_name(&self.model_names, id)
     }
 
+    /// Returns the name of the vendor in traces.
+    #[must_use]
+    pub(crate) fn provider(&self) -> &str {
+        self.model_names.provider()
+    }
+
     /// Returns the head of a request to an endpoint, with all headers that are the same for every
     /// call.
     pub(super) fn request_head(&self, endpoint: Endpoint) -> pingora::Result<RequestHeader> {

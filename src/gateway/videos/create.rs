@@ -173,6 +173,7 @@ fn new_job(
         booked: None,
         cost: None,
         external_body: None,
+        trace: ctx.trace.as_ref().map(|trace| trace.own.to_header()),
         progress: 0,
         stage: JobStage::Queued { refused: 0 },
     }

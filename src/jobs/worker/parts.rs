@@ -13,6 +13,7 @@ use crate::jobs::JobQueue;
 use crate::jobs::schedule::JobSchedule;
 use crate::jobs::video_client::VideoClient;
 use crate::ledger::Ledger;
+use crate::traces::tracer::Tracer;
 
 /// At most this many jobs of one worker are being sent to a vendor, and at most this many files are
 /// being copied, at a time.
@@ -43,6 +44,8 @@ pub(crate) struct JobWorker {
     pub idle: Arc<AtomicBool>,
     /// Limits of the steps that need memory.
     pub capacity: WorkerCapacity,
+    /// Takes traces; `None` if nothing is traced.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// Limits of the steps that need memory: a body for a vendor has some MB, and so has a piece of a
