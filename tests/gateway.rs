@@ -51,6 +51,7 @@ mod streaming;
 mod strict;
 mod suspension;
 mod thinking;
+mod traces;
 mod translated;
 mod uploads;
 mod usage;

@@ -15,6 +15,7 @@ mod assembled;
 mod books;
 mod builder;
 mod canned;
+mod collector;
 mod endpoints;
 mod gate;
 mod messages;
@@ -28,6 +29,7 @@ pub(crate) use answer::{Answer, Opened, Streamed};
 pub(crate) use books::Charge;
 pub(crate) use builder::{Builder, RedisKind};
 pub(crate) use canned::{Canned, events, http};
+pub(crate) use collector::{Collector, attributes};
 pub(crate) use endpoints::{
     CHAT, COMPACT, COUNT_TOKENS, EDIT_B, EDIT_D, EMBEDDING_B, EMBEDDING_C, Form, IMAGE_B, IMAGE_D,
     INPUT_TOKENS, MESSAGES, MODERATION, OFFERS, Offer, RESPONSES, SPEECH, Sent, VIDEO, usd,

@@ -52,8 +52,12 @@ impl Canned {
 
     /// A request that it has read, head and body.
     pub(crate) fn request(&self, number: usize) -> String {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8(heard[number].clone()).expect("a request is text")
+        String::from_utf8(self.bytes(number)).expect("a request is text")
+    }
+
+    /// The same, whose body may be no text.
+    pub(crate) fn bytes(&self, number: usize) -> Vec<u8> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)[number].clone()
     }
 
     /// How many connections were made to it.
