@@ -93,15 +93,15 @@ impl CallerSpan {
 fn join_states<'a>(lines: impl IntoIterator<Item = &'a [u8]>) -> Option<String> {
     let mut joined = String::new();
     for line in lines {
-        if joined.len() + line.len() >= STATE_BYTES_MAX {
-            return None;
-        }
         let is_visible = line.iter().all(|byte| matches!(byte, b' '..=b'~'));
         let line = str::from_utf8(line).ok().filter(|_| is_visible)?;
         if !joined.is_empty() {
             joined.push(',');
         }
         joined.push_str(line);
+        if joined.len() > STATE_BYTES_MAX {
+            return None;
+        }
     }
     let mut members = 0;
     for member in joined.split(',').map(str::trim).filter(|member| !member.is_empty()) {
@@ -174,7 +174,9 @@ mod tests {
         assert_eq!(read(&[SOUND, SOUND], &[]), None);
         assert_eq!(state(&[]).as_deref(), Some(""));
         assert_eq!(state(&["a=b,c=d", "e=f"]).as_deref(), Some("a=b,c=d,e=f"));
-        let (long, many) = (format!("a={}", "b".repeat(600)), "a=b,".repeat(33));
+        let whole = format!("a={}", "b".repeat(510));
+        assert_eq!(state(&[&whole]).as_deref(), Some(whole.as_str()));
+        let (long, many) = (format!("{whole}b"), "a=b,".repeat(33));
         for bad in ["a", "=b", "a=", "a=b,c", "a=\u{7f}", "a=é", &long, &many] {
             assert_eq!(state(&[bad]).as_deref(), Some(""), "{bad}");
         }
