@@ -54,7 +54,6 @@ mod tracing;
 mod upgrade;
 mod usage_follower;
 
-use certificate::ServerCertificate;
 use credentials::ReloadableCredentials;
 use handover::ListenerSet;
 use key_upkeep::KeyUpkeep;
@@ -103,13 +102,11 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         tracer: worker.tracer.clone(),
     });
     let credentials = ReloadableCredentials::load(conf, conf_file, routes.clone())?;
-    let acceptor = credentials.certificate.as_ref().map(ServerCertificate::acceptor);
     let background = background::BackgroundTasks {
         ledger: stores.background.ledger.clone(),
         usage: stores.background.usage.clone(),
         bodies,
         maintenance: maintenance.clone(),
-        sweep_interval: background::SWEEP_INTERVAL.min(conf.timeouts.lease / 4),
         routes: routes.clone(),
         pool: gateway.upstream_pool.clone(),
         live: gateway.live.clone(),
@@ -126,6 +123,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         grace_s: conf.server.grace_s,
         force_stop: Arc::default(),
     };
+    let acceptor = background.credentials.acceptor();
     let runtime = background.report.requests_runtime.clone();
     let service =
         listener::build(conf, &server.configuration, gateway, connection_limits, acceptor);

@@ -41,7 +41,7 @@ use crate::usage::UsageStore;
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
 const RESOLVE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two sweeps of expired holds; it is shorter if leases are short.
-pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// The interval between two sweeps of the bodies in the object store. A sweep runs earlier if there
 /// is little room, but never without the pause.
 const BODY_SWEEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -72,7 +72,6 @@ pub(super) struct BackgroundTasks {
     pub(super) usage: Arc<dyn UsageStore>,
     pub(super) bodies: Arc<BodyFiles>,
     pub(super) maintenance: Arc<Maintenance>,
-    pub(super) sweep_interval: Duration,
     pub(super) routes: Arc<RouteTable>,
     pub(super) pool: Arc<UpstreamPool>,
     pub(super) keys: KeyUpkeep,
@@ -151,7 +150,7 @@ impl BackgroundTasks {
 
     async fn sweep_holds(&self) {
         loop {
-            tokio::time::sleep(self.sweep_interval).await;
+            tokio::time::sleep(SWEEP_INTERVAL.min(self.timeouts.lease / 4)).await;
             if let Err(why) =
                 expire_dead_holds(&*self.ledger, || self.maintenance.may_sweep()).await
             {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use pingora::listeners::tls::Acceptor;
 
 use super::super::settings::load_config;
 use super::certificate::ServerCertificate;
@@ -31,6 +32,11 @@ impl ReloadableCredentials {
         let certificate = conf.listen.tls.as_ref().map(ServerCertificate::load);
         let certificate = certificate.transpose().context("listen.tls")?;
         Ok(ReloadableCredentials { conf_file: conf_file.to_owned(), routes, certificate })
+    }
+
+    /// Returns the TLS acceptor for clients; `None` if they speak no TLS to this process.
+    pub(super) fn acceptor(&self) -> Option<Acceptor> {
+        self.certificate.as_ref().map(ServerCertificate::acceptor)
     }
 
     /// Loads the certificate and the keys again. What cannot be loaded stays as it was. Returns
