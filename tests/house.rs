@@ -87,7 +87,7 @@ const CRATES: [(&str, &[&str]); 15] = [
     ("opentelemetry_proto", &["src/traces"]),
     ("prost", &["src/traces"]),
     ("reqwest", &["src/console/oidc", "src/jobs/video_client", "src/traces"]),
-    ("sd_notify", &["src/cli/serve/service_manager"]),
+    ("sd_notify", &["src/cli/serve/service_link"]),
     ("anyhow", &["src/cli", "src/main", "src/jobs/worker"]),
 ];
 

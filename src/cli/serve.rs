@@ -46,7 +46,7 @@ mod readiness;
 mod ready_check;
 mod reload;
 mod rlimit;
-mod service_manager;
+mod service_link;
 mod service_report;
 mod signals;
 mod successor;

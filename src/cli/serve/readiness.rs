@@ -13,7 +13,7 @@ use pingora::services::{ServiceReadyNotifier, ServiceWithDependents};
 use tokio::time::{Instant, sleep};
 
 use super::handover::{ListenerSet, NamedSocket};
-use super::service_manager::ServiceManager;
+use super::service_link::ServiceManager;
 use super::upgrade::{self, OldProcess, ReadyHandshake, SocketReceiver};
 use crate::conf::{AdminAddress, Config, ServerSection};
 use crate::store::maintenance::Maintenance;
@@ -75,8 +75,8 @@ impl StartupGate {
         StartupGate { upgrade, ..self }
     }
 
-    /// Opens a listening socket for each address: the one of the running process, or a new one. Also
-    /// returns that process, if there is one.
+    /// Opens a listening socket for each address: the one of the running process, or a new one.
+    /// Also returns that process, if there is one.
     async fn open_listeners(&self) -> anyhow::Result<(Vec<NamedSocket>, Option<OldProcess>)> {
         let mut listeners = Vec::new();
         let mut handshake = None;
@@ -99,8 +99,8 @@ impl StartupGate {
         Ok((listeners, old))
     }
 
-    /// Gives the sockets to the services, and keeps a copy of each for the next process. Returns the
-    /// process that this one replaces, if there is one.
+    /// Gives the sockets to the services, and keeps a copy of each for the next process. Returns
+    /// the process that this one replaces, if there is one.
     async fn publish_listen_fds(&self, sockets: &ListenFds) -> anyhow::Result<Option<OldProcess>> {
         let (listeners, old) = self.open_listeners().await?;
         for (address, listener) in &listeners {

@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::ready_check::ReadyCheck;
-use super::service_manager::{ServiceFaults, ServiceManager};
+use super::service_link::{ServiceFaults, ServiceManager};
 use crate::clock::unix_ms;
 use crate::conf::Config;
 use crate::gateway::budgets::tenants::ResourcePool;
@@ -159,8 +159,8 @@ mod tests {
         let status = one_line(&status_text(0, 1, 0, Some("the store\nis away"), faults));
         assert_eq!(
             status,
-            "0 of 1 routes up, 0 requests running; no paid calls: the store is away; reload \
-             refused, the old settings stay (see the log); upgrade failed, this process stays (see the log)"
+            "0 of 1 routes up, 0 requests running; no paid calls: the store is away; reload refused, \
+             the old settings stay (see the log); upgrade failed, this process stays (see the log)"
         );
     }
 }

@@ -10,14 +10,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::handover::ListenerSet;
-use super::service_manager::ServiceManager;
+use super::service_link::ServiceManager;
 use super::successor::Successor;
 use super::upgrade::{self, READY_TIMEOUT, SUCCESSOR_TIMEOUT};
 use crate::conf::{Config, ServerSection};
 
 /// Handles the signals that end the process: SIGTERM stops it gracefully, SIGINT ends it at once,
-/// at SIGQUIT it hands over to a new process, and at SIGUSR2 it starts that process itself. If no new
-/// process takes over, this one keeps serving; a second stop signal while it stops ends it at once.
+/// at SIGQUIT it hands over to a new process, and at SIGUSR2 it starts that process itself. If no
+/// new process takes over, this one keeps serving; a second stop signal while it stops ends it at
+/// once.
 pub(super) struct SignalHandler {
     /// The path of the socket at which the new process waits.
     socket: String,
@@ -95,7 +96,8 @@ impl SignalHandler {
         SignalHandler { socket, server: conf.server.clone(), listeners, force_stop, manager }
     }
 
-    /// Hands over to the successor that this process has started, or else to the process that waits.
+    /// Hands over to the successor that this process has started, or else to the process that
+    /// waits.
     async fn hand_over(&self, successor: Option<&Successor>) -> anyhow::Result<()> {
         let (listeners, socket) = (&self.listeners, self.socket.as_str());
         let Some(successor) = successor else {
@@ -174,9 +176,9 @@ async fn await_failure(successor: Option<Successor>) -> String {
 }
 
 impl SignalStreams {
-    /// Waits for the signal that cuts the running calls of a process that stops. If it stops because
-    /// its successor serves, the first SIGTERM is not that signal: a service manager that stops the
-    /// service sends one to every process.
+    /// Waits for the signal that cuts the running calls of a process that stops. If it stops
+    /// because its successor serves, the first SIGTERM is not that signal: a service manager that
+    /// stops the service sends one to every process.
     async fn recv_second_stop(&mut self, has_successor: bool) {
         if matches!(self.recv_stop().await, ShutdownSignal::GracefulTerminate) && has_successor {
             self.recv_stop().await;

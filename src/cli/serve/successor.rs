@@ -1,6 +1,6 @@
-//! The process that this one starts in its own place, at SIGUSR2: the same program by the same path,
-//! with the same arguments and `--upgrade`. It is in the control group of this process, as a service
-//! manager wants it.
+//! The process that this one starts in its own place, at SIGUSR2: the same program by the same
+//! path, with the same arguments and `--upgrade`. It is in the control group of this process, as a
+//! service manager wants it.
 
 use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};

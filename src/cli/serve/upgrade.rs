@@ -1,11 +1,12 @@
 //! The upgrade without downtime: taking over from a running process, and handing over to the next.
 //!
 //! The new process waits at its own unix socket. At SIGQUIT, or at once if it has started the new
-//! process itself (`successor`), the old process sends its listening sockets there (`handover`). The new one then makes sure that it can listen at all its addresses,
-//! and reports that at a unix socket of the old one. Only when the old one has agreed does the new
-//! one accept its first connection. Both serve for some seconds more, and then the old one stops as
-//! it would at SIGTERM. If either process ends in between, the other one serves. No connection is
-//! refused meanwhile, since the listening sockets stay open all the time.
+//! process itself (`successor`), the old process sends its listening sockets there (`handover`).
+//! The new one then makes sure that it can listen at all its addresses, and reports that at a unix
+//! socket of the old one. Only when the old one has agreed does the new one accept its first
+//! connection. Both serve for some seconds more, and then the old one stops as it would at SIGTERM.
+//! If either process ends in between, the other one serves. No connection is refused meanwhile,
+//! since the listening sockets stay open all the time.
 //!
 //! A process that could impersonate either of them would get all connections of all customers. So
 //! both unix sockets are in a folder that no other user can enter, and each process checks that the
@@ -272,7 +273,7 @@ impl OldProcess {
 }
 
 /// The replacement of this process. The new process knows that it is final when this is dropped.
-pub(super) struct Replacement {
+pub(super) struct HandedOver {
     /// The new process, if the system tells which it is.
     pub(super) by: Option<u32>,
     _connection: UnixStream,
@@ -287,7 +288,7 @@ pub(super) async fn hand_over(
     socket: &str,
     server: &ServerSection,
     successor_timeout: Duration,
-) -> anyhow::Result<Replacement> {
+) -> anyhow::Result<HandedOver> {
     make_socket_folder(socket)?;
     let connected = timeout(successor_timeout, connect_to_successor(socket)).await;
     let stream = connected.map_err(|_| anyhow!("nobody is there to give way to at {socket}"))??;
@@ -318,7 +319,7 @@ pub(super) async fn hand_over(
         bail!(ended_message);
     }
     let by = stream.peer_cred().ok().and_then(|peer| peer.pid()?.try_into().ok());
-    Ok(Replacement { by, _connection: stream })
+    Ok(HandedOver { by, _connection: stream })
 }
 
 /// Connects to the process that waits at the socket, and retries until there is one.
