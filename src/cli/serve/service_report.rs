@@ -159,8 +159,9 @@ mod tests {
         let status = one_line(&status_text(0, 1, 0, Some("the store\nis away"), faults));
         assert_eq!(
             status,
-            "0 of 1 routes up, 0 requests running; no paid calls: the store is away; reload refused, \
-             the old settings stay (see the log); upgrade failed, this process stays (see the log)"
+            "0 of 1 routes up, 0 requests running; no paid calls: the store is away; reload \
+             refused, the old settings stay (see the log); upgrade failed, this \
+             process stays (see the log)"
         );
     }
 }
