@@ -61,7 +61,7 @@ test-packages: ## install the Debian package in a clean root, run the image, sel
 	tests/packages/run
 
 units: ## check the units of systemd, and how exposed they leave the process
-	@tests/setup.sh packages
+	@tests/setup.sh units
 	tests/lint/systemd
 
 test-systemd: ## the unit under a real systemd in a root of its own; SUITE (trixie), root only

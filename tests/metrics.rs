@@ -109,7 +109,7 @@ async fn warnings_and_errors_in_the_log_are_counted_by_their_event() {
     let world = world_with(Store::Sqlite, "").await;
     traffic(&world).await;
     let log = world.log();
-    let lines = log.lines().filter(|line| line.contains(" event=upstream_attempt_failed "));
+    let lines = log.lines().filter(|line| line.contains(r#"event="upstream_attempt_failed""#));
     let labels = [r#"event="upstream_attempt_failed""#, r#"level="warn""#];
     let counted = world.metric("tollgate_logged_total", &labels).await;
     assert_eq!((counted, lines.count()), (2, 2), "{log}");

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing for `build`, `test`, `kubernetes`, `packages`, `bench`, `count` or `peers`,
-# and nothing that is already there.
+# Installs what is missing for `build`, `test`, `kubernetes`, `units`, `packages`, `bench`, `count` or
+# `peers`, and nothing that is already there.
 # Debian only; elsewhere it says what to install. When nothing is missing, any system will do.
 set -euo pipefail
 
@@ -25,13 +25,15 @@ look() {
       need python3 python3
       python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
       ;;
+    units)
+      need systemd systemd-analyze
+      ;;
     packages)
       need dpkg-dev dpkg-shlibdeps
       need buildah buildah
       need umoci umoci               # their tests, from here on
       need runc runc
       need mmdebstrap mmdebstrap
-      need systemd systemd-analyze
       need binutils objcopy
       need prometheus prometheus
       need python3 python3
@@ -65,7 +67,7 @@ look() {
       need python3 python3
       python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
       ;;
-    *) echo "usage: tests/setup.sh [build|test|kubernetes|packages|bench|count|peers]" >&2; exit 2 ;;
+    *) echo "usage: tests/setup.sh [build|test|kubernetes|units|packages|bench|count|peers]" >&2; exit 2 ;;
   esac
 }
 

@@ -208,6 +208,9 @@ FLEET = [
     ("Open files", "percentunit", "Of what the process may open: connections, files, pipes.",
      [("sum by (instance) (process_open_fds" + RUNS + ") / sum by (instance) (process_max_fds" + RUNS + ")",
        "{{instance}}")]),
+    ("Traces", "ops", "Spans that the collector has taken, and those that were dropped, by reason.",
+     [(rate("spans_exported_total"), "taken"),
+      (rate("spans_dropped_total", by="reason") + QUIET, "dropped: {{reason}}")]),
     ("Warnings and errors in the log", "short", "By event, in each step; the runbook explains each.",
      [(grown("logged_total", by="level, event"), "{{level}} {{event}}")]),
 ]

@@ -70,7 +70,9 @@ fn count_model_call(record: &AccessLogRecord, model: &Model, total: Duration) {
         (_, Some(_)) => BROKEN_STREAM,
         (_, None) => "",
     };
-    let [operation, provider, id] = [operation(record.endpoint), &model.vendor.name, &model.id];
+    // A call that was refused before it had a route has no other name of its vendor.
+    let provider = record.route.as_ref().map_or(&*model.vendor.name, |route| route.provider());
+    let [operation, provider, id] = [operation(record.endpoint), provider, &model.id];
     let make = || ModelCallMetrics {
         seconds: METRICS
             .gen_ai_request_seconds
