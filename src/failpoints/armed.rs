@@ -6,8 +6,8 @@ use std::thread;
 use once_cell::sync::Lazy;
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Has the name of a point, and the pass at which the process dies: `end_written:60`. With `!` after
-/// it, only the task panics that passes: `reply_begun:1!`.
+/// Has the name of a point, and the pass at which the process dies: `end_written:60`. With `!` at
+/// its end, only the task panics that passes: `reply_begun:1!`.
 const VARIABLE: &str = "TOLLGATE_FAILPOINT";
 
 static ARMED: Lazy<Option<ArmedPoint>> =

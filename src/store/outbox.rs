@@ -34,6 +34,7 @@ use crate::money::Money;
 use crate::permissions;
 
 mod attempt_marker;
+mod call_keys;
 mod embedded_logs;
 mod end_files;
 mod end_log;

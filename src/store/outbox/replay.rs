@@ -5,21 +5,21 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
 
+use super::call_keys::CallsByOwner;
 use super::record::{self, Acknowledgements, LogRecord, SettlementEntry};
 use super::segment_dir::{SegmentDir, SegmentKind};
-use super::segment_files;
+use super::segment_files::{self, or_log_error};
 use super::settlement_log::{HoldEndKey, SettlementLog};
-use super::started_calls::RecordedCall;
 use super::target::ServerRun;
-use super::{job_orders, started_calls};
+use super::{call_keys, job_orders};
 use crate::failpoints::failpoint;
-use crate::idempotency::{ClaimMode, ReplyStore};
-use crate::ledger::{AccountName, Operation, Outcome, Unavailable};
+use crate::idempotency::ReplyStore;
+use crate::ledger::{AccountName, Outcome, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
 
 /// In ms. What a run of the store acknowledged longer than this before its end, the next run has:
@@ -53,24 +53,6 @@ struct AdoptedSegments {
     fully_replayed_into: Option<(Box<str>, Instant)>,
     /// Whether the keys of the calls that died with the process were expired.
     has_released_keys: bool,
-}
-
-/// The calls that a folder has recorded, by their ids. They are read when the first is looked for.
-struct CallsByOwner<'a> {
-    dir: &'a SegmentDir,
-    found: OnceLock<HashMap<String, RecordedCall>>,
-}
-
-impl CallsByOwner<'_> {
-    /// Returns the recorded call of a charge; `None` if that has no idempotency key.
-    fn of_charge(&self, entry: &SettlementEntry) -> Option<&RecordedCall> {
-        let Operation::Settle { id, .. } = &entry.op else { return None };
-        let read = || {
-            let calls = or_log_error(&self.dir.path, started_calls::read_calls(self.dir));
-            calls.into_iter().map(|call| (call.key.owner.clone(), call)).collect()
-        };
-        self.found.get_or_init(read).get(id)
-    }
 }
 
 /// Which of the entries that a run may lack are sent.
@@ -290,40 +272,16 @@ impl SegmentReplay {
         Ok(())
     }
 
-    /// Expires the idempotency keys of calls that died with their process, so that a repeat asks
-    /// the ledger for the outcome. The ledger has all settlements of the process by now. This is
-    /// done only once, since a key may belong to another call afterwards.
+    /// Expires the idempotency keys of calls that died with their process. The ledger has all
+    /// settlements of the process by now. This is done only once, since a key may belong to another
+    /// call afterwards.
     async fn release_keys(&mut self, index: usize) -> Result<(), Unavailable> {
-        let AdoptedSegments { dir, has_released_keys, .. } = &self.adopted[index];
-        if *has_released_keys {
-            return Ok(());
+        let AdoptedSegments { dir, has_released_keys, .. } = &mut self.adopted[index];
+        if !*has_released_keys {
+            call_keys::release_dead(&*self.reply_store, dir).await?;
+            *has_released_keys = true;
         }
-        let calls = or_log_error(&dir.path, started_calls::read_calls(dir));
-        let dead: Vec<&RecordedCall> = calls.iter().filter(|call| !call.has_ended).collect();
-        for few in dead.chunks(CONCURRENCY_MAX) {
-            self.expire_keys(few.iter().copied()).await?;
-        }
-        if !dead.is_empty() {
-            log::info!(
-                event = "idempotency_keys_released", names = dead.len();
-                "idempotency keys of dead calls released"
-            );
-        }
-        self.adopted[index].has_released_keys = true;
         Ok(())
-    }
-
-    /// Expires the keys of calls. A key that another call has, or whose reply is stored, stays as
-    /// it is.
-    async fn expire_keys<'a>(
-        &self,
-        calls: impl Iterator<Item = &'a RecordedCall>,
-    ) -> Result<(), Unavailable> {
-        // A lease of 0 ms expires at once. If the store has lost the key, this creates it again.
-        let claims = calls.map(|RecordedCall { account, key, .. }| {
-            self.reply_store.claim_key(account, key, &ClaimMode::IfFree, 0)
-        });
-        join_all(claims).await.into_iter().try_for_each(|claimed| claimed.map(drop))
     }
 
     /// Removes the files of ended processes that are no longer needed.
@@ -367,7 +325,7 @@ impl SegmentReplay {
         part: ReplayPart,
     ) -> Result<ReplayOutcome, Unavailable> {
         let (mut acks, mut outcome) = (Acknowledgements::default(), ReplayOutcome::default());
-        let calls = CallsByOwner { dir, found: OnceLock::new() };
+        let calls = CallsByOwner::new(dir);
         let (records, _) = record::parse_segment(&unwritten);
         let lacking = acks.missing_entries(records, i64::MIN).0;
         self.send_missing(run, lacking, origin, &calls, &mut outcome).await?;
@@ -399,7 +357,8 @@ impl SegmentReplay {
             for few in unapplied.rchunks(CONCURRENCY_MAX) {
                 // A store that lacks a charge may lack the key of its call, under which a repeat
                 // would be made anew. The key comes first: no repeat can come between.
-                self.expire_keys(few.iter().filter_map(|entry| calls.of_charge(entry))).await?;
+                let lost = few.iter().filter_map(|entry| calls.of_charge(&entry.op));
+                call_keys::expire(&*self.reply_store, lost).await?;
                 let sending = few.iter().map(async |entry| {
                     let SettlementEntry { account, op, .. } = entry;
                     let void = match self.log.superseded.get() {
@@ -502,18 +461,6 @@ async fn read_segment(file: &Path, outcome: &mut ReplayOutcome) -> Vec<LogRecord
     let (records, torn) = or_log_error(file, read);
     outcome.torn += torn;
     records
-}
-
-/// Returns what was read; if that failed, logs the error and returns an empty value.
-fn or_log_error<T: Default>(path: &Path, read: io::Result<T>) -> T {
-    read.unwrap_or_else(|why| {
-        log::error!(
-            event = "outbox_read_failed", place:? = path, error:% = why;
-            "outbox read failed"
-        );
-        METRICS.outbox_errors.inc();
-        T::default()
-    })
 }
 
 /// Cuts the preallocated zeros, into which the owner of the file has written nothing, off its end.

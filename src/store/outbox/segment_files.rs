@@ -241,6 +241,18 @@ pub(super) fn log_create_failure(why: &io::Error) {
     }
 }
 
+/// Returns what was read; if that failed, logs the error and returns an empty value.
+pub(super) fn or_log_error<T: Default>(path: &Path, read: io::Result<T>) -> T {
+    read.unwrap_or_else(|why| {
+        log::error!(
+            event = "outbox_read_failed", place:? = path, error:% = why;
+            "outbox read failed"
+        );
+        METRICS.outbox_errors.inc();
+        T::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::record;

@@ -1,7 +1,7 @@
 //! Records of calls that run under an idempotency key. Each call is recorded in the outbox before
 //! its key is claimed, so that the process which adopts the outbox of a dead process need not wait
 //! for the leases of its keys. The records stay for a while after the calls: a store that was
-//! restored, or fell back, gets charges from the outbox that it lacks, and lacks their keys as well.
+//! restored, or fell back, gets charges from the outbox that it lacks, and lacks their keys too.
 //!
 //! A line is one plain write and is never synced: after a power cut, the keys are free when their
 //! leases expire. The end of a call is written with the next line. If that is missing, the adopting
