@@ -34,7 +34,7 @@ dir = "/usr/share/tollgate/rules"
 routes = [{ name = "main", base_url = "http://127.0.0.1:9999/vendor_b/chunk-delay=20;chunks=20/v1",
             key = "file:/run/credentials/tollgate.service/tollgate.vendor_b" }]
 [vendor.vendor_c]
-routes = [{ name = "main", base_url = "http://127.0.0.1:9999/vendor_c/chunk-delay=100;chunks=60/v1beta/openai",
+routes = [{ name = "main", base_url = "http://127.0.0.1:9999/vendor_c/chunk-delay=100;chunks=120/v1beta/openai",
             key = "file:/run/credentials/tollgate.service/vendor_c" }]
 """
 # systemd before 254 knows no ImportCredential.
