@@ -14,7 +14,9 @@ mod promotion;
 mod reply_store;
 
 pub use attempt_id::AttemptId;
-pub(crate) use attempt_id::{ATTEMPT_TTL_MS, RaceSide, attempt_of_line, encode_digest};
+pub(crate) use attempt_id::{
+    ATTEMPT_TTL_MS, RACE_PREFIX, RaceSide, attempt_of_line, encode_digest,
+};
 pub(crate) use attempt_record::AttemptLookup;
 pub(crate) use first_attempts::FirstAttempt;
 pub use first_attempts::FirstAttempts;

@@ -129,7 +129,7 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
         listener::build(conf, &server.configuration, gateway, connection_limits, acceptor);
     let listener_service = listener::ListenerService { store: stores.requests, runtime, service };
     let admin = admin::build(conf, background.report.check.clone(), catalogue, admin_max)?;
-    resolve_vendors(&routes)?;
+    resolve_vendors(&routes, upgrade)?;
     let listeners = Arc::<ListenerSet>::default();
     let consoles = console::build(conf, &stores.background, &background, &files, &listeners)?;
     let (startup, signals) = prepare(conf, upgrade, &background, listeners)?;
@@ -237,8 +237,9 @@ fn prepare(
     ))
 }
 
-/// Resolves the host names of the vendors, so that the first calls have addresses.
-fn resolve_vendors(routes: &RouteTable) -> anyhow::Result<()> {
+/// Resolves the host names of the vendors, so that the first calls have addresses. A process that
+/// is to replace another one, which has some, needs at least one.
+fn resolve_vendors(routes: &RouteTable, upgrade: bool) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let lookup_future =
         async { tokio::time::timeout(RESOLVE_TIMEOUT, background::resolve_all(routes)).await };
@@ -247,6 +248,12 @@ fn resolve_vendors(routes: &RouteTable) -> anyhow::Result<()> {
     }
     // A lookup that hangs must not delay the start any longer.
     runtime.shutdown_background();
+    let mut all = routes.all().peekable();
+    if upgrade && all.peek().is_some() && all.all(|route| route.address().is_none()) {
+        anyhow::bail!(
+            "no address of a vendor is known, so that the running process is not replaced"
+        );
+    }
     Ok(())
 }
 

@@ -78,6 +78,8 @@ impl TracesSection {
         standard: &StandardVariables,
         faults: &mut Vec<ConfigError>,
     ) -> TracesSection {
+        // An empty text is off, whatever the variables of the machine say.
+        let is_silent = !table.has("endpoint");
         let endpoint = parse_endpoint(table, faults);
         let service_name = table.text("service_name", faults).filter(|name| !name.is_empty());
         let sample_ratio = parse_ratio(table, faults);
@@ -93,7 +95,7 @@ impl TracesSection {
             timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
             attributes: Vec::new(),
         };
-        if section.endpoint.is_none() {
+        if is_silent {
             section.endpoint = standard_endpoint(standard, faults);
         }
         if section.endpoint.is_none() {

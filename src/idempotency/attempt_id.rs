@@ -40,6 +40,8 @@ pub(crate) enum RaceSide {
     LateCharge,
 }
 
+/// What the names of race keys begin with.
+pub(crate) const RACE_PREFIX: &str = "race:";
 /// How long it is remembered which side of a race came first, in ms.
 const RACE_TTL_MS: u64 = 24 * 60 * 60 * 1_000;
 
@@ -48,7 +50,7 @@ impl AttemptId {
     /// the side that claims it first goes on, and so do others of its side. The content of the key
     /// says which side that was, so the other side finds another content.
     pub(crate) fn race_key(&self, side: RaceSide, owner: String) -> IdempotencyKey {
-        let name = ["race:", &self.endpoint, ":", &to_hex(&self.content)].concat();
+        let name = [RACE_PREFIX, &self.endpoint, ":", &to_hex(&self.content)].concat();
         let content = [u8::from(side == RaceSide::LateCharge); 32];
         IdempotencyKey { name, content, owner, life_ms: RACE_TTL_MS }
     }

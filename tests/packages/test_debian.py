@@ -43,7 +43,7 @@ class DebianPackage(unittest.TestCase):
         """What an operator has to do: an authority, the key of a vendor; here also other ports and an address."""
         address = self.sim.address("vendor_b", TOKENS).replace("127.0.0.1", "localhost")
         text = self.root.file(CONF).read_text()
-        section = re.compile(r"(?ms)^\[vendor\.vendor_b\]\nroutes = \[.*?\]$")
+        section = re.compile(r"(?ms)^\[vendor\.vendor_b\]\n(?:provider = [^\n]*\n)?routes = \[.*?\]$")
         self.assertEqual(len(section.findall(text)), 1)
         route = f'{{ name = "main", base_url = "{address}", key = "env:VENDOR_B_KEY" }}'
         text = section.sub(f"[vendor.vendor_b]\nroutes = [{route}]", text)

@@ -122,7 +122,10 @@ impl ServiceManager {
 
     /// Tells how far the start is.
     pub(super) async fn tell_progress(&self, status: &str) {
-        self.tell(ServiceStage::Open, &[NotifyState::Status(status)]).await;
+        // After an upgrade the watchdog of the process before goes on.
+        let news = [NotifyState::Status(status), NotifyState::Watchdog];
+        let news = if self.watchdog().is_some() { &news[..] } else { &news[..1] };
+        self.tell(ServiceStage::Open, news).await;
     }
 
     /// Gives a sign of life.

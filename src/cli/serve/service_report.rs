@@ -1,7 +1,7 @@
 //! What the service manager is told of this process while it starts, serves and stops.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::time::sleep;
@@ -61,20 +61,20 @@ impl ServiceReport {
     /// Reports the start, and then gives signs of life. It never returns.
     pub(super) async fn report(&self) {
         self.manager.until_open().await;
-        let mut told = String::new();
+        let half = self.manager.watchdog().map(|interval| interval / 2);
+        let interval = half.unwrap_or(STATUS_INTERVAL).min(STATUS_INTERVAL);
+        let (mut told, mut told_at) = (String::new(), Instant::now());
         loop {
             self.requests_are_served().await;
             let Err(why) = self.check.check().await else { break };
             let status = one_line(&format!("not ready: {why}"));
-            if status != told {
+            if status != told || told_at.elapsed() >= interval {
                 self.manager.tell_progress(&status).await;
-                told = status;
+                (told, told_at) = (status, Instant::now());
             }
             sleep(READY_POLL_INTERVAL).await;
         }
         self.manager.tell_ready(&self.status()).await;
-        let half = self.manager.watchdog().map(|interval| interval / 2);
-        let interval = half.unwrap_or(STATUS_INTERVAL).min(STATUS_INTERVAL);
         loop {
             sleep(interval).await;
             self.requests_are_served().await;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use async_trait::async_trait;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::handover::ListenerSet;
 use super::service_link::ServiceManager;
 use super::successor::Successor;
-use super::upgrade::{self, READY_TIMEOUT, SUCCESSOR_TIMEOUT};
+use super::upgrade::{self, NextProcess, READY_TIMEOUT, SUCCESSOR_TIMEOUT};
 use crate::conf::{Config, ServerSection};
 
 /// Handles the signals that end the process: SIGTERM stops it gracefully, SIGINT ends it at once,
@@ -100,13 +100,14 @@ impl SignalHandler {
     /// waits.
     async fn hand_over(&self, successor: Option<&Successor>) -> anyhow::Result<()> {
         let (listeners, socket) = (&self.listeners, self.socket.as_str());
+        let give_way = |to| upgrade::hand_over(listeners, socket, &self.server, to);
         let Some(successor) = successor else {
-            let replaced = upgrade::hand_over(listeners, socket, &self.server, SUCCESSOR_TIMEOUT);
-            return replaced.await.map(drop);
+            let anybody = NextProcess { pid: None, timeout: SUCCESSOR_TIMEOUT };
+            return give_way(anybody).await.map(drop);
         };
         let timeout = READY_TIMEOUT + SUCCESSOR_TIMEOUT;
         let replaced = tokio::select! {
-            replaced = upgrade::hand_over(listeners, socket, &self.server, timeout) => replaced?,
+            replaced = give_way(NextProcess { pid: Some(successor.pid()), timeout }) => replaced?,
             end = successor.ended() => bail!("the new process has ended: {}", end.told),
         };
         if replaced.by == Some(successor.pid()) {
@@ -128,6 +129,11 @@ impl SignalHandler {
                 _ = signals.quit.recv() => false,
                 _ = signals.replace.recv() => true,
             };
+            // The kernel ends all processes of a container with its first.
+            if is_to_be_started && std::process::id() == 1 {
+                self.note_aborted(&anyhow!("this is the first process of a container"));
+                continue;
+            }
             let successor = match is_to_be_started.then(Successor::start).transpose() {
                 Ok(successor) => successor,
                 Err(why) => {
@@ -136,7 +142,10 @@ impl SignalHandler {
                 }
             };
             tokio::select! {
-                shutdown = signals.recv_stop() => return (shutdown, None),
+                shutdown = signals.recv_stop() => {
+                    successor.into_iter().for_each(Successor::abandon);
+                    return (shutdown, None);
+                }
                 gave_way = self.hand_over(successor.as_ref()) => match gave_way {
                     Ok(()) => {
                         log::info!(

@@ -75,8 +75,11 @@ impl Successor {
         }
     }
 
-    /// Forgets it when it has not taken over. It ends by itself.
+    /// Ends it, since it has not taken over: nobody would know of it, and it could take the sockets
+    /// of a later attempt.
     pub(super) fn abandon(mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
         std::thread::spawn(move || self.child.wait());
     }
 }

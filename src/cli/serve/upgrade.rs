@@ -279,7 +279,15 @@ pub(super) struct HandedOver {
     _connection: UnixStream,
 }
 
-/// Hands over to a new process, if one waits within `successor_timeout` and can serve.
+/// The process that is waited for.
+pub(super) struct NextProcess {
+    /// Which it is, if this process has started it.
+    pub(super) pid: Option<u32>,
+    /// How long it is waited for.
+    pub(super) timeout: Duration,
+}
+
+/// Hands over to a new process, if it waits in time and can serve.
 ///
 /// # Errors
 /// Why this process keeps serving.
@@ -287,12 +295,16 @@ pub(super) async fn hand_over(
     listeners: &ListenerSet,
     socket: &str,
     server: &ServerSection,
-    successor_timeout: Duration,
+    next: NextProcess,
 ) -> anyhow::Result<HandedOver> {
     make_socket_folder(socket)?;
-    let connected = timeout(successor_timeout, connect_to_successor(socket)).await;
+    let connected = timeout(next.timeout, connect_to_successor(socket)).await;
     let stream = connected.map_err(|_| anyhow!("nobody is there to give way to at {socket}"))??;
     handover::check_peer(&stream).context("who waits for the sockets is not to be trusted")?;
+    let there = stream.peer_cred().ok().and_then(|peer| peer.pid()?.try_into().ok());
+    if next.pid.is_some_and(|wanted| there.is_some_and(|there: u32| there != wanted)) {
+        bail!("another process than the one that was started waits at {socket}");
+    }
     let ack_socket_file = SocketFile::bind(ack_socket(socket))?;
     handover::send_listeners(&stream, listeners).await.context("the sockets cannot be sent")?;
     drop(stream);

@@ -3,14 +3,15 @@
 //! over, so that a repeat asks the ledger how the call ended.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
 
 use futures_util::future::join_all;
+use tokio::sync::OnceCell;
+use tokio::task::spawn_blocking;
 
-use super::segment_dir::SegmentDir;
+use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files::or_log_error;
 use super::started_calls::{self, RecordedCall};
-use crate::idempotency::{ClaimMode, ReplyStore};
+use crate::idempotency::{ClaimMode, RACE_PREFIX, ReplyStore};
 use crate::ledger::{Operation, Unavailable};
 
 /// At most this many keys are claimed at the same time.
@@ -19,29 +20,40 @@ const CONCURRENCY_MAX: usize = 128;
 /// The calls that a folder has recorded, by their ids. They are read when the first is looked for.
 pub(super) struct CallsByOwner<'a> {
     dir: &'a SegmentDir,
-    found: OnceLock<HashMap<String, RecordedCall>>,
+    /// Whether calls may still run, which renew their keys themselves.
+    is_own: bool,
+    found: OnceCell<HashMap<String, RecordedCall>>,
 }
 
 impl<'a> CallsByOwner<'a> {
-    pub(super) fn new(dir: &'a SegmentDir) -> CallsByOwner<'a> {
-        CallsByOwner { dir, found: OnceLock::new() }
+    pub(super) fn new(dir: &'a SegmentDir, is_own: bool) -> CallsByOwner<'a> {
+        CallsByOwner { dir, is_own, found: OnceCell::new() }
     }
 
     /// Returns the recorded call of a charge; `None` if that has no idempotency key, or the
     /// operation is no charge.
-    pub(super) fn of_charge(&self, op: &Operation) -> Option<&RecordedCall> {
+    pub(super) async fn of_charge(&self, op: &Operation) -> Option<&RecordedCall> {
         let Operation::Settle { id, .. } = op else { return None };
-        let by_owner = |call: RecordedCall| (call.key.owner.clone(), call);
-        let read_all = || read(self.dir).into_iter().map(by_owner).collect();
-        self.found.get_or_init(read_all).get(id)
+        let found = self.found.get_or_init(async || {
+            let calls = read(self.dir).await.into_iter();
+            // The entry by which a retry excludes a late charge has the same owner.
+            let is_key = |call: &RecordedCall| {
+                !call.key.name.starts_with(RACE_PREFIX) && (call.has_ended || !self.is_own)
+            };
+            calls.filter(is_key).map(|call| (call.key.owner.clone(), call)).collect()
+        });
+        found.await.get(id)
     }
 }
 
-fn read(dir: &SegmentDir) -> Vec<RecordedCall> {
-    or_log_error(&dir.path, started_calls::read_calls(dir))
+async fn read(dir: &SegmentDir) -> Vec<RecordedCall> {
+    let files = or_log_error(&dir.path, dir.list_segments(SegmentKind::Calls));
+    let read = spawn_blocking(move || started_calls::read_calls(&files)).await;
+    or_log_error(&dir.path, read.unwrap_or_else(|why| Err(why.into())))
 }
 
-/// Expires the keys of the calls in a folder that have not ended.
+/// Expires the keys of the calls in a folder that have not ended, and notes there that this was
+/// done: a key may belong to another call afterwards.
 ///
 /// # Errors
 /// The store does not answer.
@@ -49,7 +61,7 @@ pub(super) async fn release_dead(
     store: &dyn ReplyStore,
     dir: &SegmentDir,
 ) -> Result<(), Unavailable> {
-    let calls = read(dir);
+    let calls = read(dir).await;
     let dead: Vec<&RecordedCall> = calls.iter().filter(|call| !call.has_ended).collect();
     for few in dead.chunks(CONCURRENCY_MAX) {
         expire(store, few.iter().copied()).await?;
@@ -59,6 +71,7 @@ pub(super) async fn release_dead(
             event = "idempotency_keys_released", names = dead.len();
             "idempotency keys of dead calls released"
         );
+        or_log_error(&dir.path, started_calls::note_ended(dir, &dead));
     }
     Ok(())
 }

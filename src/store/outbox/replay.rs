@@ -147,6 +147,7 @@ impl SegmentReplay {
     ) -> Result<(), Unavailable> {
         self.is_own_pending = true;
         let (files, last, unwritten) = self.log.replay_snapshot().map_err(outbox_error)?;
+        self.log.calls.write_ended(|| self.log.segment_dir());
         let (dir, origin) = (self.log.segment_dir(), EntryOrigin::Own);
         let outcome = self.replay_files(run, &dir, files, unwritten, origin, part).await?;
         if outcome.is_complete() {
@@ -325,7 +326,7 @@ impl SegmentReplay {
         part: ReplayPart,
     ) -> Result<ReplayOutcome, Unavailable> {
         let (mut acks, mut outcome) = (Acknowledgements::default(), ReplayOutcome::default());
-        let calls = CallsByOwner::new(dir);
+        let calls = CallsByOwner::new(dir, origin == EntryOrigin::Own);
         let (records, _) = record::parse_segment(&unwritten);
         let lacking = acks.missing_entries(records, i64::MIN).0;
         self.send_missing(run, lacking, origin, &calls, &mut outcome).await?;
@@ -356,9 +357,9 @@ impl SegmentReplay {
             let unapplied = self.select_unapplied(run, batch, outcome).await?;
             for few in unapplied.rchunks(CONCURRENCY_MAX) {
                 // A store that lacks a charge may lack the key of its call, under which a repeat
-                // would be made anew. The key comes first: no repeat can come between.
-                let lost = few.iter().filter_map(|entry| calls.of_charge(&entry.op));
-                call_keys::expire(&*self.reply_store, lost).await?;
+                // would be made anew. The key comes before the charge: no repeat is made between.
+                let lost = join_all(few.iter().map(|entry| calls.of_charge(&entry.op))).await;
+                call_keys::expire(&*self.reply_store, lost.into_iter().flatten()).await?;
                 let sending = few.iter().map(async |entry| {
                     let SettlementEntry { account, op, .. } = entry;
                     let void = match self.log.superseded.get() {

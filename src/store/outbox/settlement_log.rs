@@ -320,6 +320,9 @@ impl SettlementLog {
         state.unwritten.range_mut(..=seq).for_each(|(_, unwritten)| unwritten.acked_at = Some(now));
         // After a failure, the acknowledgements are written with the next line.
         let _ = self.write_line(&mut state, Vec::new());
+        // The calls ask for the folder while they are locked.
+        drop(state);
+        self.calls.restart_retention();
     }
 
     /// Does the periodic work: ends a file that is old enough, removes files that are no longer
@@ -345,7 +348,8 @@ impl SettlementLog {
         for (file, bytes) in ended {
             segment_files::truncate_to(&file, bytes);
         }
-        self.calls.maintain(&dir);
+        self.calls
+            .maintain(&dir, |unneeded_since| self.retention.is_over(unneeded_since, last_answer));
         self.orders.maintain(&dir, |unneeded_since| {
             Retention::FOR_JOBS.is_over(unneeded_since, last_answer)
         });

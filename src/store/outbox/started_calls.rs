@@ -8,8 +8,10 @@
 //! process looks the key up.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs;
 use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,9 +34,16 @@ const STARTED_CALLS_MAX: usize = 16_384;
 /// No call runs longer than this. A call whose end was never recorded is forgotten after this time,
 /// and its key is left to its lease.
 const CALL_DURATION_MAX: Duration = Duration::from_secs(60 * 60);
-/// A file is kept for this long after the last call in it has ended: as long as the ends of holds
-/// of a server ([`Retention::FOR_SERVER`]), and longer than those of an embedded store.
+/// A file is kept for this long after the last call in it has ended, and as long as the ends of
+/// holds: those of an embedded store are kept for about a minute.
 const ENDED_CALLS_KEPT: Duration = Retention::FOR_SERVER.keep;
+/// If more calls than this were recorded within that time, files are not kept after their last call
+/// has ended: repeats cost their clients nothing, and must not fill the disk.
+const ENDED_CALLS_MAX: u64 = 100_000;
+
+/// The numbers of segments of notes in the folders of ended processes begin here, far beyond those
+/// that a process makes.
+const NOTE_SEGMENTS: u64 = 90_000_000;
 
 /// The records of the calls that this process runs under an idempotency key.
 pub(super) struct StartedCalls {
@@ -48,6 +57,8 @@ struct StartedCallsState {
     seq: u64,
     running: HashMap<StartedCallKey, StartedCall>,
     ended_lines: Vec<u8>,
+    /// How many calls had been recorded at times of the last while, the oldest first.
+    counts: VecDeque<(Instant, u64)>,
 }
 
 /// What identifies a started call: the account, the idempotency key and the id of the call.
@@ -88,8 +99,13 @@ enum StartedCallLine<'a> {
 impl Default for StartedCalls {
     fn default() -> StartedCalls {
         let (writer, running) = (SegmentWriter::new(SegmentKind::Calls), HashMap::new());
-        let state =
-            Mutex::new(StartedCallsState { writer, seq: 0, running, ended_lines: Vec::new() });
+        let state = Mutex::new(StartedCallsState {
+            writer,
+            seq: 0,
+            running,
+            ended_lines: Vec::new(),
+            counts: VecDeque::new(),
+        });
         StartedCalls { state, running: AtomicUsize::new(0) }
     }
 }
@@ -151,9 +167,10 @@ impl StartedCalls {
         self.running.store(state.running.len(), Ordering::Relaxed);
     }
 
-    /// Periodic work: rotates a full segment and removes old ones. Files are created and removed
-    /// outside the lock.
-    pub(super) fn maintain(&self, dir: &SegmentDir) {
+    /// Periodic work: rotates a full segment and removes old ones, if `is_over` says of the time
+    /// since which they are not needed that the ends of holds of that time are not kept either.
+    /// Files are created and removed outside the lock.
+    pub(super) fn maintain(&self, dir: &SegmentDir, is_over: impl Fn(Instant) -> bool) {
         let spare_number = self.lock_state().writer.missing_spare_number();
         let spare = spare_number
             .map(|number| segment_files::create_segment(dir, SegmentKind::Calls, number, None));
@@ -161,7 +178,10 @@ impl StartedCalls {
         state.running.retain(|_, running| running.since.elapsed() < CALL_DURATION_MAX);
         self.running.store(state.running.len(), Ordering::Relaxed);
         let needed: HashSet<u64> = state.running.values().map(|r| r.segment).collect();
-        let is_over = |unneeded_since: Instant| unneeded_since.elapsed() >= ENDED_CALLS_KEPT;
+        let is_kept = state.count_recent() <= ENDED_CALLS_MAX;
+        let is_over = |unneeded_since: Instant| {
+            !is_kept || unneeded_since.elapsed() >= ENDED_CALLS_KEPT && is_over(unneeded_since)
+        };
         let rest = state.writer.plan_cleanup(spare.and_then(Result::ok), &needed, is_over);
         drop(state);
         rest.finish(dir);
@@ -180,8 +200,13 @@ impl StartedCalls {
         written
     }
 
-    /// Writes the pending lines about ended calls before the process exits, and trims the file.
-    pub(super) fn flush(&self, dir: impl FnOnce() -> Arc<SegmentDir>) {
+    /// Keeps all files for as long again, since the ends of holds are.
+    pub(super) fn restart_retention(&self) {
+        self.lock_state().writer.restart_retention();
+    }
+
+    /// Writes the pending lines about ended calls.
+    pub(super) fn write_ended(&self, dir: impl FnOnce() -> Arc<SegmentDir>) {
         let mut state = self.lock_state();
         let ended_lines = std::mem::take(&mut state.ended_lines);
         if !ended_lines.is_empty() {
@@ -189,7 +214,12 @@ impl StartedCalls {
             // ignored.
             let _ = state.writer.write(&ended_lines, dir);
         }
-        state.writer.trim();
+    }
+
+    /// Writes the pending lines about ended calls before the process exits, and trims the file.
+    pub(super) fn flush(&self, dir: impl FnOnce() -> Arc<SegmentDir>) {
+        self.write_ended(dir);
+        self.lock_state().writer.trim();
     }
 
     fn lock_state(&self) -> MutexGuard<'_, StartedCallsState> {
@@ -198,6 +228,16 @@ impl StartedCalls {
 }
 
 impl StartedCallsState {
+    /// Returns how many calls were recorded within the time for which they are kept.
+    fn count_recent(&mut self) -> u64 {
+        let now = Instant::now();
+        self.counts.push_back((now, self.seq));
+        while self.counts.front().is_some_and(|(at, _)| now - *at > ENDED_CALLS_KEPT) {
+            self.counts.pop_front();
+        }
+        self.counts.front().map_or(0, |(_, seq)| self.seq - seq)
+    }
+
     /// Writes a line, and before it the pending lines about ended calls. Returns the number of the
     /// file.
     fn write(&mut self, line: &[u8], dir: impl FnOnce() -> Arc<SegmentDir>) -> io::Result<u64> {
@@ -214,20 +254,39 @@ pub(super) struct RecordedCall {
     pub(super) key: IdempotencyKey,
     /// Whether its end is recorded as well.
     pub(super) has_ended: bool,
+    seq: u64,
 }
 
-/// Returns the calls in a folder whose keys the store may still remember.
-pub(super) fn read_calls(dir: &SegmentDir) -> io::Result<Vec<RecordedCall>> {
+/// Notes in a folder of an ended process that these calls have ended, since their keys were
+/// expired: whoever adopts the folder next does not do so again.
+///
+/// # Errors
+/// The note cannot be written.
+pub(super) fn note_ended(dir: &SegmentDir, calls: &[&RecordedCall]) -> io::Result<()> {
+    let lines = calls
+        .iter()
+        .map(|call| record::encode_line(&StartedCallLine::Ended { seq: call.seq }, None));
+    let next = dir.list_segments(SegmentKind::Calls)?.len() as u64 + NOTE_SEGMENTS;
+    fs::write(dir.segment_path(SegmentKind::Calls, next), lines.flatten().collect::<Vec<u8>>())
+}
+
+/// Returns the calls in files of a folder whose keys the store may still remember. A file that is
+/// gone had nothing that is needed.
+pub(super) fn read_calls(files: &[PathBuf]) -> io::Result<Vec<RecordedCall>> {
     let (now, mut begun) = (unix_ms(), HashMap::new());
-    for file in dir.list_segments(SegmentKind::Calls)? {
-        for line in record::checked_lines(&segment_files::read_written(&file)?).flatten() {
+    for file in files {
+        let written = match segment_files::read_written(file) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => continue,
+            read => read?,
+        };
+        for line in record::checked_lines(&written).flatten() {
             match serde_json::from_slice(line) {
                 Ok(StartedCallLine::Begun { seq, at, account, name, owner, content, life_ms }) => {
                     let end = at.saturating_add(i64::try_from(life_ms).unwrap_or(i64::MAX));
                     let account = AccountName::parse(&account).filter(|_| end > now);
                     let (name, owner) = (name.into_owned(), owner.into_owned());
                     let key = IdempotencyKey { name, content, owner, life_ms };
-                    let recorded = |account| RecordedCall { account, key, has_ended: false };
+                    let recorded = |account| RecordedCall { account, key, has_ended: false, seq };
                     begun.extend(account.map(|account| (seq, recorded(account))));
                 }
                 Ok(StartedCallLine::Ended { seq }) => {
@@ -259,7 +318,8 @@ mod tests {
 
     /// The owners of the calls in a folder that have ended, or have not.
     fn owners_of(dir: &SegmentDir, has_ended: bool) -> Vec<String> {
-        let calls = read_calls(dir).expect("files");
+        let files = dir.list_segments(SegmentKind::Calls).expect("files");
+        let calls = read_calls(&files).expect("files");
         let calls = calls.into_iter().filter(|call| call.has_ended == has_ended);
         let mut owners: Vec<_> = calls.map(|call| call.key.owner).collect();
         owners.sort();
@@ -282,9 +342,10 @@ mod tests {
         for owner in ["x", "y", "z"] {
             calls.record_start(&account(), &key(owner), || dir.clone()).expect("a write");
         }
-        let found = read_calls(&dir).expect("them");
+        let files = dir.list_segments(SegmentKind::Calls).expect("files");
+        let found = read_calls(&files).expect("them");
         assert_eq!(found.len(), 3);
-        let wanted = RecordedCall { account: account(), key: key("y"), has_ended: false };
+        let wanted = RecordedCall { account: account(), key: key("y"), has_ended: false, seq: 2 };
         assert!(found.contains(&wanted), "all of it is there");
         calls.record_end(&account(), "key:y", "y");
         calls.record_end(&account(), "key:x", "another");
@@ -318,14 +379,36 @@ mod tests {
         let root = tempfile::tempdir().expect("a folder");
         let (calls, dir) = (StartedCalls::default(), dir_at(root.path()));
         calls.record_start(&account(), &key("x"), || dir.clone()).expect("a write");
-        calls.maintain(&dir);
+        calls.maintain(&dir, |_| true);
         assert!(calls.lock_state().writer.rotate(), "the next one was made");
         calls.record_start(&account(), &key("y"), || dir.clone()).expect("a write");
-        calls.maintain(&dir);
+        calls.maintain(&dir, |_| true);
         assert_eq!(owners(&dir), ["x", "y"]);
         calls.record_end(&account(), "key:x", "x");
-        calls.maintain(&dir);
+        calls.maintain(&dir, |_| true);
         calls.flush(|| dir.clone());
         assert_eq!((owners(&dir), owners_of(&dir, true)), (vec!["y".into()], vec!["x".into()]));
+        let files = dir.list_segments(SegmentKind::Calls).expect("files");
+        let all = read_calls(&files).expect("them");
+        let dead: Vec<&RecordedCall> = all.iter().filter(|call| !call.has_ended).collect();
+        note_ended(&dir, &dead).expect("a note");
+        assert_eq!(owners(&dir), [""; 0], "whoever comes next expires no key again");
+    }
+
+    #[test]
+    fn a_client_that_repeats_calls_without_end_keeps_no_files() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (calls, dir) = (StartedCalls::default(), dir_at(root.path()));
+        calls.maintain(&dir, |_| true);
+        calls.lock_state().seq = ENDED_CALLS_MAX;
+        assert_eq!(calls.lock_state().count_recent(), ENDED_CALLS_MAX);
+        calls.record_start(&account(), &key("x"), || dir.clone()).expect("a write");
+        calls.maintain(&dir, |_| true);
+        calls.record_end(&account(), "key:x", "x");
+        assert!(calls.lock_state().writer.rotate(), "the next one was made");
+        calls.record_start(&account(), &key("y"), || dir.clone()).expect("a write");
+        calls.maintain(&dir, |_| true);
+        calls.maintain(&dir, |_| true);
+        assert_eq!(owners_of(&dir, true), [""; 0], "it was not kept");
     }
 }
