@@ -332,7 +332,9 @@ def test_what_is_forgotten_while_redis_is_restored_is_told(shop):
     assert shop.shell.try_run(shop.check).returncode == 1
     with pytest.raises((RuntimeError, AssertionError)):
         restore_log_folder(shop)
-    assert "Bad file format" in store.process.log.read_text()
+    # What it stumbles over depends on where the bytes are missing.
+    told = store.process.log.read_text()
+    assert "Bad file format" in told or "reading the append only file" in told
     shutil.rmtree(store.folder / "appendonlydir")
 
     # The end is missing: the check says so, Redis starts, and the books are those of an earlier time.
