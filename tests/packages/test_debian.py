@@ -71,7 +71,7 @@ class DebianPackage(unittest.TestCase):
             "/usr/bin/tollgate": 0o755,
             STATE: 0o700,
             f"{STATE}/tollgate.db": 0o600,
-            CONF: 0o644,
+            CONF: 0o640,
             "/etc/tollgate/vendors.env": 0o600,
             "/usr/share/tollgate/rules/vendor_b.toml": 0o644,
             "/usr/share/tollgate/prometheus/tollgate.rules.yml": 0o644,
