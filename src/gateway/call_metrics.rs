@@ -72,7 +72,8 @@ fn count_model_call(record: &AccessLogRecord, model: &Model, total: Duration) {
     };
     // A call that was refused before it had a route has no other name of its vendor.
     let provider = record.route.as_ref().map_or(&*model.vendor.name, |route| route.provider());
-    let [operation, provider, id] = [operation(record.endpoint), provider, &model.id];
+    let operation = conventional_operation(record.endpoint);
+    let id = model.id.as_str();
     let make = || ModelCallMetrics {
         seconds: METRICS
             .gen_ai_request_seconds
@@ -113,8 +114,9 @@ fn count_model_call(record: &AccessLogRecord, model: &Model, total: Duration) {
     });
 }
 
-/// Returns the conventions' name of what an endpoint does; for what they do not know, its own.
-fn operation(endpoint: &'static str) -> &'static str {
+/// Returns the conventions' name of what an endpoint of this name does; for what they do not know,
+/// that name. Metrics and traces tell the same.
+pub(super) fn conventional_operation(endpoint: &'static str) -> &'static str {
     match endpoint {
         "chat" | "messages" | "responses" | "responses_compact" => "chat",
         "images" | "image_edits" | "videos" | "speech" => "generate_content",

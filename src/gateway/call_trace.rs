@@ -6,6 +6,7 @@ use std::time::Instant;
 use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 
+use super::call_metrics::conventional_operation;
 use super::context::{PricedCall, RelayedCall, RequestContext};
 use super::request::router::ApiOperation;
 use super::state::Gateway;
@@ -51,30 +52,13 @@ pub(super) fn begin_attempt(ctx: &mut RequestContext, priced: &PricedCall, route
         choices,
         ..TracedAttempt::begin(
             new_span_id(),
-            operation(priced.pricing.endpoint),
+            conventional_operation(priced.pricing.endpoint.name()),
             &priced.pricing.model.id,
             route.provider(),
             &route.name,
             (&route.base.host, route.base.port),
         )
     });
-}
-
-/// Returns the name that the conventions have for what an endpoint does.
-fn operation(endpoint: Endpoint) -> &'static str {
-    match endpoint {
-        Endpoint::Chat | Endpoint::Responses | Endpoint::ResponsesCompact | Endpoint::Messages => {
-            "chat"
-        }
-        Endpoint::Embeddings => "embeddings",
-        Endpoint::Images | Endpoint::ImageEdits | Endpoint::Videos | Endpoint::Speech => {
-            "generate_content"
-        }
-        // The conventions have no names for these.
-        Endpoint::Moderations | Endpoint::MessagesCountTokens | Endpoint::ResponsesInputTokens => {
-            endpoint.name()
-        }
-    }
 }
 
 /// Returns the limit of output tokens, if the client set one, and the number of choices.

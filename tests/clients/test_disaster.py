@@ -261,6 +261,16 @@ def test_a_lost_store_comes_back_by_the_words_of_the_page(shop, way, outbox):
     print(dict(told), shop.load.broken)
 
 
+def assert_all_comes_back(shop):
+    """After a restore with the right outbox: the payments again, a start, and nothing is lost."""
+    shop.payments_again()
+    shop.gateway.start_again()
+    shop.settled()
+    assert_exact(shop)
+    assert_paid(shop)
+    assert_nothing_lost(shop)
+
+
 def test_what_is_forgotten_while_sqlite_is_restored_is_told(shop):
     shop = shop(SqliteStore)
     gateway, folder, load = shop.gateway, shop.folder, shop.load
@@ -311,12 +321,7 @@ def test_what_is_forgotten_while_sqlite_is_restored_is_told(shop):
         kept.rename(outbox)
     (folder / "lost").rename(folder / "lost-1")
     restore_sqlite(shop)
-    shop.payments_again()
-    gateway.start_again()
-    shop.settled()
-    assert_exact(shop)
-    assert_paid(shop)
-    assert_nothing_lost(shop)
+    assert_all_comes_back(shop)
 
 
 def test_what_is_forgotten_while_redis_is_restored_is_told(shop):
@@ -363,12 +368,7 @@ def test_what_is_forgotten_while_redis_is_restored_is_told(shop):
     # Once more, as the page says.
     restore_log_folder(shop)
     assert all(short[name] <= set(shop.journal(name)) for name in CUSTOMERS)
-    shop.payments_again()
-    gateway.start_again()
-    shop.settled()
-    assert_exact(shop)
-    assert_paid(shop)
-    assert_nothing_lost(shop)
+    assert_all_comes_back(shop)
 
 
 def test_a_replica_takes_the_place_of_a_lost_master(shop):
