@@ -25,3 +25,4 @@ pub(crate) mod server;
 pub(crate) mod state;
 mod statements;
 mod usage;
+mod webhooks;

@@ -43,6 +43,7 @@ mod serve;
 mod settings;
 mod statement;
 mod usage;
+mod webhook;
 
 use output::OutputFormat;
 use runtime::{with_store, with_store_alone};
@@ -147,6 +148,9 @@ enum CliCommand {
     /// The archive of the journals of all accounts.
     #[command(subcommand)]
     Archive(archive::ArchiveCommand),
+    /// The endpoints that are told of events, such as a low balance.
+    #[command(subcommand)]
+    Webhook(webhook::WebhookCommand),
     /// The console: pages for operators and customers.
     #[command(subcommand)]
     Console(console::ConsoleCommand),
@@ -226,6 +230,7 @@ fn run_configured(cli: &Cli, command: &CliCommand) -> anyhow::Result<()> {
         CliCommand::Plan(command) => plan::run(&conf, command, out),
         CliCommand::Book(command) => book::run(&conf, command, out),
         CliCommand::Models => models::run(&conf, out),
+        CliCommand::Webhook(command) => webhook::run(&conf, command, out),
         CliCommand::Charges { name } => {
             with_store(&conf, async |s| charges::run(&s, name, out).await)
         }

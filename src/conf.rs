@@ -14,6 +14,7 @@ mod console_oidc;
 mod listen;
 mod rules;
 mod traces;
+mod webhooks;
 
 pub use console::ConsoleSection;
 pub use console_oidc::OidcSection;
@@ -25,6 +26,7 @@ pub use rules::RulesSection;
 pub(crate) use traces::STANDARD_PREFIX;
 use traces::StandardVariables;
 pub use traces::TracesSection;
+pub use webhooks::WebhooksSection;
 
 /// The prefix of environment variables that set values, such as `TOLLGATE__LISTEN__HTTP`.
 pub(crate) const ENV_PREFIX: &str = "TOLLGATE__";
@@ -50,6 +52,8 @@ pub struct Config {
     pub traces: TracesSection,
     /// The console.
     pub console: ConsoleSection,
+    /// Where messages of webhooks may be sent.
+    pub webhooks: WebhooksSection,
     /// Where commands record what they change.
     pub audit: AuditSection,
     /// Limits of sizes and of concurrency.
@@ -143,6 +147,11 @@ fn parse_root(
             let has_customers = listen.customers.is_some();
             ConsoleSection::parse(table, listen.console.as_deref(), has_customers, faults)
         }),
+        webhooks: parse_section(
+            take_section(table, "webhooks", faults),
+            faults,
+            WebhooksSection::parse,
+        ),
         audit: parse_audit(take_section(table, "audit", faults), faults),
         limits: parse_section(take_section(table, "limits", faults), faults, Limits::parse),
         timeouts: parse_section(take_section(table, "timeouts", faults), faults, Timeouts::parse),

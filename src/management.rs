@@ -30,3 +30,4 @@ pub(crate) mod payments;
 pub(crate) mod plans;
 pub(crate) mod statements;
 pub(crate) mod usage;
+pub(crate) mod webhooks;

@@ -112,6 +112,10 @@ pub struct Metrics {
     pub journal_lines_trimmed: IntCounter,
     /// Runs of the archiver that failed.
     pub journal_archive_failures: IntCounter,
+    /// Tries to send webhook messages, by what came of them.
+    pub webhook_tries: IntCounterVec,
+    /// Webhook messages for which there was no room.
+    pub webhook_messages_lost: IntCounter,
     /// Charges that accounts could not pay, in nano-USD.
     pub written_off_nanousd: IntCounter,
     /// Charges of which the account could not pay more than a cent.
@@ -240,6 +244,15 @@ pub static METRICS: Lazy<Metrics> = Lazy::new(|| Metrics {
     journal_archive_failures: counter(
         "journal_archive_failures_total",
         "Runs of the archiver that failed",
+    ),
+    webhook_tries: counter_vec(
+        "webhook_tries_total",
+        "Tries to send webhook messages, by what came of them",
+        &["outcome"],
+    ),
+    webhook_messages_lost: counter(
+        "webhook_messages_lost_total",
+        "Webhook messages for which there was no room",
     ),
     written_off_nanousd: counter(
         "written_off_nanousd_total",

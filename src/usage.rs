@@ -39,6 +39,8 @@ pub const HOURS_KEPT_MS: i64 = 8 * 86_400_000;
 pub struct FoldReport {
     /// The number of lines that were folded.
     pub lines: u64,
+    /// The accounts whose lines were folded.
+    pub accounts: Vec<AccountName>,
     /// Whether there may be more to fold now.
     pub has_more: bool,
     /// Why accounts could not be folded. They have their turn again.

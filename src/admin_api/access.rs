@@ -19,8 +19,8 @@ pub(super) struct RouteRule {
 impl RouteRule {
     /// Whether the route takes query parameters: a list does, and the charge of a request.
     pub(super) fn has_query(&self) -> bool {
-        let is_list = !self.path.contains('{') || self.path == "/admin/v1/charges/{request_id}";
-        self.method == "GET" && is_list
+        let others = ["/admin/v1/charges/{request_id}", "/admin/v1/webhooks/{id}/messages"];
+        self.method == "GET" && (!self.path.contains('{') || others.contains(&self.path))
     }
 }
 
@@ -46,7 +46,7 @@ const fn once(rule: RouteRule) -> RouteRule {
 }
 
 /// All routes.
-pub(super) const ROUTES: [RouteRule; 33] = [
+pub(super) const ROUTES: [RouteRule; 42] = [
     open("/admin/v1/openapi.json"),
     read("/admin/v1/accounts"),
     write("POST", "/admin/v1/accounts"),
@@ -80,6 +80,15 @@ pub(super) const ROUTES: [RouteRule; 33] = [
     read("/admin/v1/operators/{name}"),
     once(own("POST", "/admin/v1/operators/{name}/rotate")),
     own("DELETE", "/admin/v1/operators/{name}"),
+    read("/admin/v1/webhooks"),
+    once(write("POST", "/admin/v1/webhooks")),
+    read("/admin/v1/webhooks/{id}"),
+    write("PATCH", "/admin/v1/webhooks/{id}"),
+    write("DELETE", "/admin/v1/webhooks/{id}"),
+    once(write("POST", "/admin/v1/webhooks/{id}/rotate")),
+    write("POST", "/admin/v1/webhooks/{id}/test"),
+    write("POST", "/admin/v1/webhooks/{id}/resend"),
+    read("/admin/v1/webhooks/{id}/messages"),
 ];
 
 /// What is known of a method and a path.

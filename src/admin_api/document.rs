@@ -40,7 +40,8 @@ const TOKEN: &str = "operatorToken";
         (name = "statements", description = "Monthly statements, sealed once the month is over."),
         (name = "rules", description = "Models, plans, price books and routes in force."),
         (name = "audit", description = "Who changed what."),
-        (name = "operators", description = "Who may use this API.")
+        (name = "operators", description = "Who may use this API."),
+        (name = "webhooks", description = "Who is told of events, and what was told.")
     )
 )]
 pub(super) struct AdminDocument;

@@ -17,6 +17,7 @@ use super::document::{AdminDocument, complete};
 use super::state::AdminApi;
 use super::{
     accounts, audit, catalogue, charges, holds, jobs, keys, operators, payments, statements, usage,
+    webhooks,
 };
 
 const DOCUMENT_PATH: &str = "/admin/v1/openapi.json";
@@ -61,6 +62,12 @@ fn describe() -> (Router<AdminApi>, Document) {
         .routes(routes!(operators::list_operators, operators::create_operator))
         .routes(routes!(operators::show_operator, operators::remove_operator))
         .routes(routes!(operators::rotate_operator))
+        .routes(routes!(webhooks::list_webhooks, webhooks::create_webhook))
+        .routes(routes!(webhooks::show_webhook, webhooks::update_webhook, webhooks::remove_webhook))
+        .routes(routes!(webhooks::rotate_webhook))
+        .routes(routes!(webhooks::test_webhook))
+        .routes(routes!(webhooks::resend_message))
+        .routes(routes!(webhooks::list_messages))
         .split_for_parts();
     complete(&mut document);
     (router, document)

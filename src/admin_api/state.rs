@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::AdminError;
 use crate::catalogue::Catalogue;
-use crate::conf::AuditSection;
+use crate::conf::{AuditSection, WebhooksSection};
 use crate::files::VideoFiles;
 use crate::gateway::in_flight::InFlight;
 use crate::gateway::upstream::routes::RouteTable;
@@ -32,6 +32,8 @@ pub(crate) struct AdminApi {
     pub(crate) store: OpenStore,
     /// Where the audit trail is.
     pub(crate) audit: AuditSection,
+    /// Where messages of webhooks may be sent.
+    pub(crate) webhooks: WebhooksSection,
     /// The files of accounts.
     pub(crate) files: Arc<VideoFiles>,
     /// The catalogue in force.

@@ -53,6 +53,7 @@ mod successor;
 mod tracing;
 mod upgrade;
 mod usage_follower;
+mod webhooks;
 
 use credentials::ReloadableCredentials;
 use handover::ListenerSet;
@@ -103,8 +104,8 @@ pub(super) fn run(conf: &Config, conf_file: &str, upgrade: bool) -> anyhow::Resu
     });
     let credentials = ReloadableCredentials::load(conf, conf_file, routes.clone())?;
     let background = background::BackgroundTasks {
-        ledger: stores.background.ledger.clone(),
-        usage: stores.background.usage.clone(),
+        store: stores.background.clone(),
+        changed_accounts: webhooks::spawn(conf, &stores.background, &routes)?,
         bodies,
         maintenance: maintenance.clone(),
         routes: routes.clone(),
@@ -307,6 +308,7 @@ fn build_worker(
     Ok(JobWorker {
         queue: store.queue,
         ledger: store.ledger,
+        webhooks: store.webhooks,
         store_name: store::kind_label(&conf.store),
         files: files.clone(),
         bodies,

@@ -56,6 +56,7 @@ mod retry;
 mod settle;
 mod suspension;
 mod trace;
+mod webhooks;
 
 pub(crate) use parts::{JobWorker, WorkerCapacity};
 

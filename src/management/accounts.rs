@@ -11,6 +11,7 @@ use super::field_patch::FieldPatch;
 use super::key_scope::CHANGE_ATTEMPTS_MAX;
 use super::living::missing_account;
 use super::payments::submit_payment;
+use super::webhooks::tell_payment;
 use crate::ledger::account::Balances;
 use crate::ledger::{
     AccountName, AccountSettings, BookName, BudgetOwner, BudgetUse, KeyId, KeyOrder, KeyPage,
@@ -113,7 +114,11 @@ pub(crate) async fn open_account(
         settings: settings.clone(),
         ..AuditedChange::default()
     };
-    context.change(&change, opening).await
+    context.change(&change, opening).await?;
+    if let Some(amount) = new.credit {
+        tell_payment(context.store, name, &payment, amount).await;
+    }
+    Ok(())
 }
 
 /// Changes the settings and the budgets of an account.

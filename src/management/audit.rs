@@ -67,6 +67,8 @@ pub(crate) struct AuditedChange {
     pub(crate) identity: Option<String>,
     /// The role of that operator.
     pub(crate) role: Option<Role>,
+    /// The id of the endpoint of webhooks that is changed.
+    pub(crate) webhook: Option<String>,
     /// Whether the keys are revoked, so that the time of that is told before and after.
     pub(crate) revokes: bool,
 }
@@ -282,7 +284,7 @@ impl AuditedChange {
             text.as_deref().map(|text| Value::from(truncate(text, TEXT_CHARS_MAX)))
         };
         let others = (!self.other_keys.is_empty()).then(|| json!(self.other_keys));
-        let fields: [(&str, Option<Value>); 18] = [
+        let fields: [(&str, Option<Value>); 19] = [
             ("action", Some(self.action.into())),
             ("account", self.account.as_ref().map(|name| name.as_str().into())),
             ("key_prefix", self.key.as_deref().map(|key| key_prefix(key).into())),
@@ -295,6 +297,7 @@ impl AuditedChange {
             ("lot", self.lot.map(|lot| lot.to_string().into())),
             ("reason", text(&self.reason)),
             ("backup", text(&self.backup)),
+            ("webhook", text(&self.webhook)),
             ("budgets_nano", self.budgets.as_ref().map(|changed| limits_json(&changed.limits))),
             ("scope", self.scope.as_ref().map(|scope| json!(scope))),
             ("settings", self.settings.as_ref().map(|settings| json!(settings))),

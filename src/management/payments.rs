@@ -7,6 +7,7 @@ use super::audit::AuditedChange;
 use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_account};
 use super::living::account_deleted;
+use super::webhooks::tell_payment;
 use crate::ledger::{AccountName, Ledger, Operation, Outcome, TransferEntry, Unavailable};
 use crate::money::Money;
 
@@ -70,7 +71,9 @@ pub(crate) async fn add_payment(
     let Transfer { account, tx, amount, .. } = payment;
     let change = audited(payment, "credit.add");
     let adding = async || submit_payment(context.ledger(), account, tx, *amount).await;
-    context.change(&change, adding).await
+    context.change(&change, adding).await?;
+    tell_payment(context.store, account, tx, *amount).await;
+    Ok(())
 }
 
 /// Pays credit back. Money that is lent to gateways is waited for.

@@ -15,6 +15,7 @@ use crate::operators::OperatorStore;
 use crate::sessions::SessionStore;
 use crate::statement::StatementStore;
 use crate::usage::UsageStore;
+use crate::webhooks::WebhookStore;
 
 /// An open store.
 #[derive(Clone)]
@@ -39,6 +40,8 @@ pub struct OpenStore {
     pub usage: Arc<dyn UsageStore>,
     /// The sealed statements. On a server they share the connection of the queue.
     pub statements: Arc<dyn StatementStore>,
+    /// The endpoints and messages of webhooks. On a server they share the connection of the queue.
+    pub webhooks: Arc<dyn WebhookStore>,
     /// How far journals are archived. On a server it shares the connection of the queue.
     pub archive: Arc<dyn ArchiveStore>,
     /// The deletion of accounts. On a server it shares the connection of the queue.
@@ -75,7 +78,8 @@ impl OpenStore {
     pub(super) fn from_embedded<S>(store: Arc<S>) -> OpenStore
     where
         S: Ledger + AccountCache + JobQueue + ReplyStore + OperatorStore,
-        S: SessionStore + UsageStore + StatementStore + ArchiveStore + AccountEraser + 'static,
+        S: SessionStore + UsageStore + StatementStore + ArchiveStore + AccountEraser,
+        S: WebhookStore + 'static,
     {
         OpenStore {
             ledger: store.clone(),
@@ -86,6 +90,7 @@ impl OpenStore {
             sessions: store.clone(),
             usage: store.clone(),
             statements: store.clone(),
+            webhooks: store.clone(),
             archive: store.clone(),
             eraser: store,
             durability: DurabilityScope(None),
@@ -110,6 +115,7 @@ impl OpenStore {
             sessions: queue.clone(),
             usage: queue.clone(),
             statements: queue.clone(),
+            webhooks: queue.clone(),
             archive: queue.clone(),
             eraser: queue.clone(),
             queue,

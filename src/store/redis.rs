@@ -68,6 +68,8 @@ mod transfer_index;
 mod transfers;
 mod usage;
 mod usage_marks;
+mod webhook_scripts;
+mod webhooks;
 
 pub(super) use fleet::{PendingEnds, RedisFleet};
 pub(super) use run_fencing::ServerInfo;

@@ -63,6 +63,8 @@ mod statements;
 mod transfers;
 mod usage;
 mod usage_rows;
+mod webhook_rows;
+mod webhooks;
 mod write_txn;
 mod writer;
 

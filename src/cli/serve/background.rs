@@ -32,9 +32,10 @@ use crate::gateway::upstream::routes::VendorRoute;
 use crate::jobs::worker::JobWorker;
 use crate::ledger::{Ledger, Unavailable};
 use crate::metrics::METRICS;
+use crate::notifier::changed_accounts::ChangedAccounts;
+use crate::store::OpenStore;
 use crate::store::maintenance::Maintenance;
 use crate::traces::tracer::Tracer;
-use crate::usage::UsageStore;
 
 /// The interval between two lookups of the vendors' host names, and the shorter one while some name
 /// was never resolved.
@@ -67,9 +68,9 @@ const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The background tasks and what they need.
 pub(super) struct BackgroundTasks {
-    pub(super) ledger: Arc<dyn Ledger>,
-    /// The sums of usage; `None` if the store keeps none.
-    pub(super) usage: Arc<dyn UsageStore>,
+    pub(super) store: OpenStore,
+    /// The accounts whose journals have grown, for the webhooks.
+    pub(super) changed_accounts: Arc<ChangedAccounts>,
     pub(super) bodies: Arc<BodyFiles>,
     pub(super) maintenance: Arc<Maintenance>,
     pub(super) routes: Arc<RouteTable>,
@@ -110,12 +111,12 @@ impl BackgroundService for BackgroundTasks {
             () = self.resolve_periodically() => {}
             () = self.sweep_holds() => {}
             () = self.sweep_bodies() => {}
-            () = follow_journals(&*self.usage) => {}
+            () = follow_journals(&*self.store.usage, &self.changed_accounts) => {}
             () = self.reload_periodically() => {}
             () = self.probe_routes() => {}
             () = self.report.report() => {}
-            () = self.keys.watch(&*self.ledger, self.timeouts.ledger) => {}
-            () = self.keys.tell_uses_periodically(&*self.ledger, self.timeouts.ledger) => {}
+            () = self.keys.watch(&*self.store.ledger, self.timeouts.ledger) => {}
+            () = self.keys.tell_uses_periodically(&*self.store.ledger, self.timeouts.ledger) => {}
             _ = shutdown.changed() => {}
         }
         self.drain_and_exit().await;
@@ -152,7 +153,7 @@ impl BackgroundTasks {
         loop {
             tokio::time::sleep(SWEEP_INTERVAL.min(self.timeouts.lease / 4)).await;
             if let Err(why) =
-                expire_dead_holds(&*self.ledger, || self.maintenance.may_sweep()).await
+                expire_dead_holds(&*self.store.ledger, || self.maintenance.may_sweep()).await
             {
                 log::warn!(event = "hold_sweep_failed", error:% = why; "hold sweep failed");
             }
@@ -230,12 +231,12 @@ impl BackgroundTasks {
         let in_time = tokio::select! {
             (in_time, ()) = async { tokio::join!(self.drain(), self.share_attempts()) } => in_time,
             // The last streams may go on for long, and end as well if their accounts are suspended.
-            () = self.keys.watch(&*self.ledger, self.timeouts.ledger) => false,
+            () = self.keys.watch(&*self.store.ledger, self.timeouts.ledger) => false,
             () = self.force_stop.notified() => false,
             () = self.report.report_stopping() => false,
         };
         if in_time {
-            self.keys.tell_uses(&*self.ledger, KEY_USE_TIMEOUT).await;
+            self.keys.tell_uses(&*self.store.ledger, KEY_USE_TIMEOUT).await;
         }
         self.maintenance.finish().await;
         self.maintenance.flush();

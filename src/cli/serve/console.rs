@@ -111,6 +111,7 @@ fn build_api(
     Ok(AdminApi {
         store,
         audit: conf.audit.clone(),
+        webhooks: conf.webhooks.clone(),
         files,
         catalogue: shared.catalogue.clone(),
         routes: shared.routes.clone(),

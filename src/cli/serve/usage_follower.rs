@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::notifier::changed_accounts::ChangedAccounts;
 use crate::usage::UsageStore;
 
 /// How often it is asked whether there is something to fold.
@@ -13,13 +14,16 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// The most lines that one step folds.
 const LINES_MAX: u32 = 500;
 
-/// Folds the journals of a store as they grow. It never returns.
-pub(super) async fn follow_journals(usage: &dyn UsageStore) {
+/// Folds the journals of a store as they grow, and tells whose have. It never returns.
+pub(super) async fn follow_journals(usage: &dyn UsageStore, changed: &ChangedAccounts) {
     let mut quiet_until = Instant::now();
     loop {
         let (wait, failed) = match usage.fold_next(LINES_MAX).await {
-            Ok(report) if report.has_more && report.lines > 0 => (STEP_PAUSE, report.failed),
-            Ok(report) => (FOLD_INTERVAL, report.failed),
+            Ok(report) => {
+                changed.add(report.accounts);
+                let is_behind = report.has_more && report.lines > 0;
+                (if is_behind { STEP_PAUSE } else { FOLD_INTERVAL }, report.failed)
+            }
             Err(why) => (RETRY_INTERVAL, vec![why.to_string()]),
         };
         // An account that cannot be folded is tried again and again. The others go on meanwhile.

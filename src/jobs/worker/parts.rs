@@ -14,6 +14,7 @@ use crate::jobs::schedule::JobSchedule;
 use crate::jobs::video_client::VideoClient;
 use crate::ledger::Ledger;
 use crate::traces::tracer::Tracer;
+use crate::webhooks::WebhookStore;
 
 /// At most this many jobs of one worker are being sent to a vendor, and at most this many files are
 /// being copied, at a time.
@@ -26,6 +27,8 @@ pub(crate) struct JobWorker {
     pub queue: Arc<dyn JobQueue>,
     /// The ledger with the holds of the jobs.
     pub ledger: Arc<dyn Ledger>,
+    /// Where the ends of jobs are noted for webhooks.
+    pub webhooks: Arc<dyn WebhookStore>,
     /// The name that metrics use for the kind of the store.
     pub store_name: &'static str,
     /// The store of finished videos.

@@ -43,6 +43,8 @@ impl JobWorker {
             charge_nano = charge.nano();
             "video ended"
         );
+        let noting = self.note_end(claim, outcome);
+        self.while_renewing(claim, noting).await?;
         let keep = if claim.deleted { 0 } else { self.schedule.keep_ms };
         self.save(claim, Some(keep)).await
     }

@@ -19,6 +19,7 @@ use crate::ledger::{
     AccountEraser, AccountName, AccountRemains, BudgetOwner, DeletionMark, Unavailable,
 };
 use crate::sessions::{Principal, SessionStore};
+use crate::webhooks;
 
 /// The key of the set of the names of deleted accounts.
 const DELETED_KEY: &str = "tollgate:deleted";
@@ -84,6 +85,7 @@ impl AccountEraser for RedisStore {
         let connection = self.connection().await?;
         key_records::erase(connection, account).await?;
         self.end_sessions_of(&Principal::Account(account.clone())).await?;
+        webhooks::erase::erase_account(self, account).await?;
         let mut jobs = Vec::new();
         let mut cursor = "0".to_owned();
         loop {

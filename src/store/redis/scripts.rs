@@ -11,6 +11,7 @@ use super::deletion_scripts::DeletionScripts;
 use super::operator_scripts::OperatorScripts;
 use super::session_scripts::SessionScripts;
 use super::statement_scripts::StatementScripts;
+use super::webhook_scripts::WebhookScripts;
 use crate::ledger::Operation;
 
 const ALLOW_OOM: &str = " flags=allow-oom";
@@ -36,6 +37,7 @@ pub(in crate::store) struct Scripts {
     pub(super) statements: StatementScripts,
     pub(super) archive: ArchiveScripts,
     pub(super) deletion: DeletionScripts,
+    pub(super) webhooks: WebhookScripts,
     /// Writes sums of usage.
     pub(super) usage_add: Script,
     /// The same without any rows: old ones are deleted. It may run when the memory is full.
@@ -78,6 +80,7 @@ impl Scripts {
             statements: StatementScripts::build(make),
             archive: ArchiveScripts::build(make),
             deletion: DeletionScripts::build(make, LOTS_LUA),
+            webhooks: WebhookScripts::build(make),
             usage_add: make("", &[include_str!("scripts/usage/add.lua")]),
             usage_purge: make(ALLOW_OOM, &[include_str!("scripts/usage/add.lua")]),
         }
@@ -108,7 +111,7 @@ impl Scripts {
         let all = all.chain(access).chain(self.operators.all()).chain(self.statements.all());
         let all =
             all.chain(self.archive.all()).chain(self.deletion.all()).chain(self.sessions.all());
-        all.chain([&self.usage_add, &self.usage_purge]).collect()
+        all.chain(self.webhooks.all()).chain([&self.usage_add, &self.usage_purge]).collect()
     }
 }
 

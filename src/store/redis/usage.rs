@@ -272,6 +272,9 @@ impl UsageStore for RedisStore {
                 Ok(Some(FoldedAccount { lines, has_more })) => {
                     left = left.saturating_sub(u32::try_from(lines).unwrap_or(u32::MAX));
                     report.lines += lines;
+                    if lines > 0 {
+                        report.accounts.push(account.clone());
+                    }
                     report.has_more |= has_more;
                 }
                 Ok(None) => {}

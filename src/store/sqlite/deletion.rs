@@ -11,9 +11,10 @@ use super::{account_settings, data_version, keys, lots, session_rows};
 use crate::clock::unix_ms;
 use crate::ledger::prepaid::records::AllotmentId;
 use crate::ledger::{
-    AccountEraser, AccountName, AccountRemains, BudgetOwner, DeletionMark, Unavailable,
+    AccountEraser, AccountName, AccountRemains, BudgetOwner, DeletionMark, Ledger as _, Unavailable,
 };
 use crate::sessions::Principal;
+use crate::webhooks;
 
 /// One step deletes at most this many rows that may be large, so that no call waits long for the
 /// writer.
@@ -56,6 +57,10 @@ impl AccountEraser for SqliteStore {
     }
 
     async fn erase_account(&self, account: &AccountName) -> Result<(), Unavailable> {
+        if self.account_deletion(account).await?.is_none() {
+            return Ok(());
+        }
+        webhooks::erase::erase_account(self, account).await?;
         for sql in LARGE {
             loop {
                 let name = account.clone();

@@ -14,7 +14,7 @@ use super::super::data_version::{
 };
 use super::{
     account_settings, archive_rows, kept_bytes, lot_rows, older_tables, operator_rows,
-    posted_lines, rate_rows, session_rows, statement_rows, transfers, usage_rows,
+    posted_lines, rate_rows, session_rows, statement_rows, transfers, usage_rows, webhook_rows,
 };
 
 /// How long a connection waits for another process that writes.
@@ -395,7 +395,7 @@ fn configure(connection: &Connection, busy_wait: Duration) -> rusqlite::Result<(
     enable_secure_delete(connection)?;
     let books = [SCHEMA, rate_rows::SCHEMA, transfers::SCHEMA, lot_rows::SCHEMA];
     let sums = [posted_lines::SCHEMA, usage_rows::SCHEMA, statement_rows::SCHEMA];
-    let others = [archive_rows::SCHEMA, session_rows::SCHEMA];
+    let others = [archive_rows::SCHEMA, session_rows::SCHEMA, webhook_rows::SCHEMA];
     for tables in books.iter().chain(&sums).chain(&others) {
         connection.execute_batch(tables)?;
     }

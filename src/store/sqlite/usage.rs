@@ -77,6 +77,7 @@ impl UsageStore for SqliteStore {
                 Err(why) => failed.push(format!("account '{}': {why}", due.name)),
             }
         }
+        let names = accounts.iter().map(|(due, _)| due.name.clone()).collect();
         let step = FoldedStep { accounts, unmarked: work.unmarked, now };
         let mut lines = 0;
         if has_old_hours || !step.accounts.is_empty() || !step.unmarked.is_empty() {
@@ -86,7 +87,7 @@ impl UsageStore for SqliteStore {
             lines = added;
             failed.extend(written);
         }
-        Ok(FoldReport { lines, has_more: work.has_more || has_old_hours, failed })
+        Ok(FoldReport { lines, accounts: names, has_more: work.has_more || has_old_hours, failed })
     }
 
     async fn list_usage(

@@ -1,0 +1,167 @@
+//! Looks at an account, and notes what its endpoints are to be told of its balance, its budgets and
+//! its payments.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::crossing::budget_level;
+use super::endpoint::WebhookEndpoint;
+use super::event::{EventKind, WebhookEvent, moment_text};
+use super::publish::{NotedEvent, WatchedLevel, note_event, note_level};
+use super::row::WebhookStore;
+use crate::hex::to_hex;
+use crate::ledger::{AccountName, BudgetOwner, BudgetUse, Ledger, TransferType, Unavailable};
+use crate::money::Money;
+
+/// The level of a window of a budget is kept for this long after its end, in ms: a gateway whose
+/// clock is behind may still count in it.
+const LEVEL_KEPT_MS: i64 = 3_600_000;
+/// Payments that were made in this time are looked at again, in ms: a day.
+const PAYMENTS_BACK_MS: i64 = 86_400_000;
+/// At most this many of them.
+const PAYMENTS_MAX: u32 = 50;
+
+/// The stores of a check, and its time (unix ms).
+#[derive(Clone, Copy)]
+pub(crate) struct CheckContext<'a> {
+    pub(crate) webhooks: &'a dyn WebhookStore,
+    pub(crate) ledger: &'a dyn Ledger,
+    pub(crate) now: i64,
+}
+
+impl CheckContext<'_> {
+    /// Notes what the endpoints are to be told of the balance and the budgets of an account.
+    pub(crate) async fn check_account(
+        self,
+        endpoints: &[WebhookEndpoint],
+        account: &AccountName,
+    ) -> Result<NotedEvent, Unavailable> {
+        let wanting = |kind| endpoints.iter().any(|endpoint| endpoint.wants(kind, Some(account)));
+        let mut noted = NotedEvent::default();
+        if wanting(EventKind::BalanceLow) {
+            noted.add(self.check_balance(endpoints, account).await?);
+        }
+        if wanting(EventKind::KeyBudget) {
+            for budget in self.ledger.list_budgets(account).await? {
+                noted.add(self.check_budget(endpoints, account, &budget).await?);
+            }
+        }
+        Ok(noted)
+    }
+
+    async fn check_balance(
+        self,
+        endpoints: &[WebhookEndpoint],
+        account: &AccountName,
+    ) -> Result<NotedEvent, Unavailable> {
+        let mut noted = NotedEvent::default();
+        let Some(balances) = self.ledger.balances(account).await? else { return Ok(noted) };
+        for endpoint in endpoints {
+            let Some(low) = endpoint.low_balance else { continue };
+            if !endpoint.wants(EventKind::BalanceLow, Some(account)) {
+                continue;
+            }
+            let subject = subject_of(&["balance", &endpoint.id, account.as_str()]);
+            let watched = WatchedLevel { account: Some(account), subject, ends_at: None };
+            let level = u32::from(balances.available < low);
+            let event = |rises: u64| WebhookEvent {
+                kind: EventKind::BalanceLow,
+                account: Some(account.clone()),
+                key: format!("{account} {rises}"),
+                at: self.now,
+                data: json!({
+                    "available_usd": balances.available.to_string(),
+                    "threshold_usd": low.to_string(),
+                }),
+            };
+            let only = std::slice::from_ref(endpoint);
+            noted.add(note_level(self.webhooks, only, &watched, level, self.now, event).await?);
+        }
+        Ok(noted)
+    }
+
+    async fn check_budget(
+        self,
+        endpoints: &[WebhookEndpoint],
+        account: &AccountName,
+        budget: &BudgetUse,
+    ) -> Result<NotedEvent, Unavailable> {
+        let Some(limit) = budget.limit else { return Ok(NotedEvent::default()) };
+        let (spent, level) = (budget.used.spent, budget_level(budget.used.spent, limit));
+        let key_id = match budget.owner {
+            BudgetOwner::Account => None,
+            BudgetOwner::Key(id) => Some(id),
+        };
+        let owner = key_id.map_or_else(|| "account".to_owned(), |id| id.0.to_string());
+        let start = budget.window.start.to_string();
+        let window = [account.as_str(), &owner, budget.kind.name(), &start];
+        let mut parts = vec!["budget"];
+        parts.extend(window);
+        let end = budget.window.end();
+        let resets_at = (end < i64::MAX).then_some(end);
+        let ends_at = resets_at.map(|end| end.saturating_add(LEVEL_KEPT_MS));
+        let watched = WatchedLevel { account: Some(account), subject: subject_of(&parts), ends_at };
+        let event = |rises: u64| WebhookEvent {
+            kind: EventKind::KeyBudget,
+            account: Some(account.clone()),
+            key: format!("{} {rises}", window.join(" ")),
+            at: self.now,
+            data: json!({
+                "key_id": key_id,
+                "window": budget.kind.name(),
+                "percent": level,
+                "limit_usd": limit.to_string(),
+                "spent_usd": spent.to_string(),
+                "resets_at": resets_at.map(moment_text),
+            }),
+        };
+        note_level(self.webhooks, endpoints, &watched, level, self.now, event).await
+    }
+
+    /// Notes the payments of the last day, but for those that are older than an endpoint.
+    pub(crate) async fn check_payments(
+        self,
+        endpoints: &[WebhookEndpoint],
+        account: &AccountName,
+    ) -> Result<NotedEvent, Unavailable> {
+        let (mut noted, kind) = (NotedEvent::default(), EventKind::PaymentReceived);
+        let wanting = endpoints.iter().filter(|endpoint| endpoint.wants(kind, Some(account)));
+        let wanting: Vec<_> = wanting.cloned().collect();
+        if wanting.is_empty() {
+            return Ok(noted);
+        }
+        let newest = self.ledger.newest_transfers(account, None, PAYMENTS_MAX).await?;
+        let back = self.now.saturating_sub(PAYMENTS_BACK_MS);
+        for payment in newest.iter().filter(|entry| entry.kind == TransferType::Payment) {
+            let Some(at) = payment.at.filter(|at| *at >= back) else { continue };
+            let told = wanting.iter().filter(|endpoint| endpoint.created_at <= at);
+            let told: Vec<_> = told.cloned().collect();
+            let event = payment_event(account, &payment.tx, payment.amount, at);
+            noted.add(note_event(self.webhooks, &told, &event, self.now).await?);
+        }
+        Ok(noted)
+    }
+}
+
+/// Returns the event of a payment.
+pub(crate) fn payment_event(
+    account: &AccountName,
+    tx: &str,
+    amount: Money,
+    at: i64,
+) -> WebhookEvent {
+    WebhookEvent {
+        kind: EventKind::PaymentReceived,
+        account: Some(account.clone()),
+        key: format!("{account} {tx}"),
+        at,
+        data: json!({ "payment_id": tx, "amount_usd": amount.to_string() }),
+    }
+}
+
+/// Returns the name of a subject, which has no characters that a store could take for others.
+pub(crate) fn subject_of(parts: &[&str]) -> String {
+    let digest = to_hex(&Sha256::digest(parts.join("\n")));
+    digest.get(..40).unwrap_or_default().to_owned()
+}
