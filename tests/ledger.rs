@@ -46,3 +46,4 @@ mod tls;
 mod transfers;
 mod usage;
 mod users;
+mod webhooks;
