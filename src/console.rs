@@ -37,3 +37,5 @@ mod today;
 pub(crate) mod upkeep;
 mod usage;
 mod views;
+mod webhook_forms;
+mod webhooks;

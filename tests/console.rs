@@ -15,7 +15,7 @@ mod proxies;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 /// All pages of operators.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 10] = [
     "/",
     "/accounts",
     "/accounts/acct",
@@ -24,10 +24,11 @@ const PAGES: [&str; 9] = [
     "/models",
     "/routes",
     "/jobs",
+    "/webhooks",
     "/audit",
 ];
 /// All forms of operators, with fields that they take.
-const FORMS: [(&str, &str); 11] = [
+const FORMS: [(&str, &str); 17] = [
     ("/accounts", "name=new"),
     ("/accounts/acct/payments", "amount_usd=1&id=p1&confirmed=yes"),
     ("/accounts/acct/keys", "name=ci&request=1"),
@@ -39,9 +40,15 @@ const FORMS: [(&str, &str); 11] = [
     ("/keys/nobody/rotation", "request=2&confirmed=yes"),
     ("/keys/nobody/revocation", "confirmed=yes"),
     ("/keys/nobody/revocation", ""),
+    ("/webhooks", "url=https%3A%2F%2Fhooks.example.com&payment_received=yes&request=3"),
+    ("/webhooks/we_1", "url=https%3A%2F%2Fhooks.example.com&payment_received=yes"),
+    ("/webhooks/we_1/rotation", "request=4"),
+    ("/webhooks/we_1/test", ""),
+    ("/webhooks/we_1/resend", "message=msg_1"),
+    ("/webhooks/we_1/removal", "confirmed=yes"),
 ];
 /// All pages of customers.
-const OWN_PAGES: [&str; 8] = [
+const OWN_PAGES: [&str; 9] = [
     "/my",
     "/my/usage",
     "/my/usage.csv",
@@ -49,14 +56,21 @@ const OWN_PAGES: [&str; 8] = [
     "/my/charges",
     "/my/statements",
     "/my/prices",
+    "/my/webhooks",
     "/my/setup",
 ];
 /// All forms of customers.
-const OWN_FORMS: [(&str, &str); 4] = [
+const OWN_FORMS: [(&str, &str); 10] = [
     ("/my/keys", "name=ci&request=1"),
     ("/my/keys/nobody", "name=ci"),
     ("/my/keys/nobody/rotation", "request=2&confirmed=yes"),
     ("/my/keys/nobody/revocation", "confirmed=yes"),
+    ("/my/webhooks", "url=https%3A%2F%2Fhooks.example.com&payment_received=yes&request=3"),
+    ("/my/webhooks/we_1", "url=https%3A%2F%2Fhooks.example.com&payment_received=yes"),
+    ("/my/webhooks/we_1/rotation", "request=4"),
+    ("/my/webhooks/we_1/test", ""),
+    ("/my/webhooks/we_1/resend", "message=msg_1"),
+    ("/my/webhooks/we_1/removal", "confirmed=yes"),
 ];
 
 /// A browser, as far as a test needs one: it keeps its cookie and follows no redirect.
@@ -159,7 +173,7 @@ async fn each_role_sees_all_pages_and_only_operators_change_anything() {
             assert_eq!(answer.status, 200, "{role} {page}: {}", answer.html());
             assert_eq!(
                 answer.html().contains("<form class=\"card\""),
-                role != "support" && ["/accounts", "/accounts/acct"].contains(&page),
+                role != "support" && ["/accounts", "/accounts/acct", "/webhooks"].contains(&page),
                 "{role} {page}"
             );
         }

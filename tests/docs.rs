@@ -9,7 +9,7 @@ use tollgate::conf::Config;
 
 const CONFIGURATION: &str = "docs/operate/configuration.md";
 /// The sections of the configuration: their names on that page, and how a file opens them.
-const SECTIONS: [(&str, &str); 18] = [
+const SECTIONS: [(&str, &str); 19] = [
     ("listen", "[listen]"),
     ("listen.tls", "[listen.tls]"),
     ("server", "[server]"),
@@ -21,6 +21,7 @@ const SECTIONS: [(&str, &str); 18] = [
     ("rules", "[rules]"),
     ("log", "[log]"),
     ("traces", "[traces]"),
+    ("webhooks", "[webhooks]"),
     ("audit", "[audit]"),
     ("limits", "[limits]"),
     ("timeouts", "[timeouts]"),

@@ -65,7 +65,7 @@ const ARROWS: [(&str, &str); 32] = [
     (
         "console",
         "admin_api catalogue clock conf gateway hex jobs ledger management money operators \
-         sessions statement store usage",
+         sessions statement store usage webhooks",
     ),
     (
         "cli",

@@ -211,6 +211,10 @@ FLEET = [
     ("Traces", "ops", "Spans that the collector has taken, and those that were dropped, by reason.",
      [(rate("spans_exported_total"), "taken"),
       (rate("spans_dropped_total", by="reason") + QUIET, "dropped: {{reason}}")]),
+    ("Webhooks: tries", "ops", "Tries to send messages, by what came of them.",
+     [(rate("webhook_tries_total", by="outcome") + QUIET, "{{outcome}}")]),
+    ("Webhooks: lost messages", "short", "No room was left for them, or they made room unsent. In each step.",
+     [(grown("webhook_messages_lost_total", by="instance"), "{{instance}}")]),
     ("Warnings and errors in the log", "short", "By event, in each step; the runbook explains each.",
      [(grown("logged_total", by="level, event"), "{{level}} {{event}}")]),
 ]

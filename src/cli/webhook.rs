@@ -135,11 +135,7 @@ async fn run_in(
         WebhookCommand::Set { id, url, wanted, on, off } => {
             let low = wanted.low_balance.as_deref().map(parse_amount).transpose()?;
             let events = (!wanted.events.is_empty()).then(|| wanted.events.clone());
-            let drops_low = events.as_ref().is_some_and(|events| {
-                low.is_none() && !events.iter().any(|name| name == "balance.low")
-            });
-            let low_balance =
-                if drops_low { FieldPatch::Set(None) } else { FieldPatch::set_if_given(low) };
+            let low_balance = FieldPatch::set_if_given(low);
             let enabled = (*on || *off).then_some(*on);
             let patch = EndpointPatch { url: url.clone(), events, low_balance, enabled };
             let changed = webhooks::set_endpoint(context, id, patch, allow_private).await?;

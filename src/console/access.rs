@@ -50,7 +50,7 @@ const fn form(path: &'static str) -> PageRule {
 }
 
 /// All pages and forms.
-pub(super) const PAGES: [PageRule; 47] = [
+pub(super) const PAGES: [PageRule; 63] = [
     open("GET", "/assets/{name}"),
     open("GET", "/sign-in"),
     open("POST", "/sign-in"),
@@ -75,6 +75,14 @@ pub(super) const PAGES: [PageRule; 47] = [
     own("/my/statements"),
     own("/my/statements/{month}"),
     own("/my/setup"),
+    own("/my/webhooks"),
+    own_form("/my/webhooks"),
+    own("/my/webhooks/{id}"),
+    own_form("/my/webhooks/{id}"),
+    own_form("/my/webhooks/{id}/rotation"),
+    own_form("/my/webhooks/{id}/test"),
+    own_form("/my/webhooks/{id}/resend"),
+    own_form("/my/webhooks/{id}/removal"),
     page("/accounts"),
     form("/accounts"),
     page("/accounts/{name}"),
@@ -97,6 +105,14 @@ pub(super) const PAGES: [PageRule; 47] = [
     page("/routes"),
     page("/jobs"),
     page("/audit"),
+    page("/webhooks"),
+    form("/webhooks"),
+    page("/webhooks/{id}"),
+    form("/webhooks/{id}"),
+    form("/webhooks/{id}/rotation"),
+    form("/webhooks/{id}/test"),
+    form("/webhooks/{id}/resend"),
+    form("/webhooks/{id}/removal"),
     page("/live"),
 ];
 

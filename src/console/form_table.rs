@@ -99,6 +99,46 @@ const ROTATION: &[FormField] = &[
         FieldKind::Text,
     ),
 ];
+const URL: FormField = field(
+    "url",
+    "Address",
+    "with https, such as https://hooks.example.com/tollgate",
+    FieldKind::Required,
+);
+const LOW_BALANCE: FormField = field(
+    "low_balance_usd",
+    "Low balance, USD",
+    "balance.low is told below this amount, such as 5.00",
+    FieldKind::Text,
+);
+const ON_LOW_BALANCE: FormField = event("balance_low", "balance.low: little is available");
+const ON_BUDGET: FormField =
+    event("key_budget", "key.budget: 50, 80 or 100 % of a budget is spent");
+const ON_PAYMENT: FormField = event("payment_received", "payment.received");
+const ON_VIDEO: FormField = event("video_completed", "video.completed");
+const ON_VIDEO_FAILURE: FormField = event("video_failed", "video.failed");
+const ON_ROUTE_DOWN: FormField =
+    event("route_down", "route.down: no call may take a route (not for an account)");
+const ENABLED: FormField = field("enabled", "Messages are sent", "", FieldKind::Checkbox);
+
+const fn event(name: &'static str, label: &'static str) -> FormField {
+    field(name, label, "", FieldKind::Checkbox)
+}
+
+/// The fields of what a customer's endpoint is told.
+const OWN_WEBHOOK: &[FormField] =
+    &[REQUEST, URL, ON_LOW_BALANCE, LOW_BALANCE, ON_BUDGET, ON_PAYMENT, ON_VIDEO, ON_VIDEO_FAILURE];
+const OWN_WEBHOOK_SETTINGS: &[FormField] =
+    &[URL, ON_LOW_BALANCE, LOW_BALANCE, ON_BUDGET, ON_PAYMENT, ON_VIDEO, ON_VIDEO_FAILURE, ENABLED];
+const SECRET_OVERLAP: &[FormField] = &[
+    REQUEST,
+    field(
+        "overlap_h",
+        "Overlap, hours",
+        "for this long messages are signed by the old secret too: a day if left empty",
+        FieldKind::Text,
+    ),
+];
 const ROTATION_QUESTION: &str =
     "A new key takes the place of this one, with its name, its limits and what it may do.";
 const REVOCATION_QUESTION: &str = "The key stops working at once, and for good.";
@@ -218,8 +258,96 @@ pub(super) const OWN_KEY_ROTATION: FormRule =
 pub(super) const OWN_KEY_REVOCATION: FormRule =
     FormRule { path: "/my/keys/{prefix}/revocation", ..KEY_REVOCATION };
 
+pub(super) const ADD_WEBHOOK: FormRule = FormRule {
+    path: "/webhooks",
+    id: "webhook",
+    title: "Add an endpoint",
+    fields: &[
+        REQUEST,
+        field("account", "Account", "all accounts if left empty", FieldKind::Text),
+        URL,
+        ON_LOW_BALANCE,
+        LOW_BALANCE,
+        ON_BUDGET,
+        ON_PAYMENT,
+        ON_VIDEO,
+        ON_VIDEO_FAILURE,
+        ON_ROUTE_DOWN,
+    ],
+    button: "Add the endpoint",
+    question: "",
+    is_dangerous: false,
+};
+pub(super) const WEBHOOK_CHANGE: FormRule = FormRule {
+    path: "/webhooks/{id}",
+    id: "settings",
+    title: "What is told, and where",
+    fields: &[
+        URL,
+        ON_LOW_BALANCE,
+        LOW_BALANCE,
+        ON_BUDGET,
+        ON_PAYMENT,
+        ON_VIDEO,
+        ON_VIDEO_FAILURE,
+        ON_ROUTE_DOWN,
+        ENABLED,
+    ],
+    button: "Change the endpoint",
+    question: "",
+    is_dangerous: false,
+};
+pub(super) const WEBHOOK_ROTATION: FormRule = FormRule {
+    path: "/webhooks/{id}/rotation",
+    id: "rotation",
+    title: "Replace the secret",
+    fields: SECRET_OVERLAP,
+    button: "Replace the secret",
+    question: "",
+    is_dangerous: false,
+};
+pub(super) const WEBHOOK_TEST: FormRule = FormRule {
+    path: "/webhooks/{id}/test",
+    id: "test",
+    title: "Send a test",
+    fields: &[],
+    button: "Send a test",
+    question: "",
+    is_dangerous: false,
+};
+pub(super) const WEBHOOK_RESEND: FormRule = FormRule {
+    path: "/webhooks/{id}/resend",
+    id: "resend",
+    title: "Send a message again",
+    fields: &[field("message", "Message", "its id", FieldKind::Required)],
+    button: "Send again",
+    question: "",
+    is_dangerous: false,
+};
+pub(super) const WEBHOOK_REMOVAL: FormRule = FormRule {
+    path: "/webhooks/{id}/removal",
+    id: "removal",
+    title: "Remove the endpoint",
+    fields: &[],
+    button: "Remove the endpoint",
+    question: "Nothing is sent to it any more, and its messages are deleted.",
+    is_dangerous: true,
+};
+pub(super) const OWN_ADD_WEBHOOK: FormRule =
+    FormRule { path: "/my/webhooks", fields: OWN_WEBHOOK, ..ADD_WEBHOOK };
+pub(super) const OWN_WEBHOOK_CHANGE: FormRule =
+    FormRule { path: "/my/webhooks/{id}", fields: OWN_WEBHOOK_SETTINGS, ..WEBHOOK_CHANGE };
+pub(super) const OWN_WEBHOOK_ROTATION: FormRule =
+    FormRule { path: "/my/webhooks/{id}/rotation", ..WEBHOOK_ROTATION };
+pub(super) const OWN_WEBHOOK_TEST: FormRule =
+    FormRule { path: "/my/webhooks/{id}/test", ..WEBHOOK_TEST };
+pub(super) const OWN_WEBHOOK_RESEND: FormRule =
+    FormRule { path: "/my/webhooks/{id}/resend", ..WEBHOOK_RESEND };
+pub(super) const OWN_WEBHOOK_REMOVAL: FormRule =
+    FormRule { path: "/my/webhooks/{id}/removal", ..WEBHOOK_REMOVAL };
+
 /// All of them.
-static FORMS: [FormRule; 14] = [
+static FORMS: [FormRule; 26] = [
     OPEN_ACCOUNT,
     PAYMENT,
     ISSUE_KEY,
@@ -234,6 +362,18 @@ static FORMS: [FormRule; 14] = [
     OWN_KEY_CHANGE,
     OWN_KEY_ROTATION,
     OWN_KEY_REVOCATION,
+    ADD_WEBHOOK,
+    WEBHOOK_CHANGE,
+    WEBHOOK_ROTATION,
+    WEBHOOK_TEST,
+    WEBHOOK_RESEND,
+    WEBHOOK_REMOVAL,
+    OWN_ADD_WEBHOOK,
+    OWN_WEBHOOK_CHANGE,
+    OWN_WEBHOOK_ROTATION,
+    OWN_WEBHOOK_TEST,
+    OWN_WEBHOOK_RESEND,
+    OWN_WEBHOOK_REMOVAL,
 ];
 
 /// Finds the form that is sent to a path.

@@ -126,7 +126,11 @@ async fn require_room(console: &Console, account: &AccountName) -> Result<(), Pa
 }
 
 /// Refuses a form that was sent before: a page that shows a key is reloaded easily.
-async fn once(console: &Console, signed_in: &SignedIn, request: &str) -> Result<(), PageError> {
+pub(super) async fn once(
+    console: &Console,
+    signed_in: &SignedIn,
+    request: &str,
+) -> Result<(), PageError> {
     if request.len() > REQUEST_BYTES_MAX {
         return Err(PageError::invalid("The form has no such name: open the page again."));
     }
@@ -136,8 +140,8 @@ async fn once(console: &Console, signed_in: &SignedIn, request: &str) -> Result<
     if claimed == NamedRequest::New {
         return Ok(());
     }
-    let message = "This form was sent before. If it has issued a key, the account lists it; the \
-                   key itself was shown once. With this form another one is issued.";
+    let message = "This form was sent before. If it has made a key or a secret, that was shown once. \
+                   With this form another one is made.";
     Err(PageError::new(StatusCode::CONFLICT, message))
 }
 

@@ -10,7 +10,7 @@ use super::error::PageError;
 use super::state::Console;
 use super::{
     accounts, assets, audit, charges, customer, jobs, key_list, keys, live, models, oidc, routes,
-    sign_in, statements, today,
+    sign_in, statements, today, webhooks,
 };
 
 /// Builds the router.
@@ -56,6 +56,18 @@ pub(crate) fn build(console: Console) -> Router {
         .route("/routes", get(routes::show))
         .route("/jobs", get(jobs::list))
         .route("/audit", get(audit::show))
+        .route("/webhooks", get(webhooks::list).post(webhooks::add))
+        .route("/webhooks/{id}", get(webhooks::show).post(webhooks::set))
+        .route("/webhooks/{id}/rotation", post(webhooks::rotate))
+        .route("/webhooks/{id}/test", post(webhooks::test))
+        .route("/webhooks/{id}/resend", post(webhooks::resend))
+        .route("/webhooks/{id}/removal", post(webhooks::remove))
+        .route("/my/webhooks", get(webhooks::list).post(webhooks::add))
+        .route("/my/webhooks/{id}", get(webhooks::show).post(webhooks::set))
+        .route("/my/webhooks/{id}/rotation", post(webhooks::rotate))
+        .route("/my/webhooks/{id}/test", post(webhooks::test))
+        .route("/my/webhooks/{id}/resend", post(webhooks::resend))
+        .route("/my/webhooks/{id}/removal", post(webhooks::remove))
         .route("/live", get(live::open))
         .fallback(async || PageError::not_found("There is no such page."))
         .layer(from_fn_with_state(console.clone(), admit))

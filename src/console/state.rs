@@ -102,6 +102,14 @@ impl Viewer {
         }
     }
 
+    /// Returns the path of the pages of webhooks.
+    pub(super) fn webhooks_path(&self) -> &'static str {
+        match self {
+            Viewer::Operator { .. } => "/webhooks",
+            Viewer::Customer(_) => "/my/webhooks",
+        }
+    }
+
     /// Returns the role of an operator; `None` of a customer.
     pub(super) fn role(&self) -> Option<Role> {
         match self {
@@ -128,8 +136,8 @@ pub(super) struct SignedIn {
 }
 
 impl SignedIn {
-    /// Whether this one may change keys of the accounts that it sees.
-    pub(super) fn may_change_keys(&self) -> bool {
+    /// Whether this one may change the keys and webhooks of the accounts that it sees.
+    pub(super) fn may_change(&self) -> bool {
         self.viewer.role().map_or(!self.is_reader, |role| role >= Role::Operator)
     }
 

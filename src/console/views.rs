@@ -22,3 +22,4 @@ pub(super) mod sign_in;
 pub(super) mod statement;
 pub(super) mod today;
 pub(super) mod traffic;
+pub(super) mod webhooks;

@@ -104,7 +104,7 @@ pub(crate) async fn open_account(
         // Somebody may have suspended it already.
         change_settings(ledger, name, &patch).await?;
         let Some(amount) = new.credit else { return Ok(()) };
-        submit_payment(ledger, name, &payment, amount).await
+        submit_payment(ledger, name, &payment, amount).await.map(drop)
     };
     let change = AuditedChange {
         action: "account.create",

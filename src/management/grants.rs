@@ -5,6 +5,7 @@ use super::context::ManagementContext;
 use super::error::ManagementError;
 use super::expiry::{not_in_the_future, time_text};
 use super::payments::{Transfer, audited, refused, used_before};
+use super::webhooks::tell_balance;
 use crate::ledger::{
     CreditSource, LotId, NEVER_EXPIRES, OPEN_LOTS_MAX, OpenLot, Operation, Outcome,
 };
@@ -73,7 +74,9 @@ pub(crate) async fn grant_credit(
         }
     };
     let change = AuditedChange { lot: Some(lot), ..audited(grant, "credit.grant") };
-    context.change(&change, granting).await
+    context.change(&change, granting).await?;
+    tell_balance(context.store, account).await;
+    Ok(())
 }
 
 /// Finds the lot of a grant that was made before with this id, amount and source; `None` if there

@@ -1,5 +1,6 @@
 //! Payments and refunds, and the list of what came into an account and went back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::accounts::require_account;
@@ -7,7 +8,7 @@ use super::audit::AuditedChange;
 use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_account};
 use super::living::account_deleted;
-use super::webhooks::tell_payment;
+use super::webhooks::{tell_balance, tell_payment};
 use crate::ledger::{AccountName, Ledger, Operation, Outcome, TransferEntry, Unavailable};
 use crate::money::Money;
 
@@ -70,9 +71,18 @@ pub(crate) async fn add_payment(
 ) -> Result<(), ManagementError> {
     let Transfer { account, tx, amount, .. } = payment;
     let change = audited(payment, "credit.add");
-    let adding = async || submit_payment(context.ledger(), account, tx, *amount).await;
+    // It may run again until it is durable: what the first run has added is still new.
+    let is_new = AtomicBool::new(false);
+    let adding = async || {
+        if submit_payment(context.ledger(), account, tx, *amount).await? {
+            is_new.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    };
     context.change(&change, adding).await?;
-    tell_payment(context.store, account, tx, *amount).await;
+    if is_new.into_inner() {
+        tell_payment(context.store, account, tx, *amount).await;
+    }
     Ok(())
 }
 
@@ -82,7 +92,10 @@ pub(crate) async fn refund(
     refund: &Transfer,
 ) -> Result<Refund, ManagementError> {
     let change = audited(refund, "credit.take");
-    context.change(&change, async || submit_refund(context.ledger(), refund).await).await
+    let taking = async || submit_refund(context.ledger(), refund).await;
+    let taken = context.change(&change, taking).await?;
+    tell_balance(context.store, &refund.account).await;
+    Ok(taken)
 }
 
 /// Returns what came into an account and went back, oldest first, without the first `skipped`.
@@ -96,16 +109,17 @@ pub(crate) async fn list_transfers(
     Ok(ledger.list_transfers(account, skipped, limit).await?)
 }
 
-/// Submits a payment. The same again changes nothing.
+/// Submits a payment. The same again changes nothing. Returns whether it is new.
 pub(crate) async fn submit_payment(
     ledger: &dyn Ledger,
     name: &AccountName,
     tx: &str,
     amount: Money,
-) -> Result<(), ManagementError> {
+) -> Result<bool, ManagementError> {
     let op = Operation::Credit { tx: tx.to_owned(), amount };
     match ledger.submit(name, op).await? {
-        Outcome::Done | Outcome::AlreadyDone => Ok(()),
+        Outcome::Done => Ok(true),
+        Outcome::AlreadyDone => Ok(false),
         Outcome::Conflict => {
             Err(used_before(format!("payment '{tx}' was taken before, with another amount")))
         }

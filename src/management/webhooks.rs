@@ -3,17 +3,18 @@
 
 use serde_json::json;
 
-use super::audit::AuditedChange;
+use super::audit::{AuditedChange, AuditedWebhook};
 use super::context::ManagementContext;
 use super::error::ManagementError;
 use super::field_patch::FieldPatch;
 use super::keys::random_bits;
 use super::living::require_living;
 use crate::clock::unix_ms;
-use crate::ledger::AccountName;
+use crate::ledger::{AccountName, Unavailable};
 use crate::money::Money;
 use crate::notifier::report_noted;
 use crate::store::OpenStore;
+use crate::webhooks::account_check::{CheckContext, payment_event};
 use crate::webhooks::address::WebhookUrl;
 use crate::webhooks::bounds::{
     ENDPOINTS_MAX, ENDPOINTS_OF_ACCOUNT_MAX, ENDPOINTS_OF_OPERATORS_MAX,
@@ -91,10 +92,18 @@ pub(crate) async fn add_endpoint(
         WebhookRowAdded::Added | WebhookRowAdded::InPlaceOf(_) | WebhookRowAdded::Exists => Ok(()),
         WebhookRowAdded::Full => Err(ManagementError::Conflict {
             code: "too_many_webhooks",
-            message: format!("there are at most {of_owner} endpoints; remove one first"),
+            message: format!(
+                "there are at most {of_owner} endpoints of one owner, and {ENDPOINTS_MAX} of all \
+                 accounts; remove one first"
+            ),
         }),
     };
-    context.change(&audited("webhook.add", &endpoint), adding).await?;
+    let settings = EndpointPatch {
+        url: Some(endpoint.url.clone()),
+        events: Some(endpoint.events.clone()),
+        ..EndpointPatch::default()
+    };
+    context.change(&audited_settings("webhook.add", &endpoint, &settings), adding).await?;
     Ok(endpoint)
 }
 
@@ -114,6 +123,10 @@ pub(crate) async fn set_endpoint(
             changed.events.clone_from(events);
         }
         patch.low_balance.apply_to(&mut changed.low_balance);
+        let is_kept = patch.low_balance == FieldPatch::Keep;
+        if is_kept && !changed.events.iter().any(|name| name == EventKind::BalanceLow.name()) {
+            changed.low_balance = None;
+        }
         match patch.enabled {
             Some(true) => changed.disabled = None,
             Some(false) if changed.disabled.is_none() => {
@@ -124,7 +137,9 @@ pub(crate) async fn set_endpoint(
         check_endpoint(&changed, allow_private)?;
         Ok(changed)
     };
-    change_endpoint(context, "webhook.set", id, apply).await
+    let found = find_endpoint(context.store, id).await?;
+    let change = audited_settings("webhook.set", &found, &patch);
+    change_endpoint(context, &change, id, apply).await
 }
 
 /// Gives an endpoint another secret, which is shown this once. For `overlap_s` seconds messages are
@@ -144,7 +159,8 @@ pub(crate) async fn rotate_secret(
         }
         Ok(changed)
     };
-    change_endpoint(context, "webhook.rotate", id, apply).await
+    let found = find_endpoint(context.store, id).await?;
+    change_endpoint(context, &audited("webhook.rotate", &found), id, apply).await
 }
 
 /// Removes an endpoint, and its messages.
@@ -249,25 +265,38 @@ pub(crate) async fn list_messages(
     Ok(rows.iter().map(WebhookMessage::of_row).collect::<Result<_, _>>()?)
 }
 
-/// Notes that a payment came in. The payment is made, so a failure is only logged: the gateway
-/// looks at all payments of the last day once an hour.
+/// Notes that a payment came in, and what the balance is now. The payment is made, so a failure is
+/// only logged: the gateway looks at all payments of the last day once an hour.
 pub(crate) async fn tell_payment(
     store: &OpenStore,
     account: &AccountName,
     tx: &str,
     amount: Money,
 ) {
+    tell(store, account, Some(payment_event(account, tx, amount, unix_ms()))).await;
+}
+
+/// Notes what the balance of an account is now, after it was changed by somebody.
+pub(crate) async fn tell_balance(store: &OpenStore, account: &AccountName) {
+    tell(store, account, None).await;
+}
+
+async fn tell(store: &OpenStore, account: &AccountName, payment: Option<WebhookEvent>) {
+    let (webhooks, now) = (&*store.webhooks, unix_ms());
     let telling = async {
-        let endpoints = list_endpoints(&*store.webhooks, Some(account)).await?;
-        let now = unix_ms();
-        let event = crate::webhooks::account_check::payment_event(account, tx, amount, now);
-        note_event(&*store.webhooks, &endpoints, &event, now).await
+        let endpoints = list_endpoints(webhooks, Some(account)).await?;
+        let context = CheckContext { webhooks, ledger: &*store.ledger, now };
+        let mut noted = context.check_account(&endpoints, account).await?;
+        if let Some(event) = payment {
+            noted.add(note_event(webhooks, &endpoints, &event, now).await?);
+        }
+        Ok::<_, Unavailable>(noted)
     };
     match telling.await {
         Ok(noted) => report_noted(noted),
         Err(why) => log::warn!(
             event = "webhook_not_noted", account = account.as_str(), error:% = why;
-            "webhook message of a payment is late"
+            "webhook message of an account is late"
         ),
     }
 }
@@ -275,12 +304,12 @@ pub(crate) async fn tell_payment(
 /// Changes an endpoint as `apply` says. If another change comes in between, it is applied to that.
 async fn change_endpoint(
     context: ManagementContext<'_>,
-    action: &'static str,
+    change: &AuditedChange,
     id: &str,
     apply: impl Fn(&WebhookEndpoint) -> Result<WebhookEndpoint, ManagementError>,
 ) -> Result<WebhookEndpoint, ManagementError> {
-    let found = find_endpoint(context.store, id).await?;
-    apply(&found)?;
+    // What is wrong is told before anything is recorded.
+    apply(&find_endpoint(context.store, id).await?)?;
     let changing = async || {
         for _ in 0..CHANGES_MAX {
             let found = find_endpoint(context.store, id).await?;
@@ -291,7 +320,7 @@ async fn change_endpoint(
         }
         Err(changed_meanwhile())
     };
-    context.change(&audited(action, &found), changing).await
+    context.change(change, changing).await
 }
 
 /// Checks what an endpoint asks for.
@@ -343,7 +372,8 @@ fn is_id(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-fn no_such_endpoint(id: &str) -> ManagementError {
+/// Returns the error that no endpoint has an id.
+pub(crate) fn no_such_endpoint(id: &str) -> ManagementError {
     let message = format!("there is no webhook endpoint '{id:.64}'");
     ManagementError::NotFound { what: "webhook", message }
 }
@@ -359,12 +389,21 @@ fn changed_meanwhile() -> ManagementError {
 }
 
 fn audited(action: &'static str, endpoint: &WebhookEndpoint) -> AuditedChange {
-    AuditedChange {
-        action,
-        account: endpoint.account.clone(),
-        webhook: Some(endpoint.id.clone()),
-        ..AuditedChange::default()
-    }
+    let webhook = AuditedWebhook { id: endpoint.id.clone(), url: None, events: None };
+    let account = endpoint.account.clone();
+    AuditedChange { action, account, webhook: Some(webhook), ..AuditedChange::default() }
+}
+
+/// Returns the same with the address and the events that an endpoint has from now on.
+fn audited_settings(
+    action: &'static str,
+    endpoint: &WebhookEndpoint,
+    patch: &EndpointPatch,
+) -> AuditedChange {
+    let shown = |url: &String| url.split('?').next().unwrap_or_default().to_owned();
+    let (url, events) = (patch.url.as_ref().map(shown), patch.events.clone());
+    let webhook = AuditedWebhook { id: endpoint.id.clone(), url, events };
+    AuditedChange { webhook: Some(webhook), ..audited(action, endpoint) }
 }
 
 #[cfg(test)]

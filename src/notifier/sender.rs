@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use reqwest::StatusCode;
+use tokio::sync::Notify;
 
 use super::client::{OutgoingMessage, WebhookClient};
 use super::endpoint_load::EndpointLoad;
@@ -28,12 +29,14 @@ pub(crate) struct WebhookSender {
     pub(crate) store: Arc<dyn WebhookStore>,
     pub(crate) client: WebhookClient,
     load: Arc<Mutex<EndpointLoad>>,
+    /// Notified when a message was accepted, so that the next one of its endpoint follows at once.
+    accepted: Arc<Notify>,
 }
 
 impl WebhookSender {
     /// Makes a sender of the messages of a store.
     pub(crate) fn new(store: Arc<dyn WebhookStore>, client: WebhookClient) -> WebhookSender {
-        WebhookSender { store, client, load: Arc::default() }
+        WebhookSender { store, client, load: Arc::default(), accepted: Arc::default() }
     }
 
     /// Sends messages as they come due. It never returns.
@@ -49,7 +52,10 @@ impl WebhookSender {
                     RETRY_INTERVAL
                 }
             };
-            tokio::time::sleep(wait).await;
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.accepted.notified() => {}
+            }
         }
     }
 
@@ -66,8 +72,8 @@ impl WebhookSender {
                     if load.begin(&due.owner, now) {
                         drop(load);
                         let (store, client) = (self.store.clone(), self.client.clone());
-                        let attempt = Attempt { store, client, load: self.load.clone(), due };
-                        tokio::spawn(attempt.run());
+                        let (load, accepted) = (self.load.clone(), self.accepted.clone());
+                        tokio::spawn(Attempt { store, client, load, accepted, due }.run());
                     }
                 }
                 // Its window is over.
@@ -86,6 +92,7 @@ struct Attempt {
     store: Arc<dyn WebhookStore>,
     client: WebhookClient,
     load: Arc<Mutex<EndpointLoad>>,
+    accepted: Arc<Notify>,
     due: DueRow,
 }
 
@@ -109,6 +116,9 @@ impl Attempt {
         });
         let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
         load.end(&self.due.owner, tried.took, tried.is_accepted, unix_ms());
+        if tried.is_accepted {
+            self.accepted.notify_one();
+        }
     }
 
     async fn try_once(&self) -> Result<Tried, Unavailable> {
@@ -212,7 +222,7 @@ fn outcome_name(status: Option<StatusCode>) -> &'static str {
 
 fn log_given_up(message: &WebhookMessage) {
     let last = message.last.as_ref().and_then(|last| last.error.as_deref());
-    log::warn!(
+    log::info!(
         event = "webhook_given_up",
         message = message.id(),
         endpoint = message.endpoint(),

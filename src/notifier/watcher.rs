@@ -13,7 +13,7 @@ use super::route_watch::{RouteChange, RouteState, RouteWatch};
 use crate::clock::unix_ms;
 use crate::ledger::{AccountName, Ledger, Unavailable};
 use crate::webhooks::account_check::{CheckContext, subject_of};
-use crate::webhooks::bounds::{ENDPOINTS_MAX, ENDPOINTS_OF_OPERATORS_MAX};
+use crate::webhooks::bounds::{ENDPOINTS_MAX, ENDPOINTS_OF_OPERATORS_MAX, ROUTE_LEVELS};
 use crate::webhooks::endpoint::WebhookEndpoint;
 use crate::webhooks::event::{EventKind, WebhookEvent};
 use crate::webhooks::publish::{WatchedLevel, note_level};
@@ -108,17 +108,14 @@ impl<'a> WebhookWatcher<'a> {
         is_cut: bool,
     ) -> Result<(), Unavailable> {
         self.read_endpoints().await?;
-        let states = (self.routes)();
-        let now = unix_ms();
-        for change in self.route_watch.observe(states, now) {
-            if !self.endpoints.is_empty() {
-                self.note_route(&change, now).await?;
-            }
-            self.route_watch.mark_noted(&change);
-        }
         if self.endpoints.is_empty() {
             self.to_sweep.clear();
             return Ok(());
+        }
+        let (states, now) = ((self.routes)(), unix_ms());
+        for change in self.route_watch.observe(states, now) {
+            self.note_route(&change, now).await?;
+            self.route_watch.mark_noted(&change);
         }
         for account in &changed {
             self.check(account, false).await?;
@@ -198,11 +195,11 @@ impl<'a> WebhookWatcher<'a> {
     async fn note_route(&self, change: &RouteChange, now: i64) -> Result<(), Unavailable> {
         let RouteState { vendor, route, down } = &change.state;
         let subject = subject_of(&["route", vendor, route]);
-        let watched = WatchedLevel { account: None, subject, ends_at: None };
-        let event = |rises: u64| WebhookEvent {
+        let watched = WatchedLevel { owner: "", bounds: ROUTE_LEVELS, subject, ends_at: None };
+        let event = |rise: String| WebhookEvent {
             kind: EventKind::RouteDown,
             account: None,
-            key: format!("{vendor} {route} {rises}"),
+            key: format!("{vendor} {route} {rise}"),
             at: change.since,
             data: json!({ "vendor": vendor, "route": route, "reason": down }),
         };

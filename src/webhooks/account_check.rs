@@ -5,6 +5,7 @@
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::bounds::{BALANCE_LEVELS, BUDGET_LEVELS};
 use super::crossing::budget_level;
 use super::endpoint::WebhookEndpoint;
 use super::event::{EventKind, WebhookEvent, moment_text};
@@ -62,16 +63,23 @@ impl CheckContext<'_> {
             if !endpoint.wants(EventKind::BalanceLow, Some(account)) {
                 continue;
             }
-            let subject = subject_of(&["balance", &endpoint.id, account.as_str()]);
-            let watched = WatchedLevel { account: Some(account), subject, ends_at: None };
-            let level = u32::from(balances.available < low);
-            let event = |rises: u64| WebhookEvent {
+            // What runs holds a part of the balance, and may give it back: that is no news.
+            let balance = balances.available.checked_add(balances.held);
+            let balance = balance.unwrap_or(balances.available);
+            let watched = WatchedLevel {
+                owner: &endpoint.id,
+                bounds: BALANCE_LEVELS,
+                subject: balance_subject(&endpoint.id, account),
+                ends_at: None,
+            };
+            let level = u32::from(balance < low);
+            let event = |rise: String| WebhookEvent {
                 kind: EventKind::BalanceLow,
                 account: Some(account.clone()),
-                key: format!("{account} {rises}"),
+                key: format!("{account} {rise}"),
                 at: self.now,
                 data: json!({
-                    "available_usd": balances.available.to_string(),
+                    "balance_usd": balance.to_string(),
                     "threshold_usd": low.to_string(),
                 }),
             };
@@ -101,14 +109,16 @@ impl CheckContext<'_> {
         let end = budget.window.end();
         let resets_at = (end < i64::MAX).then_some(end);
         let ends_at = resets_at.map(|end| end.saturating_add(LEVEL_KEPT_MS));
-        let watched = WatchedLevel { account: Some(account), subject: subject_of(&parts), ends_at };
-        let event = |rises: u64| WebhookEvent {
+        let (owner, subject) = (account.as_str(), subject_of(&parts));
+        let watched = WatchedLevel { owner, bounds: BUDGET_LEVELS, subject, ends_at };
+        let event = |rise: String| WebhookEvent {
             kind: EventKind::KeyBudget,
             account: Some(account.clone()),
-            key: format!("{} {rises}", window.join(" ")),
+            key: format!("{} {rise}", window.join(" ")),
             at: self.now,
             data: json!({
-                "key_id": key_id,
+                // Many readers of JSON lose digits of a number as long as this one.
+                "key_id": key_id.map(|id| id.0.to_string()),
                 "window": budget.kind.name(),
                 "percent": level,
                 "limit_usd": limit.to_string(),
@@ -158,6 +168,11 @@ pub(crate) fn payment_event(
         at,
         data: json!({ "payment_id": tx, "amount_usd": amount.to_string() }),
     }
+}
+
+/// Returns the name of the balance of an account at an endpoint.
+pub(crate) fn balance_subject(endpoint: &str, account: &AccountName) -> String {
+    subject_of(&["balance", endpoint, account.as_str()])
 }
 
 /// Returns the name of a subject, which has no characters that a store could take for others.

@@ -2,6 +2,7 @@
 //! the messages about it to the endpoints of the operators.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
+use super::account_check::balance_subject;
 use super::message::WebhookMessage;
 use super::row::{WebhookRow, WebhookRowKind, WebhookStore};
 use crate::ledger::{AccountName, Unavailable};
@@ -25,17 +26,21 @@ pub(crate) async fn erase_account(
             WebhookMessage::of_row(row).is_ok_and(|read| read.account.as_deref() == own)
         };
         erase_rows(store, WebhookRowKind::Message, &shared.id, is_about).await?;
+        let balance = balance_subject(&shared.id, account);
+        store.remove_row(WebhookRowKind::Crossing, &balance).await?;
     }
     Ok(())
 }
 
-/// Removes an endpoint, then its messages: nothing is noted for an endpoint that is not there.
+/// Removes an endpoint, then its messages and levels: nothing is noted for an endpoint that is not
+/// there.
 pub(crate) async fn erase_endpoint(
     store: &dyn WebhookStore,
     id: &str,
 ) -> Result<bool, Unavailable> {
     let removed = store.remove_row(WebhookRowKind::Endpoint, id).await?;
     erase_rows(store, WebhookRowKind::Message, id, |_| true).await?;
+    erase_rows(store, WebhookRowKind::Crossing, id, |_| true).await?;
     Ok(removed)
 }
 

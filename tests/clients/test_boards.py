@@ -33,7 +33,7 @@ RUNBOOK = "https://github.com/tollgate/tollgate/blob/main/docs/operate/runbook.m
 OURS = r"\b(?:tollgate|gen_ai_client|gen_ai_server|process)_\w+"
 # What a panel shows while there is nothing to count; the traffic makes all but these count something.
 QUIET = " or on() vector(0)"
-STAYS_QUIET = {"Answers 503", "Dropped to make room", "Routes down", "Traces"}
+STAYS_QUIET = {"Answers 503", "Dropped to make room", "Routes down", "Traces", "Webhooks: tries"}
 # As Grafana would put them in: everything is chosen, and the board shows five minutes.
 VARIABLES = {"$__rate_interval": "1m", "$__range": "5m"} | dict.fromkeys(("$job", "$instance", "$vendor", "$model"), ".*")
 

@@ -2,6 +2,7 @@
 arithmetic, for an operator and for a customer, and every page as a screen reader finds it (axe-core)."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import openai
 import pytest
 from playwright.sync_api import expect, sync_playwright
 from processes import REPO, free_port, until
+from receiver import Receiver, opened
 from stack import ask
 
 MODEL = "lmb-5.5"
@@ -24,9 +26,9 @@ USAGE = "prompt=1000;completion=100"
 CHARGE_NANO, CHARGE_USD = "8000000", "0.008"
 AXE = REPO / "tests/clients/node_modules/axe-core/axe.min.js"
 PAGES = ["/", "/accounts", "/accounts/acme", "/charges", "/charges?account=acme", "/charges/acme/1", "/models",
-         "/routes", "/jobs", "/audit", "/accounts/acme/statements", "/accounts?q=nobody", "/nothing"]
+         "/routes", "/jobs", "/audit", "/webhooks", "/accounts/acme/statements", "/accounts?q=nobody", "/nothing"]
 OWN_PAGES = ["/my", "/my/usage", "/my/usage?from=2020-01-01&to=2020-02-01", "/my/keys", "/my/charges",
-             "/my/charges/1", "/my/statements", "/my/prices", "/my/setup"]
+             "/my/charges/1", "/my/statements", "/my/prices", "/my/webhooks", "/my/setup"]
 LOOKS = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
 
 
@@ -44,9 +46,13 @@ def chromium():
 
 @pytest.fixture
 def console(gateway):
+    return console_of(gateway)
+
+
+def console_of(gateway, **more):
     address = f"127.0.0.1:{free_port()}"
     environment = {"TOLLGATE__LISTEN__CONSOLE": address}
-    running = gateway(vendor_b=USAGE, environment=environment)
+    running = gateway(vendor_b=USAGE, environment=environment, **more)
     running.cli("operator", "add", "ada", "--role", "owner")
     root = f"http://{address}"
 
@@ -278,6 +284,69 @@ def test_without_scripts_a_reload_shows_the_calls_that_have_ended(console, chrom
 
 
 @pytest.mark.vendors("sim")
+def test_a_customer_is_told_at_an_address_of_the_own_choice(gateway, chromium, tmp_path):
+    receiver = Receiver(tmp_path)
+    console = console_of(gateway, webhooks=receiver.settings())
+    for name in "acme", "other":
+        console.gateway.cli("account", "create", name, "--credit", "5")
+    with visitor(chromium, scripts=False) as page:
+        page.goto(console.link("--account", "acme"))
+        page.get_by_role("link", name="Webhooks").click()
+        fill(page, "Add the endpoint", Address="http://hooks.example.com")
+        assert "no address for webhooks" in page.get_by_role("alert").inner_text()
+        # What was filled in is still there, and nothing is ticked that was not.
+        form = page.locator("form", has=page.get_by_role("button", name="Add the endpoint"))
+        assert form.get_by_label("Address").input_value() == "http://hooks.example.com"
+        form.get_by_label("payment.received").check()
+        fill(page, "Add the endpoint", Address=f"{receiver.url}/own")
+        secret = page.locator("#new-secret").inner_text()
+        page.get_by_role("link", name="To the endpoint").click()
+        endpoint = page.url
+        page.get_by_role("button", name="Send a test").click()
+        assert opened(receiver.wait("/own", 1)[0], secret).type == "webhook.test"
+        console.gateway.cli("credit", "add", "other", "1", "--id", "p-1")
+        console.gateway.cli("credit", "add", "acme", "1", "--id", "p-1")
+        told = opened(receiver.wait("/own", 2)[1], secret)
+        assert (told.type, told.account) == ("payment.received", "acme")
+        again = page.get_by_role("button", name=f"Send again: {told.id}")
+        until(lambda: page.goto(endpoint) and again.count(), "the page shows that it was delivered")
+        again.click()
+        assert receiver.wait("/own", 3)[2].headers["webhook-id"] == told.id
+
+        form = page.locator("form", has=page.get_by_role("button", name="Change the endpoint"))
+        assert form.get_by_label("payment.received").is_checked() and not form.get_by_label("video.failed").is_checked()
+        form.get_by_label("Messages are sent").uncheck()
+        form.get_by_role("button", name="Change the endpoint").click()
+        assert page.url == endpoint and page.get_by_text("off: it was switched off").count() == 1
+        form.get_by_label("Messages are sent").check()
+        form.get_by_label("balance.low").check()
+        fill(page, "Change the endpoint", Low_balance="4")
+        assert page.get_by_text("off: it was switched off").count() == 0 and page.get_by_text("4.00").count() >= 1
+        fill(page, "Replace the secret", Overlap="0")
+        new = page.locator("#new-secret").inner_text()
+        page.goto(endpoint)
+        page.get_by_role("button", name="Send a test").click()
+        assert opened(receiver.wait("/own", 4)[3], new).type == "webhook.test"
+
+        with visitor(chromium, scripts=False) as stranger:
+            stranger.goto(console.link("--account", "other"))
+            assert stranger.goto(endpoint).status == 404
+            stranger.goto(f"{console.root}/my/webhooks")
+            assert stranger.get_by_text("There is no endpoint yet.").count() == 1
+        with visitor(chromium, scripts=False) as operator:
+            operator.goto(console.link("--operator", "ada"))
+            operator.get_by_role("link", name="Webhooks").click()
+            operator.get_by_role("link", name=f"{receiver.url}/own").click()
+            fill(operator, "Remove the endpoint")
+            confirm(operator, "remove the endpoint")
+            assert operator.get_by_text("There is no endpoint yet.").count() == 1
+            operator.goto(f"{console.root}/audit")
+            assert operator.get_by_text("webhook.remove").count() == 1
+        assert page.goto(endpoint).status == 404
+    receiver.stop()
+
+
+@pytest.mark.vendors("sim")
 @pytest.mark.stores("sqlite")
 def test_no_page_has_a_fault_that_axe_finds(console, chromium, tmp_path):
     """SCREENSHOTS=FOLDER keeps the pictures of all pages."""
@@ -287,11 +356,15 @@ def test_no_page_has_a_fault_that_axe_finds(console, chromium, tmp_path):
     console.gateway.cli("account", "set", "acme", "--budget", "day=2")
     key = console.gateway.cli("key", "issue", "acme")
     console.gateway.client(key).chat.completions.create(model=MODEL, messages=ask("How much is 2 + 2?"))
+    own = ["--account", "acme", "--events", "payment.received,video.failed"]
+    added = console.gateway.cli("--json", "webhook", "add", "https://hooks.example.invalid/tollgate", *own)
+    we = json.loads(added)["id"]
+    console.gateway.cli("webhook", "test", we)
     for look in LOOKS:
         with visitor(chromium, look) as page:
             page.goto(console.link("--operator", "ada"))
             reloaded(page, f"{console.root}/charges?account=acme", CHARGE_USD)
-            for path in PAGES + [f"/keys/{key[:14]}"]:
+            for path in PAGES + [f"/keys/{key[:14]}", f"/webhooks/{we}"]:
                 page.goto(f"{console.root}{path}")
                 look_at(page, look, folder)
             # The first thing that the keyboard reaches leads past the menu.
@@ -302,7 +375,7 @@ def test_no_page_has_a_fault_that_axe_finds(console, chromium, tmp_path):
             page.goto(f"{console.root}/sign-in")
             look_at(page, look, folder)
             page.goto(console.link("--account", "acme"))
-            for path in OWN_PAGES + [f"/my/keys/{key[:14]}"]:
+            for path in OWN_PAGES + [f"/my/keys/{key[:14]}", f"/my/webhooks/{we}"]:
                 page.goto(f"{console.root}{path}")
                 look_at(page, look, folder)
 

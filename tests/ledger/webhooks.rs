@@ -370,10 +370,12 @@ async fn run_steps(store: &dyn WebhookStore, steps: &[Step]) {
     }
 }
 
+/// A part of a test that is run on each store.
+type Part = for<'a> fn(&'a Both) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
+
 #[tokio::test]
 async fn rows_of_webhooks_are_kept_by_both_stores() {
     let server = RedisServer::shared();
-    type Part = for<'a> fn(&'a Both) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
     let parts: [Part; 5] = [
         |both| Box::pin(rows_are_kept(both)),
         |both| Box::pin(lists_are_in_order(both)),

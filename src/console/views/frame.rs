@@ -8,24 +8,26 @@ use crate::console::forms::TOKEN_FIELD;
 use crate::operators::Role;
 
 /// The menu of operators: paths and titles.
-const OPERATOR_MENU: [(&str, &str); 7] = [
+const OPERATOR_MENU: [(&str, &str); 8] = [
     ("/", "Today"),
     ("/accounts", "Accounts"),
     ("/charges", "Charges"),
     ("/models", "Models and prices"),
     ("/routes", "Routes and vendors"),
     ("/jobs", "Video jobs"),
+    ("/webhooks", "Webhooks"),
     ("/audit", "Audit trail"),
 ];
 
 /// The menu of customers.
-const CUSTOMER_MENU: [(&str, &str); 7] = [
+const CUSTOMER_MENU: [(&str, &str); 8] = [
     ("/my", "Balance"),
     ("/my/usage", "Usage"),
     ("/my/keys", "Keys"),
     ("/my/charges", "Charges"),
     ("/my/statements", "Statements"),
     ("/my/prices", "Prices"),
+    ("/my/webhooks", "Webhooks"),
     ("/my/setup", "Set-up"),
 ];
 

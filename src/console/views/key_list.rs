@@ -41,7 +41,7 @@ pub(in crate::console) fn draw(found: &KeyListPage, signed_in: &SignedIn) -> Mar
             p.hint { "Of the keys that are older than these, none was looked at yet." }
         }
         (next_page(next))
-        @if let Viewer::Customer(account) = &signed_in.viewer && signed_in.may_change_keys() {
+        @if let Viewer::Customer(account) = &signed_in.viewer && signed_in.may_change() {
             (issue_form(account, signed_in))
         }
         section aria-labelledby="limits" {

@@ -74,7 +74,7 @@ pub(in crate::console) fn draw(page: &KeyDetail, signed_in: &SignedIn) -> Markup
             h2 #limits { "Limits" }
             (budget_table(budgets, std::slice::from_ref(key)))
         }
-        @if is_alive && signed_in.may_change_keys() {
+        @if is_alive && signed_in.may_change() {
             (forms(page, signed_in))
         }
     }

@@ -32,7 +32,7 @@ impl JobWorker {
             data: json!({
                 "video_id": job.id,
                 "model": job.model,
-                "key_id": job.key_id,
+                "key_id": job.key_id.map(|id| id.0.to_string()),
                 "charged_usd": charged.map(ToString::to_string),
                 "error": error.map(|(code, message)| json!({
                     "code": code.name(),
