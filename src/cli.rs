@@ -46,12 +46,7 @@ mod usage;
 mod webhook;
 
 use output::OutputFormat;
-use runtime::{with_store, with_store_alone};
-
-use crate::conf::Config;
-use crate::management::actor::Actor;
-use crate::management::context::ManagementContext;
-use crate::store::OpenStore;
+use runtime::{context, with_store, with_store_alone};
 
 /// A gateway in front of several model vendors: one key, one prepaid balance.
 #[derive(Debug, Parser)]
@@ -263,11 +258,6 @@ fn run_configured(cli: &Cli, command: &CliCommand) -> anyhow::Result<()> {
         CliCommand::Backup { file } => backup::run(&conf, file.as_ref(), out),
         CliCommand::Restore { file } => restore::run(&conf, file.as_ref(), out),
     }
-}
-
-/// Returns what a change of the store needs that a user of the system makes.
-fn context<'a>(store: &'a OpenStore, conf: &'a Config) -> ManagementContext<'a> {
-    ManagementContext { store, audit: &conf.audit, actor: &Actor::CommandLine }
 }
 
 /// Whether the error only means that the reader of the output has closed the pipe, as `head` does.

@@ -28,6 +28,7 @@ mod living;
 pub(crate) mod operators;
 pub(crate) mod payments;
 pub(crate) mod plans;
+pub(crate) mod random;
 pub(crate) mod statements;
 pub(crate) mod usage;
 pub(crate) mod webhooks;

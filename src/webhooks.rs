@@ -2,8 +2,8 @@
 //! the rules of Standard Webhooks (standardwebhooks.com).
 //!
 //! An event is noted as one message for each endpoint that wants it. The id of a message is made of
-//! the event and the endpoint, so an event that is noted again adds nothing. A message is sent until
-//! its endpoint accepts it, for a day at most.
+//! the event and the endpoint, so an event that is noted again adds nothing. A message is sent
+//! until its endpoint accepts it, for a day at most.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
 pub(crate) mod account_check;

@@ -12,6 +12,7 @@ use super::extract::{JsonBody, JsonReply, PathName, QueryParameters};
 use super::idempotency::IssuedSecret;
 use super::page::{AdminPage, PageParameters, PageRange};
 use super::state::AdminApi;
+use crate::clock::unix_ms;
 use crate::management::actor::Actor;
 use crate::management::context::ManagementContext;
 use crate::management::field_patch::FieldPatch;
@@ -177,7 +178,7 @@ impl WebhookReply {
             enabled: endpoint.disabled.is_none(),
             disabled_reason: endpoint.disabled.clone(),
             created_at: endpoint.created_at,
-            old_secret_until: endpoint.old_secret.as_ref().map(|old| old.until),
+            old_secret_until: endpoint.old_secret_until(unix_ms()),
         }
     }
 }

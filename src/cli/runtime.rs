@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use crate::archive::ArchivedUsage;
 use crate::conf::Config;
+use crate::management::actor::Actor;
+use crate::management::context::ManagementContext;
 use crate::store::{self, OpenStore};
 
 /// Opens the store of a configuration and runs `run` on it.
@@ -32,4 +34,9 @@ pub(super) fn attach_archive(conf: &Config, mut store: OpenStore) -> OpenStore {
 /// Builds the runtime of a command.
 pub(super) fn build_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// Returns what a change of the store needs that a user of the system makes.
+pub(super) fn context<'a>(store: &'a OpenStore, conf: &'a Config) -> ManagementContext<'a> {
+    ManagementContext { store, audit: &conf.audit, actor: &Actor::CommandLine }
 }

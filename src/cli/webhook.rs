@@ -6,7 +6,7 @@ use serde_json::json;
 use super::account_name::parse_account;
 use super::amount::parse_amount;
 use super::output::{OutputFormat, print_line};
-use super::runtime::with_store;
+use super::runtime::{context, with_store};
 use crate::conf::Config;
 use crate::management::context::ManagementContext;
 use crate::management::field_patch::FieldPatch;
@@ -105,9 +105,7 @@ pub(super) fn run(
     out: OutputFormat,
 ) -> anyhow::Result<()> {
     let allow_private = conf.webhooks.allow_private;
-    with_store(conf, async |store| {
-        run_in(super::context(&store, conf), command, allow_private, out).await
-    })
+    with_store(conf, async |store| run_in(context(&store, conf), command, allow_private, out).await)
 }
 
 async fn run_in(

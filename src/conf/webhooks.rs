@@ -5,8 +5,8 @@ use crate::toml_reader::{ConfigError, TableReader, TomlValue};
 /// The `[webhooks]` section.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WebhooksSection {
-    /// Whether endpoints may have addresses that are not public: for receivers in the operator's own
-    /// network. Then a customer who may add endpoints reaches that network too.
+    /// Whether endpoints may have addresses that are not public: for receivers in the operator's
+    /// own network. Then a customer who may add endpoints reaches that network too.
     pub allow_private: bool,
     /// A file of certificates (PEM) that are trusted beside those of the system; `None` if none.
     pub ca: Option<String>,

@@ -140,8 +140,8 @@ pub(super) async fn once(
     if claimed == NamedRequest::New {
         return Ok(());
     }
-    let message = "This form was sent before. If it has made a key or a secret, that was shown once. \
-                   With this form another one is made.";
+    let message = "This form was sent before. If it has made a key or a secret, that was shown \
+                   once. With this form another one is made.";
     Err(PageError::new(StatusCode::CONFLICT, message))
 }
 

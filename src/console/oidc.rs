@@ -16,7 +16,7 @@ use super::error::PageError;
 use super::forms::PageQuery;
 use super::sign_in::{begin_session, is_look_ahead, with_cookie};
 use super::state::Console;
-use crate::management::keys::random_bits;
+use crate::management::random::random_bits;
 use crate::sessions::Principal;
 
 mod attempt;

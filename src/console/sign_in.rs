@@ -22,7 +22,7 @@ use crate::clock::unix_ms;
 use crate::gateway::request::scope_check::sees_account;
 use crate::ledger::KeyHash;
 use crate::management::key_search::{has_ended, now_s};
-use crate::management::keys::random_bits;
+use crate::management::random::random_bits;
 use crate::operators::TokenHash;
 use crate::sessions::{Principal, SessionSecret};
 use crate::usage::PeriodKind;

@@ -67,20 +67,10 @@ pub(crate) struct AuditedChange {
     pub(crate) identity: Option<String>,
     /// The role of that operator.
     pub(crate) role: Option<Role>,
-    /// The endpoint of webhooks that is changed.
-    pub(crate) webhook: Option<AuditedWebhook>,
+    /// The endpoint of webhooks that is changed, and what it has from now on.
+    pub(crate) webhook: Option<Value>,
     /// Whether the keys are revoked, so that the time of that is told before and after.
     pub(crate) revokes: bool,
-}
-
-/// An endpoint of webhooks, as it is recorded in the audit trail.
-#[derive(Debug)]
-pub(crate) struct AuditedWebhook {
-    pub(crate) id: String,
-    /// Its new address without what is after `?`, which may be secret; `None` if it stays.
-    pub(crate) url: Option<String>,
-    /// The events that it is told from now on; `None` if they stay.
-    pub(crate) events: Option<Vec<String>>,
 }
 
 /// Changes of budgets that are recorded in the audit trail.
@@ -293,9 +283,8 @@ impl AuditedChange {
         let text = |text: &Option<String>| {
             text.as_deref().map(|text| Value::from(truncate(text, TEXT_CHARS_MAX)))
         };
-        let webhook = self.webhook.as_ref();
         let others = (!self.other_keys.is_empty()).then(|| json!(self.other_keys));
-        let fields: [(&str, Option<Value>); 21] = [
+        let fields: [(&str, Option<Value>); 19] = [
             ("action", Some(self.action.into())),
             ("account", self.account.as_ref().map(|name| name.as_str().into())),
             ("key_prefix", self.key.as_deref().map(|key| key_prefix(key).into())),
@@ -308,9 +297,7 @@ impl AuditedChange {
             ("lot", self.lot.map(|lot| lot.to_string().into())),
             ("reason", text(&self.reason)),
             ("backup", text(&self.backup)),
-            ("webhook", webhook.map(|webhook| webhook.id.as_str().into())),
-            ("webhook_url", webhook.and_then(|webhook| text(&webhook.url))),
-            ("webhook_events", webhook.and_then(|webhook| Some(json!(webhook.events.as_ref()?)))),
+            ("webhook", self.webhook.clone()),
             ("budgets_nano", self.budgets.as_ref().map(|changed| limits_json(&changed.limits))),
             ("scope", self.scope.as_ref().map(|scope| json!(scope))),
             ("settings", self.settings.as_ref().map(|settings| json!(settings))),

@@ -6,9 +6,9 @@ use super::accounts::require_account;
 use super::audit::AuditedChange;
 use super::context::ManagementContext;
 use super::error::ManagementError;
-use super::keys::random_bits;
 use super::living::require_living;
 use super::operators::find_operator;
+use super::random::random_bits;
 use crate::operators::Role;
 use crate::sessions::{Principal, SessionSecret};
 

@@ -8,6 +8,7 @@ use super::error::{ManagementError, no_such_key};
 use super::key_scope::{ScopePatch, change_scope};
 use super::key_search::{FoundKeys, find_keys, has_ended, now_s, parse_key_id};
 use super::living::require_living;
+use super::random::random_bits;
 use crate::gateway::request::scope_check::sees_account;
 use crate::ledger::key::ApiKey;
 use crate::ledger::{AccountName, BudgetOwner, KeyPage, KeyRange, KeyRecord, KeyScope, Ledger};
@@ -197,11 +198,4 @@ pub(crate) async fn list_keys_in(
 /// Makes a key of random bits.
 pub(crate) fn make_key() -> Result<ApiKey, ManagementError> {
     Ok(ApiKey::from_random(random_bits()?))
-}
-
-/// Returns random bits for a secret.
-pub(crate) fn random_bits() -> Result<[u8; 32], ManagementError> {
-    let mut bits = [0; 32];
-    getrandom::fill(&mut bits).map_err(|why| ManagementError::NoRandomBits(why.to_string()))?;
-    Ok(bits)
 }

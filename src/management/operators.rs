@@ -4,7 +4,7 @@ use super::audit::AuditedChange;
 use super::context::ManagementContext;
 use super::error::{ManagementError, no_such_operator};
 use super::key_search::now_s;
-use super::keys::random_bits;
+use super::random::random_bits;
 use crate::ledger::AccountName;
 use crate::operators::{OperatorChange, OperatorRecord, OperatorToken, Role};
 use crate::store::OpenStore;

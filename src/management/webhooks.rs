@@ -1,14 +1,16 @@
 //! Endpoints of webhooks: adding, changing and removing them, replacing their secrets, and their
 //! messages.
 
-use serde_json::json;
+use std::time::Duration;
 
-use super::audit::{AuditedChange, AuditedWebhook};
+use serde_json::{Map, Value, json};
+
+use super::audit::AuditedChange;
 use super::context::ManagementContext;
 use super::error::ManagementError;
 use super::field_patch::FieldPatch;
-use super::keys::random_bits;
 use super::living::require_living;
+use super::random::random_bits;
 use crate::clock::unix_ms;
 use crate::ledger::{AccountName, Unavailable};
 use crate::money::Money;
@@ -31,6 +33,8 @@ use crate::webhooks::secret::WebhookSecret;
 pub(crate) const OVERLAP_S: u32 = 86_400;
 /// The longest such time, in seconds: 30 days.
 pub(crate) const OVERLAP_S_MAX: u32 = 30 * 86_400;
+/// How long a payment waits until its message is noted.
+const TELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// A change is made anew if another one comes in between, at most so often.
 const CHANGES_MAX: u32 = 5;
 
@@ -75,7 +79,7 @@ pub(crate) async fn add_endpoint(
         events,
         low_balance,
         secret: WebhookSecret::from_random(random_bits()?),
-        old_secret: None,
+        old_secrets: Vec::new(),
         disabled: None,
     };
     check_endpoint(&endpoint, allow_private)?;
@@ -85,7 +89,7 @@ pub(crate) async fn add_endpoint(
     };
     // Operators can add theirs, however many the accounts have.
     let reserved = if endpoint.account.is_none() { ENDPOINTS_OF_OPERATORS_MAX } else { 0 };
-    let bounds = RowBounds { of_owner, in_all: ENDPOINTS_MAX.saturating_add(reserved) };
+    let bounds = RowBounds { of_owner, in_all: Some(ENDPOINTS_MAX.saturating_add(reserved)) };
     let row = endpoint.to_row();
     let adding = async || match context.store.webhooks.add_row(&row, bounds, false).await? {
         // A repeat finds what it has added.
@@ -101,7 +105,8 @@ pub(crate) async fn add_endpoint(
     let settings = EndpointPatch {
         url: Some(endpoint.url.clone()),
         events: Some(endpoint.events.clone()),
-        ..EndpointPatch::default()
+        low_balance: FieldPatch::set_if_given(endpoint.low_balance),
+        enabled: None,
     };
     context.change(&audited_settings("webhook.add", &endpoint, &settings), adding).await?;
     Ok(endpoint)
@@ -150,12 +155,13 @@ pub(crate) async fn rotate_secret(
     overlap_s: u32,
 ) -> Result<WebhookEndpoint, ManagementError> {
     let secret = WebhookSecret::from_random(random_bits()?);
-    let until = unix_ms().saturating_add(i64::from(overlap_s).saturating_mul(1_000));
+    let now = unix_ms();
+    let until = now.saturating_add(i64::from(overlap_s).saturating_mul(1_000));
     let apply = |endpoint: &WebhookEndpoint| {
         let mut changed = endpoint.clone();
         if changed.secret != secret {
             let old = std::mem::replace(&mut changed.secret, secret.clone());
-            changed.old_secret = (overlap_s > 0).then_some(OldSecret { secret: old, until });
+            changed.keep_old_secret(OldSecret { secret: old, until }, now);
         }
         Ok(changed)
     };
@@ -266,7 +272,7 @@ pub(crate) async fn list_messages(
 }
 
 /// Notes that a payment came in, and what the balance is now. The payment is made, so a failure is
-/// only logged: the gateway looks at all payments of the last day once an hour.
+/// only logged: the gateway looks at all payments of the last hours once an hour.
 pub(crate) async fn tell_payment(
     store: &OpenStore,
     account: &AccountName,
@@ -281,23 +287,24 @@ pub(crate) async fn tell_balance(store: &OpenStore, account: &AccountName) {
     tell(store, account, None).await;
 }
 
+/// Nobody waits long for this: what it is about has been done.
 async fn tell(store: &OpenStore, account: &AccountName, payment: Option<WebhookEvent>) {
     let (webhooks, now) = (&*store.webhooks, unix_ms());
     let telling = async {
         let endpoints = list_endpoints(webhooks, Some(account)).await?;
-        let context = CheckContext { webhooks, ledger: &*store.ledger, now };
-        let mut noted = context.check_account(&endpoints, account).await?;
         if let Some(event) = payment {
-            noted.add(note_event(webhooks, &endpoints, &event, now).await?);
+            report_noted(note_event(webhooks, &endpoints, &event, now).await?);
         }
-        Ok::<_, Unavailable>(noted)
+        let context = CheckContext { webhooks, ledger: &*store.ledger, now };
+        report_noted(context.check_account(&endpoints, account).await?);
+        Ok(())
     };
-    match telling.await {
-        Ok(noted) => report_noted(noted),
-        Err(why) => log::warn!(
+    let told = tokio::time::timeout(TELL_TIMEOUT, telling).await;
+    if let Err(why) = told.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned()))) {
+        log::warn!(
             event = "webhook_not_noted", account = account.as_str(), error:% = why;
             "webhook message of an account is late"
-        ),
+        );
     }
 }
 
@@ -389,21 +396,36 @@ fn changed_meanwhile() -> ManagementError {
 }
 
 fn audited(action: &'static str, endpoint: &WebhookEndpoint) -> AuditedChange {
-    let webhook = AuditedWebhook { id: endpoint.id.clone(), url: None, events: None };
     let account = endpoint.account.clone();
-    AuditedChange { action, account, webhook: Some(webhook), ..AuditedChange::default() }
+    let webhook = Some(json!({ "id": endpoint.id }));
+    AuditedChange { action, account, webhook, ..AuditedChange::default() }
 }
 
-/// Returns the same with the address and the events that an endpoint has from now on.
+/// Returns the same with what an endpoint has from now on. Of its address it is the host: the rest
+/// may be secret.
 fn audited_settings(
     action: &'static str,
     endpoint: &WebhookEndpoint,
     patch: &EndpointPatch,
 ) -> AuditedChange {
-    let shown = |url: &String| url.split('?').next().unwrap_or_default().to_owned();
-    let (url, events) = (patch.url.as_ref().map(shown), patch.events.clone());
-    let webhook = AuditedWebhook { id: endpoint.id.clone(), url, events };
-    AuditedChange { webhook: Some(webhook), ..audited(action, endpoint) }
+    let host_of = |url: &String| {
+        let uri = url.parse::<http::Uri>().ok();
+        uri.and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default()
+    };
+    let mut webhook = Map::from_iter([("id".to_owned(), endpoint.id.clone().into())]);
+    if let Some(url) = &patch.url {
+        webhook.insert("host".to_owned(), host_of(url).into());
+    }
+    if let Some(events) = &patch.events {
+        webhook.insert("events".to_owned(), json!(events));
+    }
+    if let FieldPatch::Set(low) = &patch.low_balance {
+        webhook.insert("low_balance_nano".to_owned(), json!(low));
+    }
+    if let Some(enabled) = patch.enabled {
+        webhook.insert("enabled".to_owned(), enabled.into());
+    }
+    AuditedChange { webhook: Some(Value::Object(webhook)), ..audited(action, endpoint) }
 }
 
 #[cfg(test)]
@@ -420,7 +442,7 @@ mod tests {
             events: events.iter().map(|name| (*name).to_owned()).collect(),
             low_balance: low.map(|nano| Money::from_nano(nano).expect("an amount")),
             secret: WebhookSecret::from_random([0; 32]),
-            old_secret: None,
+            old_secrets: Vec::new(),
             disabled: None,
         }
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::webhooks::schedule::pause_ms;
 
 /// At most this many messages are sent at the same time.
-const SENDING_MAX: usize = 32;
+const SENDING_MAX: usize = 64;
 /// At most this many of them to endpoints that fail or are slow.
-const TROUBLED_MAX: usize = 8;
+const TROUBLED_MAX: usize = 16;
 /// An endpoint is slow if it takes longer than this.
 const SLOW: Duration = Duration::from_secs(1);
 /// At most this many endpoints are remembered that have failed.
@@ -75,7 +75,10 @@ impl EndpointLoad {
         if let Some(took) = took {
             load.is_slow = took > SLOW;
             load.failures = if is_accepted { 0 } else { load.failures.saturating_add(1) };
-            load.paused_until = now.saturating_add(pause_ms(load.failures));
+            // One that is slow has as much time for others as it has taken.
+            let took = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
+            let rest = if load.is_slow { took } else { 0 };
+            load.paused_until = now.saturating_add(rest.max(pause_ms(load.failures)));
         }
         let is_over = !load.is_troubled();
         if is_over || self.by_id.len() > REMEMBERED_MAX {

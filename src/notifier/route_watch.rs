@@ -20,7 +20,7 @@ pub(crate) struct RouteState {
 
 /// A change of a route that is to be noted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RouteChange {
+pub(super) struct RouteTransition {
     pub(super) state: RouteState,
     /// Since when, in unix ms.
     pub(super) since: i64,
@@ -46,7 +46,7 @@ struct Watched {
 impl RouteWatch {
     /// Takes the states of all routes at `now` (unix ms), and returns what is to be noted. It is
     /// returned again until [`RouteWatch::mark_noted`].
-    pub(super) fn observe(&mut self, states: Vec<RouteState>, now: i64) -> Vec<RouteChange> {
+    pub(super) fn observe(&mut self, states: Vec<RouteState>, now: i64) -> Vec<RouteTransition> {
         let name_of = |state: &RouteState| (state.vendor.clone(), state.route.clone());
         let names: std::collections::HashSet<_> = states.iter().map(name_of).collect();
         self.by_name.retain(|name, _| names.contains(name));
@@ -61,14 +61,14 @@ impl RouteWatch {
             let wait = if is_down { DOWN_AFTER_MS } else { UP_AFTER_MS };
             let is_over = now.saturating_sub(watched.since) >= wait;
             if is_over && watched.noted != Some(is_down) {
-                changes.push(RouteChange { state, since: watched.since });
+                changes.push(RouteTransition { state, since: watched.since });
             }
         }
         changes
     }
 
     /// Notes that a change was noted.
-    pub(super) fn mark_noted(&mut self, change: &RouteChange) {
+    pub(super) fn mark_noted(&mut self, change: &RouteTransition) {
         let name = (change.state.vendor.clone(), change.state.route.clone());
         if let Some(watched) = self.by_name.get_mut(&name) {
             watched.noted = Some(change.state.down.is_some());

@@ -15,28 +15,31 @@ use crate::ledger::Unavailable;
 use crate::metrics::METRICS;
 use crate::webhooks::endpoint::WebhookEndpoint;
 use crate::webhooks::message::{MessageState, WebhookMessage};
-use crate::webhooks::row::{DueRow, WebhookRowKind, WebhookStore};
+use crate::webhooks::row::{DueRow, WebhookRow, WebhookRowKind, WebhookStore};
 
-/// How often it is asked what is due.
+/// How often it is asked what is due, and how soon again after an endpoint has done with a message.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+const NEXT_INTERVAL: Duration = Duration::from_millis(50);
 /// The wait after a failure of the store.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// At most this much is looked at at a time: more than there are endpoints.
-const DUE_MAX: u32 = 4_096;
+/// At most this many messages are looked at at a time: there are fewer endpoints.
+const DUE_MAX: u32 = 2_048;
+/// At most this many levels whose windows are over are removed at a time.
+const LEVELS_MAX: u32 = 20;
 
 /// Sends the messages of a store.
 pub(crate) struct WebhookSender {
     pub(crate) store: Arc<dyn WebhookStore>,
     pub(crate) client: WebhookClient,
     load: Arc<Mutex<EndpointLoad>>,
-    /// Notified when a message was accepted, so that the next one of its endpoint follows at once.
-    accepted: Arc<Notify>,
+    /// Notified when an endpoint has done with a message, so that its next one follows soon.
+    done: Arc<Notify>,
 }
 
 impl WebhookSender {
     /// Makes a sender of the messages of a store.
     pub(crate) fn new(store: Arc<dyn WebhookStore>, client: WebhookClient) -> WebhookSender {
-        WebhookSender { store, client, load: Arc::default(), accepted: Arc::default() }
+        WebhookSender { store, client, load: Arc::default(), done: Arc::default() }
     }
 
     /// Sends messages as they come due. It never returns.
@@ -52,9 +55,10 @@ impl WebhookSender {
                     RETRY_INTERVAL
                 }
             };
+            tokio::time::sleep(NEXT_INTERVAL).await;
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = self.accepted.notified() => {}
+                () = self.done.notified() => {}
             }
         }
     }
@@ -62,38 +66,44 @@ impl WebhookSender {
     /// Begins what is due, as far as there are places.
     async fn begin_due(&self) -> Result<(), Unavailable> {
         let now = unix_ms();
-        for due in self.store.list_due_rows(now, DUE_MAX).await? {
-            match due.kind {
-                WebhookRowKind::Message => {
-                    let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
-                    if load.is_full() {
-                        break;
-                    }
-                    if load.begin(&due.owner, now) {
-                        drop(load);
-                        let (store, client) = (self.store.clone(), self.client.clone());
-                        let (load, accepted) = (self.load.clone(), self.accepted.clone());
-                        tokio::spawn(Attempt { store, client, load, accepted, due }.run());
-                    }
-                }
-                // Its window is over.
-                WebhookRowKind::Crossing => {
-                    self.store.remove_row(due.kind, &due.id).await?;
-                }
-                WebhookRowKind::Endpoint => {}
+        for due in self.store.list_due_rows(WebhookRowKind::Message, now, DUE_MAX).await? {
+            let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
+            if load.is_full() {
+                break;
             }
+            if load.begin(&due.owner, now) {
+                drop(load);
+                let (store, client) = (self.store.clone(), self.client.clone());
+                let (load, done, tried) = (self.load.clone(), self.done.clone(), Tried::default());
+                tokio::spawn(Attempt { store, client, load, done, due, tried }.run());
+            }
+        }
+        let kind = WebhookRowKind::Crossing;
+        for due in self.store.list_due_rows(kind, now, LEVELS_MAX).await? {
+            self.store.remove_row(kind, &due.id).await?;
         }
         Ok(())
     }
 }
 
-/// What is done with one message that is due.
+/// What is done with one message that is due. Its endpoint is free again when this is dropped.
 struct Attempt {
     store: Arc<dyn WebhookStore>,
     client: WebhookClient,
     load: Arc<Mutex<EndpointLoad>>,
-    accepted: Arc<Notify>,
+    done: Arc<Notify>,
     due: DueRow,
+    tried: Tried,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
+        load.end(&self.due.owner, self.tried.took, self.tried.is_accepted, unix_ms());
+        if self.tried.is_done {
+            self.done.notify_one();
+        }
+    }
 }
 
 /// What came of a try.
@@ -102,42 +112,49 @@ struct Tried {
     /// How long the endpoint has taken; `None` if nothing was sent.
     took: Option<Duration>,
     is_accepted: bool,
+    /// Whether the message is no longer due, so that the next one of its endpoint is.
+    is_done: bool,
 }
 
 impl Attempt {
-    async fn run(self) {
-        let tried = self.try_once().await.unwrap_or_else(|why| {
+    async fn run(mut self) {
+        self.tried = self.try_once().await.unwrap_or_else(|why| {
             log::warn!(
                 event = "webhooks_unavailable", message = self.due.id, error:% = why;
                 "webhook message not sent, or what came of it not noted"
             );
             // The store has trouble, not the endpoint; but another try at once would help nobody.
-            Tried { took: Some(Duration::ZERO), is_accepted: false }
+            Tried { took: Some(Duration::ZERO), ..Tried::default() }
         });
-        let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
-        load.end(&self.due.owner, tried.took, tried.is_accepted, unix_ms());
-        if tried.is_accepted {
-            self.accepted.notify_one();
-        }
     }
 
     async fn try_once(&self) -> Result<Tried, Unavailable> {
         let now = unix_ms();
-        let Some(row) = self.store.find_row(self.due.kind, &self.due.id).await? else {
+        let Some(row) = self.store.find_row(WebhookRowKind::Message, &self.due.id).await? else {
             return Ok(Tried::default());
         };
-        let mut message = WebhookMessage::of_row(&row)?;
-        if message.state != MessageState::Pending {
-            if message.is_expired(now) {
-                self.store.remove_row(row.kind, &row.id).await?;
+        let mut message = match WebhookMessage::of_row(&row) {
+            Ok(message) => message,
+            Err(why) => {
+                // It must not stand before the others for ever.
+                log::error!(
+                    event = "webhook_message_broken", message = row.id, error:% = why;
+                    "webhook message cannot be read; removed"
+                );
+                return self.remove(&row).await;
             }
+        };
+        if message.is_expired(now) {
+            return self.remove(&row).await;
+        }
+        // Another process may have begun it since it was listed.
+        if message.next_try_at().is_none_or(|due| due > now) {
             return Ok(Tried::default());
         }
         let endpoint = self.store.find_row(WebhookRowKind::Endpoint, message.endpoint()).await?;
         let Some(endpoint) = endpoint else {
             // The endpoint was removed meanwhile.
-            self.store.remove_row(row.kind, &row.id).await?;
-            return Ok(Tried::default());
+            return self.remove(&row).await;
         };
         let endpoint = WebhookEndpoint::of_row(&endpoint)?;
         if let Some(why) = &endpoint.disabled {
@@ -194,7 +211,7 @@ impl Attempt {
             let gone = WebhookEndpoint { disabled, ..endpoint };
             self.store.replace_row(&gone.to_row()).await?;
         }
-        Ok(Tried { took, is_accepted })
+        Ok(Tried { took, is_accepted, is_done: is_accepted })
     }
 
     async fn give_up(
@@ -204,10 +221,16 @@ impl Attempt {
         now: i64,
     ) -> Result<Tried, Unavailable> {
         message.give_up(why, now);
-        if self.store.replace_row(&message.to_row()).await? {
+        let is_done = self.store.replace_row(&message.to_row()).await?;
+        if is_done {
             log_given_up(&message);
         }
-        Ok(Tried::default())
+        Ok(Tried { is_done, ..Tried::default() })
+    }
+
+    async fn remove(&self, row: &WebhookRow) -> Result<Tried, Unavailable> {
+        let is_done = self.store.remove_row(row.kind, &row.id).await?;
+        Ok(Tried { is_done, ..Tried::default() })
     }
 }
 

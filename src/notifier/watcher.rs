@@ -9,14 +9,14 @@ use serde_json::json;
 
 use super::changed_accounts::{ChangedAccounts, Changes};
 use super::report_noted;
-use super::route_watch::{RouteChange, RouteState, RouteWatch};
+use super::route_watch::{RouteState, RouteTransition, RouteWatch};
 use crate::clock::unix_ms;
 use crate::ledger::{AccountName, Ledger, Unavailable};
 use crate::webhooks::account_check::{CheckContext, subject_of};
 use crate::webhooks::bounds::{ENDPOINTS_MAX, ENDPOINTS_OF_OPERATORS_MAX, ROUTE_LEVELS};
 use crate::webhooks::endpoint::WebhookEndpoint;
 use crate::webhooks::event::{EventKind, WebhookEvent};
-use crate::webhooks::publish::{WatchedLevel, note_level};
+use crate::webhooks::publish::{Rise, WatchedLevel, note_level};
 use crate::webhooks::row::{WebhookRowKind, WebhookStore};
 
 /// How often it is looked.
@@ -31,6 +31,8 @@ const ENDPOINTS_INTERVAL: Duration = Duration::from_secs(3);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3_600);
 /// At most this many of them at a time.
 const SWEEP_STEP: usize = 50;
+/// After this many failures at a time the store is left alone for a while.
+const FAILURES_MAX: u32 = 3;
 
 /// Watches for events.
 pub(crate) struct WebhookWatcher<'a> {
@@ -89,25 +91,12 @@ impl<'a> WebhookWatcher<'a> {
 
     /// Looks at what has changed.
     async fn look(&mut self) -> Result<(), Unavailable> {
+        self.read_endpoints().await?;
         let is_early = self.looked_at.is_some_and(|at| at.elapsed() < ACCOUNTS_INTERVAL);
         let changes = if is_early { Changes::default() } else { self.changed.take() };
         if !is_early {
             self.looked_at = Some(Instant::now());
         }
-        // What is taken and not looked at is looked at with all accounts.
-        let looked = self.look_at(changes.accounts, changes.is_cut).await;
-        if looked.is_err() {
-            self.swept_at = None;
-        }
-        looked
-    }
-
-    async fn look_at(
-        &mut self,
-        changed: BTreeSet<AccountName>,
-        is_cut: bool,
-    ) -> Result<(), Unavailable> {
-        self.read_endpoints().await?;
         if self.endpoints.is_empty() {
             self.to_sweep.clear();
             return Ok(());
@@ -117,19 +106,41 @@ impl<'a> WebhookWatcher<'a> {
             self.note_route(&change, now).await?;
             self.route_watch.mark_noted(&change);
         }
-        for account in &changed {
-            self.check(account, false).await?;
+        if changes.is_cut {
+            self.swept_at = None;
         }
         let is_due = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_INTERVAL);
-        if is_due || is_cut {
+        // One sweep is finished before the next one begins: else the last accounts had no turn.
+        if is_due && self.to_sweep.is_empty() {
             self.to_sweep = self.watched_accounts().await?;
             self.swept_at = Some(Instant::now());
         }
-        for _ in 0..SWEEP_STEP {
-            let Some(account) = self.to_sweep.pop_front() else { break };
-            self.check(&account, true).await?;
+        let swept = self.to_sweep.len().min(SWEEP_STEP);
+        let swept: Vec<_> = self.to_sweep.drain(..swept).map(|account| (account, true)).collect();
+        let grown = changes.accounts.into_iter().map(|account| (account, false));
+        self.check_each(grown.chain(swept)).await
+    }
+
+    /// Looks at accounts. One that fails has its turn again, and the others go on meanwhile. If
+    /// several fail, the store does.
+    async fn check_each(
+        &mut self,
+        accounts: impl Iterator<Item = (AccountName, bool)>,
+    ) -> Result<(), Unavailable> {
+        let (mut failures, mut last) = (0, None);
+        for (account, with_payments) in accounts {
+            if failures < FAILURES_MAX {
+                let Err(why) = self.check(&account, with_payments).await else { continue };
+                failures += 1;
+                last = Some(Unavailable(format!("account '{account}': {}", why.0)));
+            }
+            if with_payments {
+                self.to_sweep.push_back(account);
+            } else {
+                self.changed.add([account]);
+            }
         }
-        Ok(())
+        last.map_or(Ok(()), Err)
     }
 
     /// Reads the endpoints, if that was not done just now. The accounts of new ones are looked at.
@@ -192,19 +203,21 @@ impl<'a> WebhookWatcher<'a> {
     }
 
     /// Notes that a route is down, or up again.
-    async fn note_route(&self, change: &RouteChange, now: i64) -> Result<(), Unavailable> {
+    async fn note_route(&self, change: &RouteTransition, now: i64) -> Result<(), Unavailable> {
         let RouteState { vendor, route, down } = &change.state;
         let subject = subject_of(&["route", vendor, route]);
+        let known = self.webhooks.find_row(WebhookRowKind::Crossing, &subject).await?;
         let watched = WatchedLevel { owner: "", bounds: ROUTE_LEVELS, subject, ends_at: None };
-        let event = |rise: String| WebhookEvent {
+        let event = |rise: Rise| WebhookEvent {
             kind: EventKind::RouteDown,
             account: None,
-            key: format!("{vendor} {route} {rise}"),
+            key: format!("{vendor} {route} {}", rise.name),
             at: change.since,
             data: json!({ "vendor": vendor, "route": route, "reason": down }),
         };
         let level = u32::from(down.is_some());
-        let noting = note_level(self.webhooks, &self.endpoints, &watched, level, now, event);
+        let endpoints = &self.endpoints;
+        let noting = note_level(self.webhooks, endpoints, &watched, known, level, now, event);
         report_noted(noting.await?);
         Ok(())
     }

@@ -16,6 +16,9 @@ pub(crate) struct CrossedLevel {
     pub(crate) level: u32,
     /// How often it has risen. It makes each rise an event of its own.
     pub(crate) rises: u64,
+    /// Whether its last rise may not be told yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_untold: bool,
 }
 
 /// What a new level means.
@@ -35,15 +38,22 @@ impl CrossedLevel {
         let rises = self.rises.saturating_add(1);
         match level.cmp(&self.level) {
             std::cmp::Ordering::Equal => LevelChange::None,
-            std::cmp::Ordering::Less => LevelChange::Fallen(CrossedLevel { level, ..self }),
-            std::cmp::Ordering::Greater => LevelChange::Risen(CrossedLevel { level, rises }),
+            std::cmp::Ordering::Less => {
+                LevelChange::Fallen(CrossedLevel { level, is_untold: false, ..self })
+            }
+            std::cmp::Ordering::Greater => {
+                LevelChange::Risen(CrossedLevel { level, rises, is_untold: true })
+            }
         }
     }
 }
 
 /// Returns the highest of the levels 50, 80 and 100 that a part of a limit has reached, in percent;
-/// 0 if it has reached none. A limit of nothing is reached.
+/// 0 if it has reached none. Of a limit of nothing, nobody is told: it refuses all calls.
 pub(crate) fn budget_level(spent: Money, limit: Money) -> u32 {
+    if limit == Money::ZERO {
+        return 0;
+    }
     let (spent, limit) = (i128::from(spent.nano()), i128::from(limit.nano()));
     let reached = |percent: &u32| spent * 100 >= limit * i128::from(*percent);
     BUDGET_LEVELS.into_iter().find(reached).unwrap_or_default()
@@ -75,7 +85,7 @@ mod tests {
             assert_eq!(budget_level(nano(spent), nano(limit)), level, "{spent}");
         }
         assert_eq!(budget_level(nano(i64::MAX), nano(i64::MAX)), 100);
-        assert_eq!(budget_level(nano(0), nano(0)), 100);
+        assert_eq!(budget_level(nano(7), nano(0)), 0);
     }
 
     proptest! {

@@ -9,6 +9,9 @@ use super::secret::WebhookSecret;
 use crate::ledger::{AccountName, Unavailable};
 use crate::money::Money;
 
+/// At most this many old secrets are kept.
+const OLD_SECRETS_MAX: usize = 2;
+
 /// An endpoint. The body of its row has all but its id, its owner and when it was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WebhookEndpoint {
@@ -33,9 +36,9 @@ pub(crate) struct WebhookEndpoint {
     pub(crate) low_balance: Option<Money>,
     /// The secret by which messages are signed.
     pub(crate) secret: WebhookSecret,
-    /// The secret before that one, by which they are signed too for a while.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) old_secret: Option<OldSecret>,
+    /// The secrets before that one, by which they are signed too for a while, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) old_secrets: Vec<OldSecret>,
     /// Why nothing is sent; `None` if messages are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) disabled: Option<String>,
@@ -96,11 +99,30 @@ impl WebhookEndpoint {
     pub(crate) fn signatures(&self, message_id: &str, now: i64, body: &str) -> String {
         let seconds = now.div_euclid(1_000);
         let mut signatures = self.secret.sign(message_id, seconds, body);
-        if let Some(old) = self.old_secret.as_ref().filter(|old| old.until > now) {
+        for old in self.old_secrets.iter().filter(|old| old.until > now) {
             signatures.push(' ');
             signatures.push_str(&old.secret.sign(message_id, seconds, body));
         }
         signatures
+    }
+
+    /// Keeps a secret that was replaced at `now` (unix ms), and those before it that are still
+    /// good. One that is good no longer ends the others too: somebody else may know them.
+    pub(crate) fn keep_old_secret(&mut self, old: OldSecret, now: i64) {
+        if old.until <= now {
+            self.old_secrets.clear();
+            return;
+        }
+        self.old_secrets.retain(|old| old.until > now);
+        self.old_secrets.push(old);
+        let extra = self.old_secrets.len().saturating_sub(OLD_SECRETS_MAX);
+        self.old_secrets.drain(..extra);
+    }
+
+    /// Returns until when messages are signed by an old secret too, in unix ms; `None` if they are
+    /// not at `now`.
+    pub(crate) fn old_secret_until(&self, now: i64) -> Option<i64> {
+        self.old_secrets.iter().map(|old| old.until).filter(|until| *until > now).max()
     }
 }
 
@@ -123,7 +145,7 @@ pub(super) mod tests {
             events: events.iter().map(|kind| kind.name().to_owned()).collect(),
             low_balance: Money::from_nano(5).ok(),
             secret: WebhookSecret::from_random([1; 32]),
-            old_secret: None,
+            old_secrets: Vec::new(),
             disabled: None,
         }
     }
@@ -154,15 +176,19 @@ pub(super) mod tests {
 
     #[test]
     fn for_a_while_messages_are_signed_by_both_secrets() {
-        let old = WebhookSecret::from_random([2; 32]);
-        let old_secret = Some(OldSecret { secret: old.clone(), until: 10_000 });
-        let endpoint = WebhookEndpoint { old_secret, ..endpoint(None, &[]) };
+        let secrets = [2, 3, 4].map(|byte| WebhookSecret::from_random([byte; 32]));
+        let mut endpoint = endpoint(None, &[]);
         let new = endpoint.secret.sign("msg_1", 9, "{}");
-        let both = format!("{new} {}", old.sign("msg_1", 9, "{}"));
-        assert_eq!(endpoint.signatures("msg_1", 9_999, "{}"), both);
-        assert_eq!(
-            endpoint.signatures("msg_1", 10_000, "{}"),
-            endpoint.secret.sign("msg_1", 10, "{}")
-        );
+        for (secret, until) in secrets.iter().zip([9_000, 10_000, 20_000]) {
+            endpoint.keep_old_secret(OldSecret { secret: secret.clone(), until }, 8_000);
+        }
+        let [_, second, third] = secrets.each_ref().map(|secret| secret.sign("msg_1", 9, "{}"));
+        assert_eq!(endpoint.signatures("msg_1", 9_999, "{}"), format!("{new} {second} {third}"));
+        assert_eq!(endpoint.old_secret_until(9_999), Some(20_000));
+        let only = endpoint.secret.sign("msg_1", 20, "{}");
+        assert_eq!(endpoint.signatures("msg_1", 20_000, "{}"), only);
+        assert_eq!(endpoint.old_secret_until(20_000), None);
+        endpoint.keep_old_secret(OldSecret { secret: secrets[0].clone(), until: 7 }, 7);
+        assert!(endpoint.old_secrets.is_empty());
     }
 }

@@ -1,7 +1,10 @@
 //! Notes events: one message for each endpoint that wants the event.
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::float_arithmetic)]
 
-use super::bounds::{ENDPOINTS_MAX, MESSAGES};
+use super::bounds::{
+    ENDPOINTS_OF_ACCOUNT_MAX, ENDPOINTS_OF_OPERATORS_MAX, FALLEN_KEPT_MS, MESSAGES,
+    MESSAGES_OF_OPERATORS,
+};
 use super::crossing::{CrossedLevel, LevelChange};
 use super::endpoint::WebhookEndpoint;
 use super::event::WebhookEvent;
@@ -62,11 +65,13 @@ pub(crate) async fn list_endpoints(
     account: Option<&AccountName>,
 ) -> Result<Vec<WebhookEndpoint>, Unavailable> {
     let kind = WebhookRowKind::Endpoint;
-    let mut rows = store.list_rows(kind, Some(""), None, ENDPOINTS_MAX).await?;
+    let mut rows = store.list_rows(kind, Some(""), None, ENDPOINTS_OF_OPERATORS_MAX).await?;
     if let Some(account) = account {
-        rows.extend(store.list_rows(kind, Some(account.as_str()), None, ENDPOINTS_MAX).await?);
+        let own = Some(account.as_str());
+        rows.extend(store.list_rows(kind, own, None, ENDPOINTS_OF_ACCOUNT_MAX).await?);
     }
-    rows.iter().map(WebhookEndpoint::of_row).collect()
+    // One that is broken must not silence the others. The watcher tells of it.
+    Ok(rows.iter().filter_map(|row| WebhookEndpoint::of_row(row).ok()).collect())
 }
 
 /// Notes an event for those of `endpoints` that want it. Again the same event adds nothing.
@@ -82,7 +87,9 @@ pub(crate) async fn note_event(
             continue;
         }
         let row = WebhookMessage::new(event, &endpoint.id, now).to_row();
-        match store.add_row(&row, MESSAGES, true).await? {
+        let is_shared = endpoint.account.is_none();
+        let bounds = if is_shared { MESSAGES_OF_OPERATORS } else { MESSAGES };
+        match store.add_row(&row, bounds, true).await? {
             WebhookRowAdded::Added => noted.messages += 1,
             WebhookRowAdded::InPlaceOf(body) => {
                 noted.messages += 1;
@@ -101,44 +108,78 @@ fn is_pending(body: &str) -> bool {
         .is_ok_and(|message| message.state == MessageState::Pending)
 }
 
-/// Notes that a level is `level` now. If it has risen, the event that `event` makes of the name of
-/// the rise is noted first: a process that ends between the two notes it again, which adds nothing.
-/// A level whose row was lost begins anew, and its rises have new names.
+/// The name of a rise, and the level that was reached.
+#[derive(Debug, Clone)]
+pub(crate) struct Rise {
+    /// A text that no other rise of the subject has.
+    pub(crate) name: String,
+    pub(crate) level: u32,
+}
+
+/// Notes that a level is `level` now. `known` is its row, which was read before the level itself:
+/// if somebody has noted another level since, nothing is noted here.
+///
+/// A rise is stored before it is told, and stays untold until its event, which `event` makes, is
+/// noted. So a process that ends in between loses none and tells none twice.
 pub(crate) async fn note_level(
     store: &dyn WebhookStore,
     endpoints: &[WebhookEndpoint],
     watched: &WatchedLevel<'_>,
+    known: Option<WebhookRow>,
     level: u32,
     now: i64,
-    event: impl FnOnce(String) -> WebhookEvent,
+    event: impl Fn(Rise) -> WebhookEvent,
 ) -> Result<NotedEvent, Unavailable> {
-    let none = NotedEvent::default();
-    let row = match store.find_row(WebhookRowKind::Crossing, &watched.subject).await? {
+    let mut noted = NotedEvent::default();
+    let mut row = match known {
         Some(row) => row,
-        None if level == 0 => return Ok(none),
+        None if level == 0 => return Ok(noted),
         None => {
             let row = watched.first_row(now);
-            match store.add_row(&row, watched.bounds, true).await? {
+            match store.add_row(&row, watched.bounds, false).await? {
                 WebhookRowAdded::Added | WebhookRowAdded::InPlaceOf(_) => row,
-                // Another process has noted it just now, and tells what is to be told.
-                WebhookRowAdded::Exists => return Ok(none),
-                WebhookRowAdded::Full => return Ok(NotedEvent { lost: 1, ..none }),
+                // Another process has noted it just now; or there are too many of them.
+                WebhookRowAdded::Exists | WebhookRowAdded::Full => return Ok(noted),
             }
         }
     };
-    let before: CrossedLevel = serde_json::from_str(&row.body).unwrap_or_default();
-    let (after, noted) = match before.change_to(level) {
-        LevelChange::None => return Ok(none),
-        LevelChange::Fallen(after) => (after, none),
-        LevelChange::Risen(after) => {
-            let event = event(format!("{} {}", row.created_at, after.rises));
-            (after, note_event(store, endpoints, &event, now).await?)
+    let mut stored: CrossedLevel = serde_json::from_str(&row.body).unwrap_or_default();
+    if !stored.is_untold {
+        let (after, due_at) = match stored.change_to(level) {
+            LevelChange::None => return Ok(noted),
+            LevelChange::Fallen(after) if level == 0 => {
+                (after, Some(now.saturating_add(FALLEN_KEPT_MS)))
+            }
+            LevelChange::Fallen(after) | LevelChange::Risen(after) => (after, watched.ends_at),
+        };
+        if !replace_level(store, &mut row, after, due_at).await? {
+            return Ok(noted);
         }
-    };
-    // A level can always be written as JSON.
-    let body = serde_json::to_string(&after).unwrap_or_default();
-    store.replace_row(&WebhookRow { body, due_at: watched.ends_at, ..row }).await?;
+        stored = after;
+    }
+    if stored.is_untold {
+        let name = format!("{} {}", row.created_at, stored.rises);
+        let rise = Rise { name, level: stored.level };
+        noted = note_event(store, endpoints, &event(rise), now).await?;
+        let told = CrossedLevel { is_untold: false, ..stored };
+        replace_level(store, &mut row, told, watched.ends_at).await?;
+    }
     Ok(noted)
+}
+
+/// Replaces a level that nobody has replaced since it was read. Returns whether that is so.
+async fn replace_level(
+    store: &dyn WebhookStore,
+    row: &mut WebhookRow,
+    level: CrossedLevel,
+    due_at: Option<i64>,
+) -> Result<bool, Unavailable> {
+    // A level can always be written as JSON.
+    row.body = serde_json::to_string(&level).unwrap_or_default();
+    row.due_at = due_at;
+    let is_replaced = store.replace_row(row).await?;
+    row.version = row.version.saturating_add(1);
+    Ok(is_replaced)
 }
 
 #[cfg(test)]
@@ -215,6 +256,9 @@ mod tests {
             self.operate()?;
             let mut rows = self.rows.lock().expect("a lock");
             let kept = rows.get_mut(&(row.kind.name(), row.id.clone())).expect("a row");
+            if kept.version != row.version {
+                return Ok(false);
+            }
             *kept = WebhookRow { version: row.version + 1, ..row.clone() };
             Ok(true)
         }
@@ -233,61 +277,93 @@ mod tests {
             Err(Unavailable("nothing is listed here".to_owned()))
         }
 
-        async fn list_due_rows(&self, _: i64, _: u32) -> Result<Vec<DueRow>, Unavailable> {
+        async fn list_due_rows(
+            &self,
+            _: WebhookRowKind,
+            _: i64,
+            _: u32,
+        ) -> Result<Vec<DueRow>, Unavailable> {
             Err(Unavailable("nothing is listed here".to_owned()))
         }
     }
 
-    const ROOM: RowBounds = RowBounds { of_owner: 9, in_all: 9 };
+    const ROOM: RowBounds = RowBounds { of_owner: 9, in_all: None };
 
     /// Notes a level at a time. Returns what came of it; `None` if the process has ended meanwhile.
     fn note(store: &MemoryRows, bounds: RowBounds, level: u32, now: i64) -> Option<NotedEvent> {
+        let known = at_once(store.find_row(WebhookRowKind::Crossing, "subject")).ok()?;
+        note_known(store, bounds, known, level, now)
+    }
+
+    fn at_once<T>(future: impl Future<Output = T>) -> T {
+        futures_util::future::FutureExt::now_or_never(future).expect("at once")
+    }
+
+    fn note_known(
+        store: &MemoryRows,
+        bounds: RowBounds,
+        known: Option<WebhookRow>,
+        level: u32,
+        now: i64,
+    ) -> Option<NotedEvent> {
         let watched =
             WatchedLevel { owner: "acme", bounds, subject: "subject".to_owned(), ends_at: None };
-        let event = |rise: String| WebhookEvent {
+        let event = |rise: Rise| WebhookEvent {
             kind: EventKind::KeyBudget,
             account: AccountName::parse("acme"),
-            key: rise,
+            key: rise.name,
             at: now,
-            data: json!({ "percent": level }),
+            data: json!({ "percent": rise.level }),
         };
         let endpoints = [endpoint(None, &[EventKind::KeyBudget])];
-        let noting = note_level(store, &endpoints, &watched, level, now, event);
-        futures_util::future::FutureExt::now_or_never(noting).expect("at once").ok()
+        at_once(note_level(store, &endpoints, &watched, known, level, now, event)).ok()
     }
 
     proptest! {
-        /// Whatever ends the process, and however often the same is noted again, each rise is told
-        /// once.
+        /// Whatever ends the process, each rise that was stored is told once, and the last level is
+        /// told in the end.
         #[test]
         fn each_rise_is_told_once(
-            levels in prop::collection::vec((0_u32..4, proptest::option::of(0_u32..5)), 0..30),
+            levels in prop::collection::vec((0_u32..4, proptest::option::of(0_u32..6)), 0..30),
         ) {
-            let (store, mut previous, mut rises) = (MemoryRows::default(), 0, 0);
+            let store = MemoryRows::default();
             for ((level, ends_after), now) in levels.into_iter().zip(1_i64..) {
                 *store.operations_left.lock().expect("a lock") = ends_after;
                 let first = note(&store, ROOM, level, now);
                 prop_assert!(first.is_some() || ends_after.is_some());
                 *store.operations_left.lock().expect("a lock") = None;
-                prop_assert!(note(&store, ROOM, level, now + 1).is_some());
-                prop_assert_eq!(note(&store, ROOM, level, now + 2), Some(NotedEvent::default()));
-                rises += usize::from(level > previous);
-                prop_assert_eq!(store.messages(), rises);
-                previous = level;
+                // A level that was stored is told although it has changed since.
+                for step in 1..=2 {
+                    prop_assert!(note(&store, ROOM, level, now + step).is_some());
+                }
+                prop_assert_eq!(note(&store, ROOM, level, now + 3), Some(NotedEvent::default()));
+                let row = at_once(store.find_row(WebhookRowKind::Crossing, "subject"));
+                let stored = row.expect("an answer").map(|row| {
+                    serde_json::from_str::<CrossedLevel>(&row.body).expect("a level")
+                });
+                let stored = stored.unwrap_or_default();
+                prop_assert!(stored.level == level && !stored.is_untold);
+                prop_assert_eq!(store.messages() as u64, stored.rises);
             }
         }
     }
 
     #[test]
-    fn a_level_without_room_was_told_as_if_it_were_the_first() {
-        let (store, full) = (MemoryRows::default(), RowBounds { of_owner: 0, in_all: 0 });
-        for now in 0..3 {
-            let lost = Some(NotedEvent { messages: 0, lost: 1 });
-            assert_eq!(note(&store, full, 1, now), lost);
-            assert_eq!(note(&store, full, 0, now), Some(NotedEvent::default()));
-        }
-        assert_eq!(store.messages(), 0);
-        // A row that was lost and comes again has rises of another name.
+    fn a_look_that_was_overtaken_told_a_level_again() {
+        let store = MemoryRows::default();
+        assert_eq!(note(&store, ROOM, 50, 1).map(|noted| noted.messages), Some(1));
+        // One process has read the row, and then that 50 % are spent; another one sees 80 %.
+        let stale = at_once(store.find_row(WebhookRowKind::Crossing, "subject")).expect("a row");
+        assert_eq!(note(&store, ROOM, 80, 2).map(|noted| noted.messages), Some(1));
+        assert_eq!(note_known(&store, ROOM, stale, 0, 3), Some(NotedEvent::default()));
+        assert_eq!(note(&store, ROOM, 80, 4), Some(NotedEvent::default()));
+        assert_eq!(store.messages(), 2);
+    }
+
+    #[test]
+    fn a_level_that_was_lost_begins_anew() {
+        let (store, full) = (MemoryRows::default(), RowBounds { of_owner: 0, in_all: None });
+        assert_eq!(note(&store, full, 1, 0), Some(NotedEvent::default()));
         assert_eq!(note(&store, ROOM, 1, 5).map(|noted| noted.messages), Some(1));
         store.rows.lock().expect("a lock").retain(|(kind, _), _| *kind == "message");
         assert_eq!(note(&store, ROOM, 1, 6).map(|noted| noted.messages), Some(1));

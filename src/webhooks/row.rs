@@ -97,8 +97,6 @@ impl std::fmt::Display for RowPlace {
 /// A row that is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueRow {
-    /// What it is about.
-    pub kind: WebhookRowKind,
     /// Its id.
     pub id: String,
     /// Whose it is.
@@ -110,8 +108,8 @@ pub struct DueRow {
 pub struct RowBounds {
     /// Of one owner.
     pub of_owner: u32,
-    /// Of all owners.
-    pub in_all: u32,
+    /// Of all owners; `None` if that follows from how many owners there are.
+    pub in_all: Option<u32>,
 }
 
 /// The result of adding a row.
@@ -163,9 +161,14 @@ pub trait WebhookStore: Send + Sync {
         before: Option<&RowPlace>,
         limit: u32,
     ) -> Result<Vec<WebhookRow>, Unavailable>;
-    /// Returns what is due at `now` (unix ms), the longest due first, at most `limit`. Of each owner
-    /// and kind it is one row, however many are due: an owner with many hides no others.
-    async fn list_due_rows(&self, now: i64, limit: u32) -> Result<Vec<DueRow>, Unavailable>;
+    /// Returns what is due at `now` (unix ms), the longest due first, at most `limit`. Of each
+    /// owner it is one row, however many are due: an owner with many hides no others.
+    async fn list_due_rows(
+        &self,
+        kind: WebhookRowKind,
+        now: i64,
+        limit: u32,
+    ) -> Result<Vec<DueRow>, Unavailable>;
 }
 
 #[cfg(test)]

@@ -207,8 +207,8 @@ pub(in crate::console) fn draw_secret(endpoint: &WebhookEndpoint, signed_in: &Si
             p { "Copy the secret now: no page shows it again. The receiver checks with it that a "
                 "message is from here." }
             code.secret #new-secret tabindex="-1" autofocus { (endpoint.secret.reveal()) }
-            @if let Some(old) = &endpoint.old_secret {
-                p { "Messages are signed by the old one too until " (time(old.until)) " UTC." }
+            @if let Some(until) = endpoint.old_secrets.iter().map(|old| old.until).max() {
+                p { "Messages are signed by the old one too until " (time(until)) " UTC." }
             }
         }
         p { a href=(path) { "To the endpoint " (endpoint.url) } }

@@ -1,14 +1,20 @@
 //! Tells the endpoints of webhooks that a video is ready, or will not come.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::parts::JobWorker;
 use super::retry::retry_until_done;
 use crate::clock::unix_ms;
 use crate::jobs::{JobClaim, JobOutcome};
+use crate::ledger::Unavailable;
 use crate::notifier::report_noted;
 use crate::webhooks::event::{EventKind, WebhookEvent};
 use crate::webhooks::publish::{list_endpoints, note_event};
+
+/// A job that has ended waits at most this long until that is noted.
+const NOTE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl JobWorker {
     /// Notes that a job has ended, before that is saved: a worker that comes later notes it again,
@@ -44,7 +50,8 @@ impl JobWorker {
             let endpoints = list_endpoints(&*self.webhooks, Some(&job.account)).await?;
             note_event(&*self.webhooks, &endpoints, &event, now).await
         };
-        match retry_until_done(note).await {
+        let noting = tokio::time::timeout(NOTE_TIMEOUT, retry_until_done(note)).await;
+        match noting.unwrap_or_else(|_| Err(Unavailable("no answer in time".to_owned()))) {
             Ok(noted) => report_noted(noted),
             Err(why) => log::warn!(
                 event = "webhook_not_noted", job = job.id, error:% = why;

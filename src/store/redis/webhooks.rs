@@ -1,6 +1,6 @@
 //! The rows of webhooks in Redis. All their keys have one hash tag, which is no name of an account,
-//! so they are in one slot of a cluster. Each row is a hash. Sorted sets have the places of the rows
-//! of an owner and of a kind, and when which row is due.
+//! so they are in one slot of a cluster. Each row is a hash. Sorted sets have the places of the
+//! rows of an owner and of a kind, and when which row is due.
 
 use async_trait::async_trait;
 
@@ -12,10 +12,8 @@ use crate::webhooks::{
     DueRow, RowBounds, RowPlace, WebhookRow, WebhookRowAdded, WebhookRowKind, WebhookStore,
 };
 
-/// When the next row of which owner is due, by [`due_name`].
-const DUE_KEY: &str = "tollgate:{:webhooks}:due";
 /// The parts of a row in the reply of what is due.
-const DUE_PARTS: usize = 3;
+const DUE_PARTS: usize = 2;
 /// The parts of a row in the reply of a list.
 const ROW_PARTS: usize = 6;
 
@@ -43,9 +41,9 @@ fn dues_prefix(kind: WebhookRowKind) -> String {
     format!("tollgate:{{:webhooks}}:{}s_due_of:", kind.name())
 }
 
-/// Returns the name of the rows of an owner among what is due.
-fn due_name(kind: WebhookRowKind, owner: &str) -> String {
-    format!("{}:{owner}", kind.name())
+/// Returns the key of when the next row of which owner is due.
+fn due_key(kind: WebhookRowKind) -> String {
+    format!("tollgate:{{:webhooks}}:{}s_due", kind.name())
 }
 
 /// Returns a place as a text whose order is that of places. Times are below 10^15 ms for 30,000
@@ -103,10 +101,11 @@ impl WebhookStore for RedisStore {
         let (kind, id) = (row.kind, &row.id);
         let mut call = ScriptCall::default();
         call.key(row_key(kind, id)).key(owners_prefix(kind) + &row.owner).key(all_key(kind));
-        call.key(DUE_KEY).key(dues_prefix(kind) + &row.owner).key(rows_prefix(kind));
+        call.key(due_key(kind)).key(dues_prefix(kind) + &row.owner).key(rows_prefix(kind));
         call.arg(id).arg(&row.owner).arg(row.created_at).arg(time_text(row.due_at)).arg(&row.body);
-        call.arg(place_text(&row.place())).arg(due_name(kind, &row.owner));
-        call.arg(bounds.of_owner).arg(bounds.in_all).arg(u8::from(makes_room));
+        call.arg(place_text(&row.place()));
+        let in_all = bounds.in_all.unwrap_or(u32::MAX);
+        call.arg(bounds.of_owner).arg(in_all).arg(u8::from(makes_room));
         let mut reply = self.run_script(&call, |s| &s.webhooks.add).await?.into_iter();
         match (reply.next().as_deref(), reply.next()) {
             (Some("added"), None) => Ok(WebhookRowAdded::Added),
@@ -132,9 +131,9 @@ impl WebhookStore for RedisStore {
 
     async fn replace_row(&self, row: &WebhookRow) -> Result<bool, Unavailable> {
         let mut call = ScriptCall::default();
-        call.key(row_key(row.kind, &row.id)).key(DUE_KEY).key(dues_prefix(row.kind) + &row.owner);
-        call.arg(&row.id).arg(row.version).arg(time_text(row.due_at)).arg(&row.body);
-        call.arg(due_name(row.kind, &row.owner));
+        let (kind, id, owner) = (row.kind, &row.id, &row.owner);
+        call.key(row_key(kind, id)).key(due_key(kind)).key(dues_prefix(kind) + owner);
+        call.arg(id).arg(row.version).arg(time_text(row.due_at)).arg(&row.body).arg(owner);
         let reply = self.run_script(&call, |s| &s.webhooks.replace).await?;
         match reply.first().map(String::as_str) {
             Some("replaced") => Ok(true),
@@ -146,8 +145,7 @@ impl WebhookStore for RedisStore {
     async fn remove_row(&self, kind: WebhookRowKind, id: &str) -> Result<bool, Unavailable> {
         let mut call = ScriptCall::default();
         call.key(row_key(kind, id)).key(owners_prefix(kind)).key(dues_prefix(kind));
-        call.key(all_key(kind)).key(DUE_KEY);
-        call.arg(id).arg(kind.name());
+        call.key(all_key(kind)).key(due_key(kind)).arg(id);
         let reply = self.run_script(&call, |s| &s.webhooks.remove).await?;
         match reply.first().map(String::as_str) {
             Some("removed") => Ok(true),
@@ -177,18 +175,17 @@ impl WebhookStore for RedisStore {
         reply.chunks(ROW_PARTS).map(|parts| parse_row(kind, parts)).collect()
     }
 
-    async fn list_due_rows(&self, now: i64, limit: u32) -> Result<Vec<DueRow>, Unavailable> {
+    async fn list_due_rows(
+        &self,
+        kind: WebhookRowKind,
+        now: i64,
+        limit: u32,
+    ) -> Result<Vec<DueRow>, Unavailable> {
         let mut call = ScriptCall::default();
-        call.key(DUE_KEY).arg(now).arg(limit);
-        for kind in WebhookRowKind::ALL {
-            call.key(dues_prefix(kind)).arg(kind.name());
-        }
+        call.key(due_key(kind)).key(dues_prefix(kind)).arg(now).arg(limit);
         let reply = self.run_script(&call, |s| &s.webhooks.list_due).await?;
         let parse = |parts: &[String]| match parts {
-            [kind, owner, id] => {
-                let kind = WebhookRowKind::of_name(kind).ok_or_else(|| unexpected(kind))?;
-                Ok(DueRow { kind, id: id.clone(), owner: owner.clone() })
-            }
+            [owner, id] => Ok(DueRow { id: id.clone(), owner: owner.clone() }),
             _ => Err(unexpected(parts)),
         };
         reply.chunks(DUE_PARTS).map(parse).collect()

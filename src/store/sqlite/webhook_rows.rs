@@ -20,7 +20,9 @@ CREATE TABLE IF NOT EXISTS webhook (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX IF NOT EXISTS webhook_of_owner ON webhook (kind, owner, created_at, id);
-CREATE INDEX IF NOT EXISTS webhook_due ON webhook (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS webhook_at ON webhook (kind, created_at, id);
+CREATE INDEX IF NOT EXISTS webhook_due ON webhook (kind, due_at, owner)
+    WHERE due_at IS NOT NULL;
 ";
 
 const COLUMNS: &str = "kind, id, owner, created_at, due_at, version, body";
@@ -55,14 +57,16 @@ pub(super) fn add(
     if exists.exists(params![kind, row.id])? {
         return Ok(WebhookRowAdded::Exists);
     }
-    let mut count = c.prepare_cached(
-        "SELECT (SELECT count(*) FROM webhook WHERE kind = ?1 AND owner = ?2),
-                (SELECT count(*) FROM (SELECT 1 FROM webhook WHERE kind = ?1 LIMIT ?3))",
-    )?;
-    let counted = params![kind, row.owner, bounds.in_all];
-    let (of_owner, in_all): (u32, u32) =
-        count.query_row(counted, |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let is_full = of_owner >= bounds.of_owner || in_all >= bounds.in_all;
+    let mut count =
+        c.prepare_cached("SELECT count(*) FROM webhook WHERE kind = ? AND owner = ?")?;
+    let of_owner: u32 = count.query_row(params![kind, row.owner], |row| row.get(0))?;
+    let mut is_full = of_owner >= bounds.of_owner;
+    if let Some(most) = bounds.in_all {
+        let mut count = c.prepare_cached(
+            "SELECT count(*) FROM (SELECT 1 FROM webhook WHERE kind = ? LIMIT ?)",
+        )?;
+        is_full |= count.query_row(params![kind, most], |row| row.get::<_, u32>(0))? >= most;
+    }
     let mut removed = None;
     if is_full {
         if !makes_room {
@@ -123,21 +127,34 @@ pub(super) fn list(
         Some(place) => (place.created_at, place.id.as_str()),
         None => (i64::MAX, ""),
     };
+    // Each has an index of its own.
+    if let Some(owner) = owner {
+        let mut select = c.prepare_cached(&format!(
+            "SELECT {COLUMNS} FROM webhook
+             WHERE kind = ? AND owner = ? AND (created_at, id) < (?, ?)
+             ORDER BY created_at DESC, id DESC LIMIT ?"
+        ))?;
+        let of_owner = params![kind.name(), owner, created_at, id, limit];
+        return select.query_map(of_owner, read_row)?.collect();
+    }
     let mut select = c.prepare_cached(&format!(
-        "SELECT {COLUMNS} FROM webhook
-         WHERE kind = ?1 AND (?2 IS NULL OR owner = ?2) AND (created_at, id) < (?3, ?4)
-         ORDER BY created_at DESC, id DESC LIMIT ?5"
+        "SELECT {COLUMNS} FROM webhook WHERE kind = ? AND (created_at, id) < (?, ?)
+         ORDER BY created_at DESC, id DESC LIMIT ?"
     ))?;
-    select.query_map(params![kind.name(), owner, created_at, id, limit], read_row)?.collect()
+    select.query_map(params![kind.name(), created_at, id, limit], read_row)?.collect()
 }
 
-/// Lists what is due, the longest due first: of each owner and kind one row, that of the least time.
-pub(super) fn list_due(c: &Connection, now: i64, limit: u32) -> rusqlite::Result<Vec<DueRow>> {
+/// Lists what is due, the longest due first: of each owner one row, that of the least time.
+pub(super) fn list_due(
+    c: &Connection,
+    kind: WebhookRowKind,
+    now: i64,
+    limit: u32,
+) -> rusqlite::Result<Vec<DueRow>> {
     let mut select = c.prepare_cached(
-        "SELECT kind, id, owner, min(due_at) FROM webhook WHERE due_at <= ?
-         GROUP BY kind, owner ORDER BY 4 LIMIT ?",
+        "SELECT id, owner, min(due_at) FROM webhook INDEXED BY webhook_due
+         WHERE kind = ? AND due_at <= ? GROUP BY owner ORDER BY 3 LIMIT ?",
     )?;
-    let read =
-        |row: &Row<'_>| Ok(DueRow { kind: read_kind(row)?, id: row.get(1)?, owner: row.get(2)? });
-    select.query_map(params![now, limit], read)?.collect()
+    let read = |row: &Row<'_>| Ok(DueRow { id: row.get(0)?, owner: row.get(1)? });
+    select.query_map(params![kind.name(), now, limit], read)?.collect()
 }

@@ -58,7 +58,12 @@ impl WebhookStore for SqliteStore {
         self.reader.query(listing).await
     }
 
-    async fn list_due_rows(&self, now: i64, limit: u32) -> Result<Vec<DueRow>, Unavailable> {
-        self.reader.query(move |c| webhook_rows::list_due(c, now, limit)).await
+    async fn list_due_rows(
+        &self,
+        kind: WebhookRowKind,
+        now: i64,
+        limit: u32,
+    ) -> Result<Vec<DueRow>, Unavailable> {
+        self.reader.query(move |c| webhook_rows::list_due(c, kind, now, limit)).await
     }
 }

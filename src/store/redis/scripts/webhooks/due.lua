@@ -1,6 +1,6 @@
 -- Notes when a row of an owner is due, and with it when the owner's next one is.
--- due: the times of the owners' next rows, by "KIND:OWNER"; of_owner: the times of the owner's rows;
--- owner: the owner's name in the first of them; at: '' if nothing is due with the row.
+-- due: the times of the owners' next rows; of_owner: the times of the owner's rows; at: '' if
+-- nothing is due with the row.
 local function note_due(due, of_owner, owner, id, at)
   if at == '' then
     redis.call('ZREM', of_owner, id)

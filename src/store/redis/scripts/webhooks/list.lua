@@ -5,7 +5,8 @@
 local places, rows, before, limit = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local from = before == '' and '+' or '(' .. before
 local reply = {}
-for _, place in ipairs(redis.call('ZRANGE', places, from, '-', 'BYLEX', 'REV', 'LIMIT', 0, limit)) do
+local found = redis.call('ZRANGE', places, from, '-', 'BYLEX', 'REV', 'LIMIT', 0, limit)
+for _, place in ipairs(found) do
   local id = string.match(place, ':(.*)$')
   local row = redis.call('HMGET', rows .. id, 'owner', 'created_at', 'due_at', 'version', 'body')
   if row[1] then
