@@ -43,8 +43,8 @@ const ARROWS: [(&str, &str); 32] = [
     ),
     (
         "jobs",
-        "backoff clock ledger settlement catalogue dialect money metrics files notifier toml_reader \
-         traces webhooks",
+        "backoff clock ledger settlement catalogue dialect money metrics files notifier \
+         toml_reader traces webhooks",
     ),
     (
         "gateway",
@@ -54,8 +54,8 @@ const ARROWS: [(&str, &str); 32] = [
     ("conf", "archive gateway jobs store files catalogue toml_reader traces"),
     (
         "management",
-        "archive catalogue clock conf files gateway jobs ledger money notifier operators permissions \
-         sessions statement store toml_reader usage webhooks",
+        "archive catalogue clock conf files gateway jobs ledger money notifier operators \
+         permissions sessions statement store toml_reader usage webhooks",
     ),
     (
         "admin_api",
