@@ -8,11 +8,36 @@ mod route_watch;
 pub(crate) mod sender;
 pub(crate) mod watcher;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::Notify;
+
 use crate::metrics::METRICS;
 use crate::webhooks::publish::NotedEvent;
 
 pub(crate) use client::WebhookClient;
 pub(crate) use route_watch::RouteState;
+
+/// Whether there are endpoints, as the watcher last read. Without any, the sender has little to do.
+#[derive(Debug, Default)]
+pub(crate) struct EndpointPresence {
+    is_any: AtomicBool,
+    appeared: Notify,
+}
+
+impl EndpointPresence {
+    /// Notes whether there are endpoints.
+    fn set(&self, is_any: bool) {
+        if !self.is_any.swap(is_any, Ordering::Relaxed) && is_any {
+            self.appeared.notify_one();
+        }
+    }
+
+    /// Whether there are endpoints.
+    fn is_any(&self) -> bool {
+        self.is_any.load(Ordering::Relaxed)
+    }
+}
 
 /// Counts what came of noting events, and logs messages that were lost.
 pub(crate) fn report_noted(noted: NotedEvent) {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use reqwest::StatusCode;
 use tokio::sync::Notify;
 
+use super::EndpointPresence;
 use super::client::{OutgoingMessage, WebhookClient};
 use super::endpoint_load::EndpointLoad;
 use crate::clock::unix_ms;
@@ -20,6 +21,8 @@ use crate::webhooks::row::{DueRow, WebhookRow, WebhookRowKind, WebhookStore};
 /// How often it is asked what is due, and how soon again after an endpoint has done with a message.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const NEXT_INTERVAL: Duration = Duration::from_millis(50);
+/// How often without endpoints: what is left of them is removed then.
+const IDLE_INTERVAL: Duration = Duration::from_secs(10);
 /// The wait after a failure of the store.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// At most this many messages are looked at at a time: there are fewer endpoints.
@@ -31,6 +34,7 @@ const LEVELS_MAX: u32 = 20;
 pub(crate) struct WebhookSender {
     pub(crate) store: Arc<dyn WebhookStore>,
     pub(crate) client: WebhookClient,
+    presence: Arc<EndpointPresence>,
     load: Arc<Mutex<EndpointLoad>>,
     /// Notified when an endpoint has done with a message, so that its next one follows soon.
     done: Arc<Notify>,
@@ -38,15 +42,20 @@ pub(crate) struct WebhookSender {
 
 impl WebhookSender {
     /// Makes a sender of the messages of a store.
-    pub(crate) fn new(store: Arc<dyn WebhookStore>, client: WebhookClient) -> WebhookSender {
-        WebhookSender { store, client, load: Arc::default(), done: Arc::default() }
+    pub(crate) fn new(
+        store: Arc<dyn WebhookStore>,
+        client: WebhookClient,
+        presence: Arc<EndpointPresence>,
+    ) -> WebhookSender {
+        WebhookSender { store, client, presence, load: Arc::default(), done: Arc::default() }
     }
 
     /// Sends messages as they come due. It never returns.
     pub(crate) async fn run(&self) {
         loop {
             let wait = match self.begin_due().await {
-                Ok(()) => POLL_INTERVAL,
+                Ok(()) if self.presence.is_any() => POLL_INTERVAL,
+                Ok(()) => IDLE_INTERVAL,
                 Err(why) => {
                     log::warn!(
                         event = "webhooks_unavailable", error:% = why;
@@ -59,6 +68,7 @@ impl WebhookSender {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = self.done.notified() => {}
+                () = self.presence.appeared.notified() => {}
             }
         }
     }

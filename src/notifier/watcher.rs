@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::changed_accounts::{ChangedAccounts, Changes};
-use super::report_noted;
 use super::route_watch::{RouteState, RouteTransition, RouteWatch};
+use super::{EndpointPresence, report_noted};
 use crate::clock::unix_ms;
 use crate::ledger::{AccountName, Ledger, Unavailable};
 use crate::webhooks::account_check::{CheckContext, subject_of};
@@ -39,6 +39,7 @@ pub(crate) struct WebhookWatcher<'a> {
     webhooks: &'a dyn WebhookStore,
     ledger: &'a dyn Ledger,
     changed: &'a ChangedAccounts,
+    presence: &'a EndpointPresence,
     /// Returns the states of all routes.
     routes: Box<dyn Fn() -> Vec<RouteState> + Send + Sync + 'a>,
     route_watch: RouteWatch,
@@ -56,12 +57,14 @@ impl<'a> WebhookWatcher<'a> {
         webhooks: &'a Arc<dyn WebhookStore>,
         ledger: &'a Arc<dyn Ledger>,
         changed: &'a ChangedAccounts,
+        presence: &'a EndpointPresence,
         routes: impl Fn() -> Vec<RouteState> + Send + Sync + 'a,
     ) -> WebhookWatcher<'a> {
         WebhookWatcher {
             webhooks: &**webhooks,
             ledger: &**ledger,
             changed,
+            presence,
             routes: Box::new(routes),
             route_watch: RouteWatch::default(),
             endpoints: Vec::new(),
@@ -172,6 +175,7 @@ impl<'a> WebhookWatcher<'a> {
                 None => self.swept_at = None,
             }
         }
+        self.presence.set(!endpoints.is_empty());
         self.endpoints = endpoints;
         self.endpoints_read_at = Some(Instant::now());
         Ok(())

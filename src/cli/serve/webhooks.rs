@@ -12,7 +12,7 @@ use crate::gateway::upstream::routes::RouteTable;
 use crate::notifier::changed_accounts::ChangedAccounts;
 use crate::notifier::sender::WebhookSender;
 use crate::notifier::watcher::WebhookWatcher;
-use crate::notifier::{RouteState, WebhookClient};
+use crate::notifier::{EndpointPresence, RouteState, WebhookClient};
 use crate::store::{self, OpenStore};
 
 /// Starts the thread. An embedded store is shared with the rest of the process, which is `store`;
@@ -33,9 +33,10 @@ pub(super) fn spawn(
     let client = WebhookClient::new(section.allow_private, ca.transpose()?.as_deref())?;
     let (runtime, routes, told) = (build_runtime()?, routes.clone(), changed.clone());
     let run = move || {
-        let sender = WebhookSender::new(store.webhooks.clone(), client);
+        let presence = Arc::<EndpointPresence>::default();
+        let sender = WebhookSender::new(store.webhooks.clone(), client, presence.clone());
         let states = || read_states(&routes);
-        let watcher = WebhookWatcher::new(&store.webhooks, &store.ledger, &told, states);
+        let watcher = WebhookWatcher::new(&store.webhooks, &store.ledger, &told, &presence, states);
         runtime.block_on(async { tokio::join!(watcher.run(), sender.run()) });
     };
     std::thread::Builder::new().name("webhooks".to_owned()).spawn(run)?;
