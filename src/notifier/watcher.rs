@@ -45,6 +45,8 @@ pub(crate) struct WebhookWatcher<'a> {
     route_watch: RouteWatch,
     endpoints: Vec<WebhookEndpoint>,
     endpoints_read_at: Option<Instant>,
+    /// The ids of endpoints that cannot be read, which was logged.
+    broken: BTreeSet<String>,
     /// The accounts that are looked at next because all are.
     to_sweep: VecDeque<AccountName>,
     looked_at: Option<Instant>,
@@ -69,6 +71,7 @@ impl<'a> WebhookWatcher<'a> {
             route_watch: RouteWatch::default(),
             endpoints: Vec::new(),
             endpoints_read_at: None,
+            broken: BTreeSet::new(),
             to_sweep: VecDeque::new(),
             looked_at: None,
             swept_at: None,
@@ -95,13 +98,9 @@ impl<'a> WebhookWatcher<'a> {
     /// Looks at what has changed.
     async fn look(&mut self) -> Result<(), Unavailable> {
         self.read_endpoints().await?;
-        let is_early = self.looked_at.is_some_and(|at| at.elapsed() < ACCOUNTS_INTERVAL);
-        let changes = if is_early { Changes::default() } else { self.changed.take() };
-        if !is_early {
-            self.looked_at = Some(Instant::now());
-        }
         if self.endpoints.is_empty() {
             self.to_sweep.clear();
+            self.changed.take();
             return Ok(());
         }
         let (states, now) = ((self.routes)(), unix_ms());
@@ -109,14 +108,20 @@ impl<'a> WebhookWatcher<'a> {
             self.note_route(&change, now).await?;
             self.route_watch.mark_noted(&change);
         }
-        if changes.is_cut {
-            self.swept_at = None;
-        }
         let is_due = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_INTERVAL);
         // One sweep is finished before the next one begins: else the last accounts had no turn.
         if is_due && self.to_sweep.is_empty() {
             self.to_sweep = self.watched_accounts().await?;
             self.swept_at = Some(Instant::now());
+        }
+        // Nothing that is taken from here on is lost.
+        let is_early = self.looked_at.is_some_and(|at| at.elapsed() < ACCOUNTS_INTERVAL);
+        let changes = if is_early { Changes::default() } else { self.changed.take() };
+        if !is_early {
+            self.looked_at = Some(Instant::now());
+        }
+        if changes.is_cut {
+            self.swept_at = None;
         }
         let swept = self.to_sweep.len().min(SWEEP_STEP);
         let swept: Vec<_> = self.to_sweep.drain(..swept).map(|account| (account, true)).collect();
@@ -158,10 +163,11 @@ impl<'a> WebhookWatcher<'a> {
             // One that is broken must not silence the others.
             match WebhookEndpoint::of_row(row) {
                 Ok(endpoint) => endpoints.push(endpoint),
-                Err(why) => log::warn!(
+                Err(why) if self.broken.insert(row.id.clone()) => log::warn!(
                     event = "webhooks_not_watched", endpoint = row.id, error:% = why;
                     "webhook endpoint broken"
                 ),
+                Err(_) => {}
             }
         }
         let known: BTreeSet<_> =

@@ -391,7 +391,7 @@ async fn a_file_from_before_there_were_notes_opens() {
                  DROP TABLE usage_due; DROP TABLE usage_fold; DROP TABLE journal_hour;
                  DROP TABLE usage_rollup; DROP TABLE statement;
                  DROP TABLE archived_day; DROP TABLE journal_base; DROP TABLE archive_turn;
-                 DROP TABLE key_use; DROP TABLE deleted_account;
+                 DROP TABLE key_use; DROP TABLE deleted_account; DROP TABLE webhook;
                  DROP INDEX access_key_of; DROP INDEX payment_time";
     beside.execute_batch(later).expect("they were there");
     let tables = "SELECT group_concat(name, ' ' ORDER BY name) FROM sqlite_schema
