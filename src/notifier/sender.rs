@@ -32,8 +32,8 @@ const LEVELS_MAX: u32 = 20;
 
 /// Sends the messages of a store.
 pub(crate) struct WebhookSender {
-    pub(crate) store: Arc<dyn WebhookStore>,
-    pub(crate) client: WebhookClient,
+    store: Arc<dyn WebhookStore>,
+    client: WebhookClient,
     presence: Arc<EndpointPresence>,
     load: Arc<Mutex<EndpointLoad>>,
     /// Notified when an endpoint has done with a message, so that its next one follows soon.

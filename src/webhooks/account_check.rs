@@ -20,8 +20,8 @@ use crate::money::Money;
 /// The level of a window of a budget is kept for this long after its end, in ms: a gateway whose
 /// clock is behind may still count in it.
 const LEVEL_KEPT_MS: i64 = 3_600_000;
-/// Payments that were made in this time are looked at again, in ms: two hours, of which each is
-/// looked at once.
+/// Payments that were made in this time are looked at, in ms: two hours. All accounts are looked at
+/// once an hour, so no payment is missed.
 const PAYMENTS_BACK_MS: i64 = 2 * 3_600_000;
 /// At most this many of them.
 const PAYMENTS_MAX: u32 = 50;
