@@ -2,6 +2,7 @@
 //! deleted, calls that last
 //! longer than their leases. No charge is lost, and none is made twice.
 
+mod claims;
 mod cluster;
 mod died;
 mod emptied;

@@ -58,7 +58,9 @@ impl IdempotencyKey {
 /// Whether a key that another call holds may be taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClaimMode {
-    /// The key is claimed only if no other call has it, not even one whose lease has expired.
+    /// The key is claimed only if no other call has it, not even one whose lease has expired. This
+    /// waits while the store may lack keys, as [`ClaimMode::TakeOver`] does: a repeat would find
+    /// nothing of a call that was charged.
     IfFree,
     /// The key is also taken over from this owner, of which the caller has found out that it has
     /// ended.
@@ -66,6 +68,9 @@ pub enum ClaimMode {
     /// The key is claimed no matter which call has it: this is a new call, which may itself be
     /// repeated.
     Replace,
+    /// The same as `IfFree`, for whoever brings back what a store may have lost: it is also allowed
+    /// while the store may lack keys and charges.
+    Restore,
 }
 
 /// The result of claiming a key.

@@ -93,6 +93,49 @@ async fn what_an_ended_gateway_had_acknowledged_is_made_again_by_its_successor(
     world.settled(2).await;
 }
 
+/// The calls under `key` of its client, until one is not refused for the sake of the store.
+async fn repeated(world: &World, key: &str) -> Answer {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let request = world.request("/v1/chat/completions").header("idempotency-key", key);
+        let answer = Answer::read(request.body(chat_of("lmb-5.5").to_string())).await;
+        if answer.status != 503 {
+            return answer;
+        }
+        assert_eq!(answer.refusal(), (503, "ledger_unavailable".to_owned()));
+        assert!(Instant::now() < end, "nobody is let in");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// What was acknowledged longer ago than 15 s is sent after the gate has opened, but for the
+/// charges of calls that may be repeated.
+#[rstest]
+#[case::whose_gateway_lives(true)]
+#[case::whose_gateway_has_stopped(false)]
+#[tokio::test]
+async fn a_repeat_as_soon_as_calls_were_admitted_was_a_new_call(#[case] lives: bool) {
+    let mut world = World::start(Store::Redis).own_redis().run().await;
+    let copy = world.redis().copy();
+    assert_eq!(repeated(&world, "early").await.status, 200);
+    let first = world.settled(1).await;
+    tokio::time::sleep(Duration::from_secs(17)).await;
+    assert_eq!(repeated(&world, "late").await.status, 200);
+    world.settled(2).await;
+    if !lives {
+        world.gateway.signal("TERM");
+        world.gateway.ended(PATIENCE).await;
+    }
+    world.redis().fall_back_to(&copy);
+    if !lives {
+        world.gateway = world.second_gateway().await;
+    }
+    let answer = repeated(&world, "early").await;
+    assert_eq!(answer.refusal(), (409, "reply_lost".to_owned()), "{}", world.log());
+    let after = world.settled(2).await;
+    assert!(after.iter().any(|charge| charge.request_id == first[0].request_id));
+}
+
 /// Makes calls to one gateway after the other until it is told to stop, and then until one more is
 /// answered; gives the ids of those that were.
 async fn calls(world: &World, gateways: &[&Process], stop: &AtomicBool) -> Vec<String> {

@@ -16,7 +16,7 @@ use crate::ledger::script::now;
 use crate::ledger::subject::at;
 
 const LEASE: Duration = Duration::from_secs(60);
-const TIMES: HoldTimes = HoldTimes { lease: LEASE, timeout: Duration::from_secs(10) };
+pub(super) const TIMES: HoldTimes = HoldTimes { lease: LEASE, timeout: Duration::from_secs(10) };
 
 /// A process that serves, as far as money goes, and whose upkeep a test can stop.
 pub(super) struct Node {

@@ -125,6 +125,7 @@ impl EmbeddedMaintenance {
         };
         match adopting.await {
             Ok(()) => {
+                self.outbox.log.calls.set_adopted();
                 self.fleet.set_adopted();
                 self.allotments.start_lending();
             }

@@ -281,6 +281,7 @@ impl SharedMaintenance {
             let _ = self.fleet.poll().await;
         }
         progress.recovered_run = Some(seen.run_id.clone());
+        self.outbox.log.calls.set_adopted();
         gate.set_recovered_run(&run);
         self.allotments.start_lending();
         log::info!(
@@ -305,8 +306,8 @@ impl SharedMaintenance {
 
     async fn restore_hold(&self, run: &RunScripts, entry: &LeaseEntry) -> Result<(), Unavailable> {
         if let Some(key) = IdempotencyKey::from_lease(entry) {
-            let (lease_ms, free) = (duration_ms(self.lease), &ClaimMode::IfFree);
-            self.reply_store.claim_key(&entry.account, &key, free, lease_ms).await?;
+            let (lease_ms, restore) = (duration_ms(self.lease), &ClaimMode::Restore);
+            self.reply_store.claim_key(&entry.account, &key, restore, lease_ms).await?;
         }
         for op in entry.restore_operations(duration_ms(self.lease)) {
             self.outbox.store.apply_in_run(run, &entry.account, &op).await?;

@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
+use super::record::SettlementEntry;
 use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files::or_log_error;
 use super::started_calls::{self, RecordedCall};
@@ -43,6 +44,21 @@ impl<'a> CallsByOwner<'a> {
             calls.filter(is_key).map(|call| (call.key.owner.clone(), call)).collect()
         });
         found.await.get(id)
+    }
+
+    /// Separates the charges of calls with idempotency keys from other entries. Both parts keep
+    /// their order.
+    pub(super) async fn split_keyed(
+        &self,
+        entries: Vec<SettlementEntry>,
+    ) -> (Vec<SettlementEntry>, Vec<SettlementEntry>) {
+        let (mut keyed, mut others) = (Vec::new(), Vec::new());
+        for entry in entries {
+            let part =
+                if self.of_charge(&entry.op).await.is_some() { &mut keyed } else { &mut others };
+            part.push(entry);
+        }
+        (keyed, others)
     }
 }
 
@@ -87,7 +103,7 @@ pub(super) async fn expire<'a>(
 ) -> Result<(), Unavailable> {
     // A lease of 0 ms expires at once. If the store has lost the key, this creates it again.
     let claims = calls.map(|RecordedCall { account, key, .. }| {
-        store.claim_key(account, key, &ClaimMode::IfFree, 0)
+        store.claim_key(account, key, &ClaimMode::Restore, 0)
     });
     join_all(claims).await.into_iter().try_for_each(|claimed| claimed.map(drop))
 }

@@ -58,7 +58,8 @@ struct AdoptedSegments {
 /// Which of the entries that a run may lack are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReplayPart {
-    /// Only the urgent ones: entries that no run has acknowledged, and the most recent ones.
+    /// Only the urgent ones: entries that no run has acknowledged, the most recent ones, and the
+    /// charges of calls under idempotency keys.
     Recent,
     All,
 }
@@ -114,8 +115,9 @@ impl SegmentReplay {
     }
 
     /// Sends the urgent entries to a run that has just begun: those that no run has acknowledged,
-    /// and those that were written shortly before the last run ended, which that run may have lost.
-    /// The new run most likely has the rest, so the rest is left to
+    /// those that were written shortly before the last run ended, which that run may have lost, and
+    /// the charges of calls under idempotency keys, which may be repeated as soon as calls are
+    /// admitted. The new run most likely has the rest, so the rest is left to
     /// [`SegmentReplay::adopt_orphans`].
     ///
     /// # Errors
@@ -338,9 +340,12 @@ impl SegmentReplay {
                 break;
             }
             since = since.or(record::last_entry_ms(&records).map(|last| last - RECENT_MS));
-            let (lacking, left) = acks.missing_entries(records, since.unwrap_or(i64::MIN));
+            let (recent, older) = acks.missing_entries(records, since.unwrap_or(i64::MIN));
+            // A run that lacks the charge of a call with a key would take a repeat for a new call.
+            let (mut urgent, left) = calls.split_keyed(older).await;
             outcome.deferred += left.len();
-            self.send_missing(run, lacking, origin, &calls, &mut outcome).await?;
+            urgent.extend(recent);
+            self.send_missing(run, urgent, origin, &calls, &mut outcome).await?;
         }
         Ok(outcome)
     }

@@ -41,6 +41,9 @@ impl ReplyStore for OutboxReplies {
         mode: &ClaimMode,
         lease_ms: u64,
     ) -> Result<ClaimResult, Unavailable> {
+        if matches!(mode, ClaimMode::IfFree | ClaimMode::TakeOver(_)) {
+            self.log.calls.wait_for_adoption().await?;
+        }
         if *mode != ClaimMode::Replace {
             self.log.record_call_start(account, key);
         }

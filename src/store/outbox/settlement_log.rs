@@ -43,7 +43,7 @@ const QUIET_PERIOD: Duration = Duration::from_secs(10);
 pub(in crate::store) struct SettlementLog {
     pub(in crate::store) root: PathBuf,
     pub(super) retention: Retention,
-    pub(super) calls: StartedCalls,
+    pub(in crate::store) calls: StartedCalls,
     /// Set for a shared store.
     pub(in crate::store) superseded: OnceCell<SupersededCheck>,
     pub(super) orders: JobOrders,

@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::SetOnce;
+use tokio::time::timeout;
 
 use super::retention::Retention;
 use super::segment_dir::{SegmentDir, SegmentKind};
@@ -24,7 +26,7 @@ use super::segment_writer::SegmentWriter;
 use super::{record, segment_files};
 use crate::clock::unix_ms;
 use crate::idempotency::IdempotencyKey;
-use crate::ledger::AccountName;
+use crate::ledger::{AccountName, Unavailable};
 
 /// Lines about ended calls wait in memory for the next call, at most about this many bytes of them.
 const END_NOTES_BYTES_MAX: usize = 64 << 10;
@@ -41,15 +43,20 @@ const ENDED_CALLS_KEPT: Duration = Retention::FOR_SERVER.keep;
 /// has ended: repeats cost their clients nothing, and must not fill the disk.
 const ENDED_CALLS_MAX: u64 = 100_000;
 
+/// A call waits at most this long until its key may be claimed. Its caller may stop earlier.
+const ADOPTION_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The numbers of segments of notes in the folders of ended processes begin here, far beyond those
 /// that a process makes.
 const NOTE_SEGMENTS: u64 = 90_000_000;
 
 /// The records of the calls that this process runs under an idempotency key.
-pub(super) struct StartedCalls {
+pub(in crate::store) struct StartedCalls {
     state: Mutex<StartedCallsState>,
     /// The number of running calls in `state`. While it is 0, the end of a call needs no lock.
     running: AtomicUsize,
+    /// Set when the store has everything that earlier processes left.
+    adoption: SetOnce<()>,
 }
 
 struct StartedCallsState {
@@ -106,11 +113,30 @@ impl Default for StartedCalls {
             ended_lines: Vec::new(),
             counts: VecDeque::new(),
         });
-        StartedCalls { state, running: AtomicUsize::new(0) }
+        StartedCalls { state, running: AtomicUsize::new(0), adoption: SetOnce::new() }
     }
 }
 
 impl StartedCalls {
+    /// Records that the store has everything that earlier processes left: the charges of their
+    /// calls, and the keys of these.
+    pub(in crate::store) fn set_adopted(&self) {
+        // It stays set: what another process leaves later, its own keys protect until then.
+        let _ = self.adoption.set(());
+    }
+
+    /// Waits until the store has everything that earlier processes left. A store that was restored
+    /// lacks the keys of calls that they have charged, whose repeats would be new calls.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if that takes longer than `ADOPTION_TIMEOUT`.
+    pub(super) async fn wait_for_adoption(&self) -> Result<(), Unavailable> {
+        let waited = timeout(ADOPTION_TIMEOUT, self.adoption.wait()).await;
+        waited
+            .map(drop)
+            .map_err(|_| Unavailable("the store may lack what earlier processes left".to_owned()))
+    }
+
     /// Records that a call is about to claim its idempotency key.
     ///
     /// # Errors

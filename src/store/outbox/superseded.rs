@@ -84,13 +84,13 @@ impl SupersededCheck {
         let attempt = serde_json::from_str(line).ok().as_ref().and_then(attempt_of_line);
         let Some(attempt) = attempt else { return Ok(false) };
         let key = attempt.race_key(RaceSide::LateCharge, id.to_owned());
-        let claimed = self.reply_store.claim_key(account, &key, &ClaimMode::IfFree, 0).await?;
+        let claimed = self.reply_store.claim_key(account, &key, &ClaimMode::Restore, 0).await?;
         if claimed != ClaimResult::ContentMismatch {
             return Ok(false);
         }
         // The call itself may be the retry.
         let key = attempt.race_key(RaceSide::Retry, id.to_owned());
-        let claimed = self.reply_store.claim_key(account, &key, &ClaimMode::IfFree, 0).await?;
+        let claimed = self.reply_store.claim_key(account, &key, &ClaimMode::Restore, 0).await?;
         if claimed == ClaimResult::Claimed {
             return Ok(false);
         }

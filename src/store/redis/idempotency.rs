@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::keys::AccountKeys;
+use super::run_gate::Requirement;
 use super::scripts::ScriptCall;
 use super::shared_store::RedisStore;
 use crate::hex::to_hex;
@@ -91,10 +92,11 @@ impl ReplyStore for RedisStore {
         mode: &ClaimMode,
         lease_ms: u64,
     ) -> Result<ClaimResult, Unavailable> {
-        let (mode, from) = match mode {
-            ClaimMode::IfFree => ("free", ""),
-            ClaimMode::TakeOver(owner) => ("from", owner.as_str()),
-            ClaimMode::Replace => ("anew", ""),
+        let (mode, from, needs) = match mode {
+            ClaimMode::IfFree => ("free", "", Requirement::RecoveredRun),
+            ClaimMode::TakeOver(owner) => ("from", owner.as_str(), Requirement::RecoveredRun),
+            ClaimMode::Restore => ("free", "", Requirement::KnownRun),
+            ClaimMode::Replace => ("anew", "", Requirement::KnownRun),
         };
         let ttl_ms = key.life_ms.max(running_ttl_ms(lease_ms)).min(TTL_MS_MAX);
         let record = AccountKeys::of(account).idempotency_claim(&key.name);
@@ -102,7 +104,7 @@ impl ReplyStore for RedisStore {
         call.key(record);
         call.arg(to_hex(&key.content)).arg(&key.owner).arg(lease_ms.min(TTL_MS_MAX));
         call.arg(ttl_ms).arg(mode).arg(from);
-        parse_claim_result(&self.run_script(&call, |s| &s.idempotency.claim).await?)
+        parse_claim_result(&self.run_script_if(needs, &call, |s| &s.idempotency.claim).await?)
     }
 
     async fn renew_key(

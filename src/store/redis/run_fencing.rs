@@ -45,15 +45,15 @@ pub(in crate::store) struct ServerInfo {
 fn gated_script(op: &Operation) -> Option<(Requirement, ScriptSelector)> {
     match op {
         Operation::Hold { .. } => Some((Requirement::WritableOutbox, |s| &s.money.hold)),
-        Operation::Extend { .. } => Some((Requirement::RecoveredRun, |s| &s.money.extend)),
+        Operation::Extend { .. } => Some((Requirement::SafeStore, |s| &s.money.extend)),
         Operation::Renew { .. } | Operation::Checkpoint { .. } => {
             Some((Requirement::KnownRun, |s| &s.money.renew))
         }
         Operation::Settle { .. } => Some((Requirement::KnownRun, |s| &s.money.settle)),
         Operation::Void { .. } => Some((Requirement::KnownRun, |s| &s.money.void)),
         // Money that leaves waits until the charges that a server may have lost are back.
-        Operation::Take { .. } => Some((Requirement::RecoveredRun, |s| &s.money.take)),
-        Operation::Correct { .. } => Some((Requirement::RecoveredRun, |s| &s.money.correct)),
+        Operation::Take { .. } => Some((Requirement::SafeStore, |s| &s.money.take)),
+        Operation::Correct { .. } => Some((Requirement::SafeStore, |s| &s.money.correct)),
         Operation::Credit { .. } | Operation::Grant { .. } => None,
     }
 }
@@ -86,8 +86,19 @@ impl RedisStore {
         call: &ScriptCall,
         pick: ScriptSelector,
     ) -> Result<Vec<String>, Unavailable> {
+        self.run_script_if(Requirement::KnownRun, call, pick).await
+    }
+
+    /// Runs a script that writes, and returns its reply. If there is a run gate, the script waits
+    /// for what it needs of the run.
+    pub(super) async fn run_script_if(
+        &self,
+        needs: Requirement,
+        call: &ScriptCall,
+        pick: ScriptSelector,
+    ) -> Result<Vec<String>, Unavailable> {
         let reply = match &self.run_gate {
-            Some(gate) => self.run_gated(gate, Requirement::KnownRun, call, pick).await?.0,
+            Some(gate) => self.run_gated(gate, needs, call, pick).await?.0,
             None => {
                 self.connection()
                     .await?

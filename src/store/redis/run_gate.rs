@@ -39,8 +39,14 @@ struct GateState {
 
 impl GateState {
     fn allows(&self, needs: Requirement) -> bool {
-        let places_hold = needs != Requirement::KnownRun;
-        self.run.is_some() && !(places_hold && (!self.is_open || self.fault.is_some()))
+        let is_recovered = self.run.is_some() && self.is_open;
+        match needs {
+            Requirement::KnownRun => self.run.is_some(),
+            Requirement::RecoveredRun => is_recovered,
+            Requirement::SafeStore | Requirement::WritableOutbox => {
+                is_recovered && self.fault.is_none()
+            }
+        }
     }
 }
 
@@ -51,8 +57,10 @@ pub(super) enum Requirement {
     /// job.
     KnownRun,
     /// The run must also be recovered, so that it lacks no acknowledged write. For an operation
-    /// that sets money aside.
+    /// that finds out whether a call is a repeat.
     RecoveredRun,
+    /// There must also be no reason against holds. For an operation that sets money aside.
+    SafeStore,
     /// The outbox must be writable too, because the end of the call will have to be recorded there.
     /// For an operation that starts a new purchase.
     WritableOutbox,
