@@ -17,7 +17,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from processes import BIN, FOLDER, ROOT, begin_folder, cpu_seconds, end, start, stop_all
 from run import simulator
@@ -36,6 +39,9 @@ LIMITED = ("chat, whole", "translated, whole")
 # What is counted once more while somebody looks at the live tail of the console. So few calls a
 # second are made here that a large share of them is noted, of which there are twenty a second at most.
 WATCHED = "chat, whole"
+# What is counted once more with an endpoint that is to be told when the account has little left, and with
+# traces of one call in ten.
+WITH_EXTRAS = "chat, whole"
 REQUESTS = {"chat, whole": ("chat", False, 300), "chat, streamed": ("chat", True, 30),
             "translated, whole": ("translated", False, 300), "translated, streamed": ("translated", True, 30)}
 
@@ -78,22 +84,58 @@ def of_requests():
         kind, stream, requests = REQUESTS[name]
         name = f"{name}, an SDK's, with limits"
         yield name, of_one_kind(sim_port, name, kind, stream, "sdk", requests, limited=True)
-
-
     kind, stream, requests = REQUESTS[WATCHED]
     name = f"{WATCHED}, an SDK's, with the live tail open"
     yield name, of_one_kind(sim_port, name, kind, stream, "sdk", requests, watched=True)
+    kind, stream, requests = REQUESTS[WITH_EXTRAS]
+    name = f"{WITH_EXTRAS}, an SDK's, with a webhook"
+    yield name, of_one_kind(sim_port, name, kind, stream, "sdk", requests, endpoint=True)
+    with collector() as url:
+        name = f"{WITH_EXTRAS}, an SDK's, one in ten traced"
+        traces = f'[traces]\nendpoint = "{url}"\nsample_ratio = 0.1\n'
+        yield name, of_one_kind(sim_port, name, kind, stream, "sdk", requests, more=traces)
 
 
-def of_one_kind(sim_port, name, kind, stream, head, requests, limited=False, watched=False):
+@contextmanager
+def collector():
+    """Takes the spans of a gateway, and looks at none of them."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            Handler.taken += 1
+            self.send_response(200)
+            self.send_header("content-type", "application/x-protobuf")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    Handler.taken = 0
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    assert Handler.taken, "no spans came"
+
+
+def of_one_kind(sim_port, name, kind, stream, head, requests, limited=False, watched=False, endpoint=False,
+                more=""):
     """The instructions of a request, over so many of them in a process of their own."""
     place = re.sub("[^a-z]+", "-", name.lower())
     folder, port, admin, conf = settings(place, sim_port, None, limited=limited)
     # The first call waits until valgrind has translated the code of the ledger. A busy machine is no
     # reason to refuse one.
     with conf.open("a") as file:
-        file.write("[timeouts]\nledger_ms = 10_000\nshed_lag_ms = 0\n")
+        file.write(f"[timeouts]\nledger_ms = 10_000\nshed_lag_ms = 0\n{more}")
     cli(conf, "account", "create", "bench", "--credit", "9000000", "--new-store")
+    if endpoint:
+        # It is never sent to: the account has more than enough.
+        cli(conf, "webhook", "add", "https://hooks.example.com/", "--account", "bench",
+            "--events", "balance.low,key.budget", "--low-balance", "1")
     key = issue_key(conf, limited)
     out = FOLDER / f"{place}.out"
     command = ["valgrind", "--tool=callgrind", "--fair-sched=yes", "--instr-atstart=no",

@@ -115,6 +115,7 @@ fn open_shared(
     let (lease, lent_wait) = (times.lease, times.lent_wait());
     let outbox_writable = Arc::new(AtomicBool::new(true));
     let log = Arc::new(SettlementLog::open_for_shared(section, outbox_writable.clone())?);
+    log.calls.set_adopted();
     let book =
         Arc::new(AllotmentBook::new(EndLog::open_for_shared(section)?, leases.clone(), lease));
     let run_gate = Arc::new(RunGate::new(outbox_writable));

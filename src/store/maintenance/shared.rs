@@ -281,7 +281,6 @@ impl SharedMaintenance {
             let _ = self.fleet.poll().await;
         }
         progress.recovered_run = Some(seen.run_id.clone());
-        self.outbox.log.calls.set_adopted();
         gate.set_recovered_run(&run);
         self.allotments.start_lending();
         log::info!(

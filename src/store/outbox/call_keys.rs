@@ -1,6 +1,7 @@
 //! Gives a store the idempotency keys of calls that the outbox has recorded: of those that died
-//! with their process, and of those whose charges the store lacks. They come with a lease that is
-//! over, so that a repeat asks the ledger how the call ended.
+//! with their process, and of those whose charges or video jobs the store lacks. They come with a
+//! lease that is over, so that a repeat asks the ledger how the call ended; the key of a call of
+//! this process that may still run, with one that is not.
 
 use std::collections::HashMap;
 
@@ -13,59 +14,75 @@ use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files::or_log_error;
 use super::started_calls::{self, RecordedCall};
 use crate::idempotency::{ClaimMode, RACE_PREFIX, ReplyStore};
-use crate::ledger::{Operation, Unavailable};
+use crate::ledger::Unavailable;
 
 /// At most this many keys are claimed at the same time.
 const CONCURRENCY_MAX: usize = 128;
+/// The lease of a key whose call may not have stored its reply yet, in ms. A call that has given
+/// that up does not renew it.
+const RUNNING_LEASE_MS: u64 = 60_000;
 
-/// The calls that a folder has recorded, by their ids. They are read when the first is looked for.
-pub(super) struct CallsByOwner<'a> {
+/// The calls that a folder has recorded under keys, by their ids. They are read when the first is
+/// looked for.
+pub(super) struct KeyedCalls<'a> {
     dir: &'a SegmentDir,
-    /// Whether calls may still run, which renew their keys themselves.
+    /// Whether calls may still run.
     is_own: bool,
     found: OnceCell<HashMap<String, RecordedCall>>,
 }
 
-impl<'a> CallsByOwner<'a> {
-    pub(super) fn new(dir: &'a SegmentDir, is_own: bool) -> CallsByOwner<'a> {
-        CallsByOwner { dir, is_own, found: OnceCell::new() }
+impl<'a> KeyedCalls<'a> {
+    pub(super) fn new(dir: &'a SegmentDir, is_own: bool) -> KeyedCalls<'a> {
+        KeyedCalls { dir, is_own, found: OnceCell::new() }
     }
 
-    /// Returns the recorded call of a charge; `None` if that has no idempotency key, or the
-    /// operation is no charge.
-    pub(super) async fn of_charge(&self, op: &Operation) -> Option<&RecordedCall> {
-        let Operation::Settle { id, .. } = op else { return None };
+    async fn find(&self, id: &str) -> Option<&RecordedCall> {
         let found = self.found.get_or_init(async || {
             let calls = read(self.dir).await.into_iter();
             // The entry by which a retry excludes a late charge has the same owner.
-            let is_key = |call: &RecordedCall| {
-                !call.key.name.starts_with(RACE_PREFIX) && (call.has_ended || !self.is_own)
-            };
+            let is_key = |call: &RecordedCall| !call.key.name.starts_with(RACE_PREFIX);
             calls.filter(is_key).map(|call| (call.key.owner.clone(), call)).collect()
         });
         found.await.get(id)
     }
 
-    /// Separates the charges of calls with idempotency keys from other entries. Both parts keep
-    /// their order.
+    /// Separates the hold ends of calls with idempotency keys from others. Both parts keep their
+    /// order.
     pub(super) async fn split_keyed(
         &self,
         entries: Vec<SettlementEntry>,
     ) -> (Vec<SettlementEntry>, Vec<SettlementEntry>) {
         let (mut keyed, mut others) = (Vec::new(), Vec::new());
         for entry in entries {
-            let part =
-                if self.of_charge(&entry.op).await.is_some() { &mut keyed } else { &mut others };
+            let is_keyed = self.find(entry.op.hold_id().unwrap_or_default()).await.is_some();
+            let part = if is_keyed { &mut keyed } else { &mut others };
             part.push(entry);
         }
         (keyed, others)
+    }
+
+    /// Gives the store the keys of these calls, if it lacks them. A key that another call has, or
+    /// whose reply is stored, stays as it is.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(super) async fn restore_keys(
+        &self,
+        store: &dyn ReplyStore,
+        ids: impl Iterator<Item = &str>,
+    ) -> Result<(), Unavailable> {
+        let found = join_all(ids.map(|id| self.find(id))).await;
+        let calls = found.into_iter().flatten().map(|call| {
+            let may_run = self.is_own && !call.has_ended;
+            (call, if may_run { RUNNING_LEASE_MS } else { 0 })
+        });
+        claim_again(store, calls).await
     }
 }
 
 async fn read(dir: &SegmentDir) -> Vec<RecordedCall> {
     let files = or_log_error(&dir.path, dir.list_segments(SegmentKind::Calls));
-    let read = spawn_blocking(move || started_calls::read_calls(&files)).await;
-    or_log_error(&dir.path, read.unwrap_or_else(|why| Err(why.into())))
+    spawn_blocking(move || started_calls::read_calls(&files)).await.unwrap_or_default()
 }
 
 /// Expires the keys of the calls in a folder that have not ended, and notes there that this was
@@ -80,7 +97,8 @@ pub(super) async fn release_dead(
     let calls = read(dir).await;
     let dead: Vec<&RecordedCall> = calls.iter().filter(|call| !call.has_ended).collect();
     for few in dead.chunks(CONCURRENCY_MAX) {
-        expire(store, few.iter().copied()).await?;
+        // A lease of 0 ms expires at once. If the store has lost the key, this creates it again.
+        claim_again(store, few.iter().map(|call| (*call, 0))).await?;
     }
     if !dead.is_empty() {
         log::info!(
@@ -92,18 +110,13 @@ pub(super) async fn release_dead(
     Ok(())
 }
 
-/// Expires the keys of calls. A key that another call has, or whose reply is stored, stays as it
-/// is.
-///
-/// # Errors
-/// The store does not answer.
-pub(super) async fn expire<'a>(
+/// Claims keys again for their calls, each for a lease in ms.
+async fn claim_again<'a>(
     store: &dyn ReplyStore,
-    calls: impl Iterator<Item = &'a RecordedCall>,
+    calls: impl Iterator<Item = (&'a RecordedCall, u64)>,
 ) -> Result<(), Unavailable> {
-    // A lease of 0 ms expires at once. If the store has lost the key, this creates it again.
-    let claims = calls.map(|RecordedCall { account, key, .. }| {
-        store.claim_key(account, key, &ClaimMode::Restore, 0)
+    let claims = calls.map(|(RecordedCall { account, key, .. }, lease_ms)| {
+        store.claim_key(account, key, &ClaimMode::Restore, lease_ms)
     });
     join_all(claims).await.into_iter().try_for_each(|claimed| claimed.map(drop))
 }

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 
-use super::call_keys::CallsByOwner;
+use super::call_keys::KeyedCalls;
+use super::job_orders::OrderRecord;
 use super::record::{self, Acknowledgements, LogRecord, SettlementEntry};
 use super::segment_dir::{SegmentDir, SegmentKind};
 use super::segment_files::{self, or_log_error};
@@ -19,7 +20,7 @@ use super::target::ServerRun;
 use super::{call_keys, job_orders};
 use crate::failpoints::failpoint;
 use crate::idempotency::ReplyStore;
-use crate::ledger::{AccountName, Outcome, Unavailable};
+use crate::ledger::{AccountName, Operation, Outcome, Unavailable};
 use crate::metrics::{METRICS, record_write_off};
 
 /// In ms. What a run of the store acknowledged longer than this before its end, the next run has:
@@ -129,7 +130,7 @@ impl SegmentReplay {
         self.replay_own(run, ReplayPart::Recent).await?;
         let own_dir = self.log.segment_dir();
         self.log.orders.restart_retention();
-        self.restore_jobs(run, &own_dir).await?;
+        self.restore_jobs(run, &own_dir, EntryOrigin::Own).await?;
         self.find_orphans(run);
         for index in 0..self.adopted.len() {
             self.replay_adopted(index, run, ReplayPart::Recent).await?;
@@ -229,7 +230,7 @@ impl SegmentReplay {
         let origin = EntryOrigin::Adopted;
         let outcome = self.replay_files(run, dir, files, Vec::new(), origin, part).await?;
         log_replay(&outcome, "adopted");
-        self.restore_jobs(run, &self.adopted[index].dir).await?;
+        self.restore_jobs(run, &self.adopted[index].dir, origin).await?;
         self.is_adopted_pending |= outcome.deferred > 0;
         if outcome.is_complete() {
             self.release_keys(index).await?;
@@ -247,15 +248,17 @@ impl SegmentReplay {
         Ok(())
     }
 
-    /// Restores the video jobs that are recorded in a folder of segments and that the run lacks.
+    /// Restores the video jobs that are recorded in a folder of segments and that the run lacks,
+    /// each after the idempotency key of the call that has placed it.
     /// Each job that the run has costs one lookup; the folder only contains the jobs of the last
     /// minutes.
     async fn restore_jobs(
         &self,
         run: &impl ServerRun,
         dir: &SegmentDir,
+        origin: EntryOrigin,
     ) -> Result<(), Unavailable> {
-        let mut applied = 0_u64;
+        let (mut applied, calls) = (0_u64, KeyedCalls::new(dir, origin == EntryOrigin::Own));
         for file in or_log_error(&dir.path, dir.list_segments(SegmentKind::Jobs)) {
             let path = file.clone();
             let reading = tokio::task::spawn_blocking(move || job_orders::read_orders(&path));
@@ -263,6 +266,11 @@ impl SegmentReplay {
             // One after another, in their order: a job must be placed before its acceptance by a
             // vendor is saved.
             for record in or_log_error(&file, read) {
+                // Another process may have ended the job, and so have recorded the charge.
+                if let OrderRecord::Placed(order) = &record {
+                    let id = std::iter::once(order.job.id.as_str());
+                    calls.restore_keys(&*self.reply_store, id).await?;
+                }
                 applied += u64::from(run.replay_job_record(record).await?);
             }
         }
@@ -328,7 +336,7 @@ impl SegmentReplay {
         part: ReplayPart,
     ) -> Result<ReplayOutcome, Unavailable> {
         let (mut acks, mut outcome) = (Acknowledgements::default(), ReplayOutcome::default());
-        let calls = CallsByOwner::new(dir, origin == EntryOrigin::Own);
+        let calls = KeyedCalls::new(dir, origin == EntryOrigin::Own);
         let (records, _) = record::parse_segment(&unwritten);
         let lacking = acks.missing_entries(records, i64::MIN).0;
         self.send_missing(run, lacking, origin, &calls, &mut outcome).await?;
@@ -355,7 +363,7 @@ impl SegmentReplay {
         run: &impl ServerRun,
         entries: Vec<SettlementEntry>,
         origin: EntryOrigin,
-        calls: &CallsByOwner<'_>,
+        calls: &KeyedCalls<'_>,
         outcome: &mut ReplayOutcome,
     ) -> Result<(), Unavailable> {
         for batch in entries.rchunks(LOOKUP_BATCH) {
@@ -363,8 +371,10 @@ impl SegmentReplay {
             for few in unapplied.rchunks(CONCURRENCY_MAX) {
                 // A store that lacks a charge may lack the key of its call, under which a repeat
                 // would be made anew. The key comes before the charge: no repeat is made between.
-                let lost = join_all(few.iter().map(|entry| calls.of_charge(&entry.op))).await;
-                call_keys::expire(&*self.reply_store, lost.into_iter().flatten()).await?;
+                let charges =
+                    few.iter().filter(|entry| matches!(entry.op, Operation::Settle { .. }));
+                let charged = charges.filter_map(|entry| entry.op.hold_id());
+                calls.restore_keys(&*self.reply_store, charged).await?;
                 let sending = few.iter().map(async |entry| {
                     let SettlementEntry { account, op, .. } = entry;
                     let void = match self.log.superseded.get() {
