@@ -371,10 +371,10 @@ impl SegmentReplay {
             for few in unapplied.rchunks(CONCURRENCY_MAX) {
                 // A store that lacks a charge may lack the key of its call, under which a repeat
                 // would be made anew. The key comes before the charge: no repeat is made between.
-                let charges =
-                    few.iter().filter(|entry| matches!(entry.op, Operation::Settle { .. }));
-                let charged = charges.filter_map(|entry| entry.op.hold_id());
-                calls.restore_keys(&*self.reply_store, charged).await?;
+                let is_charge = |op: &Operation| matches!(op, Operation::Settle { .. });
+                let charges = few.iter().filter(|entry| is_charge(&entry.op));
+                let ids = charges.filter_map(|entry| entry.op.hold_id());
+                calls.restore_keys(&*self.reply_store, ids).await?;
                 let sending = few.iter().map(async |entry| {
                     let SettlementEntry { account, op, .. } = entry;
                     let void = match self.log.superseded.get() {
