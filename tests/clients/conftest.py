@@ -19,11 +19,17 @@ def pytest_generate_tests(metafunc):
             metafunc.parametrize(name, only.args if only else usual, scope="session")
 
 
+# Files and tests that take much longer than others, most of it waiting.
+LONG = ("test_no_page_has_a_fault_that_axe_finds", "test_webhooks.py", "test_disaster.py")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Tests of one framework stand together, at the front: few workers have to start it, and early."""
+    """The longest tests come first, so that no worker has them for itself when the others have ended. Tests
+    of one framework stand together behind them: few workers have to start it, and early."""
     names = {item: getattr(item, "callspec", None) and item.callspec.params.get("framework") for item in items}
-    items.sort(key=lambda item: names[item] or "~")
+    places = {item: next((place for place, long in enumerate(LONG) if long in item.nodeid), len(LONG)) for item in items}
+    items.sort(key=lambda item: (places[item], names[item] or "~"))
 
 
 @pytest.fixture(scope="session")
