@@ -28,8 +28,11 @@ def pytest_collection_modifyitems(items):
     """The longest tests come first, so that no worker has them for itself when the others have ended. Tests
     of one framework stand together behind them: few workers have to start it, and early."""
     names = {item: getattr(item, "callspec", None) and item.callspec.params.get("framework") for item in items}
-    places = {item: next((place for place, long in enumerate(LONG) if long in item.nodeid), len(LONG)) for item in items}
-    items.sort(key=lambda item: (places[item], names[item] or "~"))
+    items.sort(key=lambda item: (place_of(item), names[item] or "~"))
+
+
+def place_of(item):
+    return next((place for place, long in enumerate(LONG) if long in item.nodeid), len(LONG))
 
 
 @pytest.fixture(scope="session")
