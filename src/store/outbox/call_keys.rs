@@ -120,3 +120,40 @@ async fn claim_again<'a>(
     });
     join_all(claims).await.into_iter().try_for_each(|claimed| claimed.map(drop))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::started_calls::StartedCalls;
+    use super::*;
+    use crate::idempotency::IdempotencyKey;
+    use crate::ledger::{AccountName, Operation};
+    use crate::money::Money;
+
+    /// A repeat has voided the hold of a call, whose late charge was refused after that.
+    #[tokio::test]
+    async fn a_void_followed_behind_the_settlement_that_it_had_come_before() {
+        let root = tempfile::tempdir().expect("a folder");
+        let dir = Arc::new(SegmentDir::create(root.path()).expect("a folder"));
+        let account = AccountName::parse("a").expect("a name");
+        let (name, owner) = ("key:x".to_owned(), "x".to_owned());
+        let key = IdempotencyKey { name, content: [7; 32], owner, life_ms: 60_000 };
+        StartedCalls::default().record_start(&account, &key, || dir.clone()).expect("a write");
+        let settle = |id: &str| {
+            let (id, line, origin) = (id.to_owned(), "{}".to_owned(), None);
+            Operation::Settle { id, charge: Money::ZERO, line, origin, tokens: None }
+        };
+        let void = |id: &str| Operation::Void { id: id.to_owned() };
+        let ops = [void("x"), settle("y"), settle("x"), void("y")];
+        let entries = (1..).zip(ops).map(|(seq, op)| SettlementEntry {
+            seq,
+            at: 0,
+            account: account.clone(),
+            op,
+        });
+        let (keyed, others) = KeyedCalls::new(&dir, false).split_keyed(entries.collect()).await;
+        let seqs = |part: &[SettlementEntry]| part.iter().map(|e| e.seq).collect::<Vec<_>>();
+        assert_eq!((seqs(&keyed), seqs(&others)), (vec![1, 3], vec![2, 4]));
+    }
+}

@@ -438,4 +438,13 @@ mod tests {
         calls.maintain(&dir, |_| true);
         assert_eq!(owners_of(&dir, true), [""; 0], "it was not kept");
     }
+
+    #[test]
+    fn one_file_that_could_not_be_read_hid_all_keys_of_a_folder() {
+        let root = tempfile::tempdir().expect("a folder");
+        let (calls, dir) = (StartedCalls::default(), dir_at(root.path()));
+        calls.record_start(&account(), &key("x"), || dir.clone()).expect("a write");
+        fs::create_dir(dir.segment_path(SegmentKind::Calls, 99)).expect("no file");
+        assert_eq!(owners(&dir), ["x"]);
+    }
 }
