@@ -36,12 +36,10 @@ FOLLOWED = 25
 WHOSE = {"a request": "curl", "an SDK's request": "sdk"}
 # What is counted once more for an account with a plan and three budgets.
 LIMITED = ("chat, whole", "translated, whole")
-# What is counted once more while somebody looks at the live tail of the console. So few calls a
-# second are made here that a large share of them is noted, of which there are twenty a second at most.
-WATCHED = "chat, whole"
-# What is counted once more with an endpoint that is to be told when the account has little left, and with
-# traces of one call in ten.
-WITH_EXTRAS = "chat, whole"
+# What is counted once more with an endpoint that is to be told when the account has little left, with one
+# call in ten traced, and while somebody looks at the live tail of the console. So few calls a second are
+# made here that a large share of them is noted there, of which there are twenty a second at most.
+OBSERVED = "chat, whole"
 REQUESTS = {"chat, whole": ("chat", False, 300), "chat, streamed": ("chat", True, 30),
             "translated, whole": ("translated", False, 300), "translated, streamed": ("translated", True, 30)}
 
@@ -84,14 +82,13 @@ def of_requests():
         kind, stream, requests = REQUESTS[name]
         name = f"{name}, an SDK's, with limits"
         yield name, of_one_kind(sim_port, name, kind, stream, "sdk", requests, limited=True)
-    kind, stream, requests = REQUESTS[WATCHED]
-    name = f"{WATCHED}, an SDK's, with the live tail open"
+    kind, stream, requests = REQUESTS[OBSERVED]
+    name = f"{OBSERVED}, an SDK's, with the live tail open"
     yield name, of_one_kind(sim_port, name, kind, stream, "sdk", requests, watched=True)
-    kind, stream, requests = REQUESTS[WITH_EXTRAS]
-    name = f"{WITH_EXTRAS}, an SDK's, with a webhook"
+    name = f"{OBSERVED}, an SDK's, with a webhook"
     yield name, of_one_kind(sim_port, name, kind, stream, "sdk", requests, endpoint=True)
     with collector() as url:
-        name = f"{WITH_EXTRAS}, an SDK's, one in ten traced"
+        name = f"{OBSERVED}, an SDK's, one in ten traced"
         traces = f'[traces]\nendpoint = "{url}"\nsample_ratio = 0.1\n'
         yield name, of_one_kind(sim_port, name, kind, stream, "sdk", requests, more=traces)
 
