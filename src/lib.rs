@@ -9,6 +9,7 @@ pub(crate) mod clock;
 pub mod conf;
 pub(crate) mod console;
 pub mod dialect;
+pub(crate) mod error_chain;
 mod failpoints;
 pub(crate) mod fast_map;
 pub(crate) mod files;

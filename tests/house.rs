@@ -11,9 +11,10 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 32] = [
+const ARROWS: [(&str, &str); 33] = [
     ("backoff", ""),
     ("clock", ""),
+    ("error_chain", ""),
     ("failpoints", ""),
     ("fast_map", ""),
     ("hex", ""),
@@ -24,9 +25,9 @@ const ARROWS: [(&str, &str); 32] = [
     ("files", "permissions toml_reader"),
     ("dialect", "hex money"),
     ("ledger", "fast_map hex money"),
-    ("traces", "fast_map hex metrics"),
+    ("traces", "error_chain fast_map hex metrics"),
     ("webhooks", "hex ledger money"),
-    ("notifier", "clock ledger metrics webhooks"),
+    ("notifier", "clock error_chain ledger metrics webhooks"),
     ("settlement", "backoff ledger metrics money"),
     ("kv_cache", "ledger"),
     ("operators", "hex ledger"),
@@ -43,7 +44,7 @@ const ARROWS: [(&str, &str); 32] = [
     ),
     (
         "jobs",
-        "backoff clock ledger settlement catalogue dialect money metrics files notifier \
+        "backoff clock error_chain ledger settlement catalogue dialect money metrics files notifier \
          toml_reader traces webhooks",
     ),
     (
@@ -64,8 +65,8 @@ const ARROWS: [(&str, &str); 32] = [
     ),
     (
         "console",
-        "admin_api catalogue clock conf gateway hex jobs ledger management money operators \
-         sessions statement store usage webhooks",
+        "admin_api catalogue clock conf error_chain gateway hex jobs ledger management money \
+         operators sessions statement store usage webhooks",
     ),
     (
         "cli",

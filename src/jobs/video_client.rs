@@ -17,6 +17,7 @@ use crate::catalogue::route_tls::RouteTlsFiles;
 use crate::catalogue::{VendorKey, VendorModelNames, route};
 use crate::dialect::vendor_error;
 use crate::dialect::videos::{self, VideoProgress, VideoRefusal};
+use crate::error_chain::error_chain;
 use crate::traces::context::TRACEPARENT;
 
 /// The timeout for a connection, TLS included.
@@ -269,12 +270,12 @@ impl VideoClient {
             Err(why) if why.is_connect() || why.is_builder() => {
                 log::warn!(
                     event = "upstream_connect_failed", route = route.name,
-                    error:% = error_chain(why);
+                    error:% = error_chain(&why.without_url());
                     "upstream connect failed"
                 );
                 return SubmitOutcome::Busy(None);
             }
-            Err(why) => return SubmitOutcome::Unknown(error_chain(why)),
+            Err(why) => return SubmitOutcome::Unknown(error_chain(&why.without_url())),
         };
         let (status, wait) = (response.status(), retry_after(&response));
         let body = read_response(response, route).await.unwrap_or_default();
@@ -321,7 +322,7 @@ impl VideoClient {
             Err(why) => {
                 log::warn!(
                     event = "video_poll_failed", route = route.name, vendor_id,
-                error:% = error_chain(why);
+                error:% = error_chain(&why.without_url());
                     "video poll failed"
                 );
                 return PollOutcome::NoAnswer(None);
@@ -383,18 +384,6 @@ impl VideoClient {
         let pieces = response.bytes_stream();
         Ok(pieces.map_err(|why| FetchError::Transfer(why.without_url())))
     }
-}
-
-/// Returns the error with its causes, without the URL.
-fn error_chain(why: reqwest::Error) -> String {
-    let why = why.without_url();
-    let mut text = String::new();
-    let mut cause: Option<&dyn std::error::Error> = Some(&why);
-    while let Some(why) = cause {
-        text = if text.is_empty() { why.to_string() } else { format!("{text}: {why}") };
-        cause = why.source();
-    }
-    text
 }
 
 fn auth_headers(route: &VideoRoute, vendor: &Vendor) -> Option<HeaderMap> {

@@ -1,6 +1,7 @@
 //! The HTTP client for endpoints. It connects to public addresses alone, follows no redirects, uses
 //! no proxy, and reads nothing of a response but its status.
 
+use std::error::Error as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, StatusCode, Url};
 
+use crate::error_chain::error_chain;
 use crate::webhooks::address::{WebhookUrl, is_public};
 
 /// The timeout for a connection, TLS included.
@@ -140,15 +142,9 @@ fn transfer(why: &reqwest::Error) -> WebhookClientError {
     if why.is_timeout() {
         return WebhookClientError::Slow;
     }
-    let mut causes = Vec::new();
-    let mut cause = std::error::Error::source(why);
-    while let Some(found) = cause {
-        causes.push(found.to_string());
-        cause = found.source();
-    }
     let what = if why.is_connect() { "no connection" } else { "the transfer broke" };
-    causes.insert(0, what.to_owned());
-    WebhookClientError::Transfer(causes.join(": "))
+    let causes = why.source().map(|why| format!(": {}", error_chain(why)));
+    WebhookClientError::Transfer(format!("{what}{}", causes.unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::call::CallTrace;
 use super::queue::{DropReason, TraceQueue, count_dropped};
 use super::spans::{ProcessIdentity, build_request};
+use crate::error_chain::error_chain;
 use crate::metrics::METRICS;
 
 /// How long traces wait for others at most.
@@ -190,16 +191,4 @@ async fn read_rejected(mut answer: Response) -> u64 {
     let answer = ExportTraceServiceResponse::decode(body.as_slice()).unwrap_or_default();
     let rejected = answer.partial_success.map_or(0, |partial| partial.rejected_spans);
     u64::try_from(rejected).unwrap_or(0)
-}
-
-/// Returns an error with its causes.
-fn error_chain(why: &dyn std::error::Error) -> String {
-    let mut text = why.to_string();
-    let mut cause = why.source();
-    while let Some(why) = cause {
-        text.push_str(": ");
-        text.push_str(&why.to_string());
-        cause = why.source();
-    }
-    text
 }

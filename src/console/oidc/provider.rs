@@ -30,6 +30,7 @@ use super::claims::{identity_of, lacks_any};
 use super::failure::{SignInFailure, loggable};
 use super::provider_http::{ProviderHttp, ProviderHttpError};
 use crate::conf::OidcSection;
+use crate::error_chain::error_chain;
 use crate::sessions::Principal;
 
 /// At most this many sign-ins wait for the provider at a time, so that other pages have their
@@ -333,13 +334,7 @@ impl IdentityProvider {
 
     /// Returns an error with its causes, for the log.
     fn shown(&self, why: &(dyn Error + 'static)) -> String {
-        let mut text = why.to_string();
-        let mut cause = why.source();
-        while let Some(found) = cause {
-            text = format!("{text}: {found}");
-            cause = found.source();
-        }
-        self.shown_text(&text)
+        self.shown_text(&error_chain(why))
     }
 
     fn shown_text(&self, text: &str) -> String {

@@ -1,6 +1,7 @@
 //! Requests to the identity provider. Each response comes within a time and a size, redirects are
 //! not followed, and a provider that speaks TLS is asked over TLS alone.
 
+use std::error::Error as _;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use reqwest::Client;
 use reqwest::redirect::Policy;
 
 use crate::conf::is_loopback_host;
+use crate::error_chain::error_chain;
 
 /// A response must have come within this time.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,6 +57,8 @@ impl ProviderHttp {
             .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")))
             .redirect(Policy::none())
             .no_proxy()
+            // A connection that a provider closes just when it is used again would end a sign-in.
+            .pool_max_idle_per_host(0)
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(RESPONSE_TIMEOUT)
             .build();
@@ -113,20 +117,44 @@ fn transfer(why: &reqwest::Error) -> ProviderHttpError {
     if why.is_timeout() {
         return ProviderHttpError::Slow;
     }
-    let mut causes = Vec::new();
-    let mut cause = std::error::Error::source(why);
-    while let Some(found) = cause {
-        causes.push(found.to_string());
-        cause = found.source();
-    }
     let what = if why.is_connect() { "no connection" } else { "the transfer broke" };
-    causes.insert(0, what.to_owned());
-    ProviderHttpError::Transfer(causes.join(": "))
+    let causes = why.source().map(|why| format!(": {}", error_chain(why)));
+    ProviderHttpError::Transfer(format!("{what}{}", causes.unwrap_or_default()))
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    /// Node closes a connection that is idle for five seconds: at the wrong moment, a reset.
+    #[tokio::test]
+    async fn a_sign_in_failed_when_the_provider_closed_an_idle_connection() {
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let issuer = format!("http://{}", listener.local_addr().expect("an address"));
+        tokio::spawn(async move {
+            while let Ok((mut connection, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut request = [0; 4096];
+                    assert!(connection.read(&mut request).await.expect("a request") > 0);
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+                    connection.write_all(answer).await.expect("an answer");
+                    // Whatever comes next on this connection finds it closed.
+                    let _ = connection.read_u8().await;
+                });
+            }
+        });
+        let http = ProviderHttp::new(&issuer).expect("a client");
+        for _ in 0..3 {
+            let mut request = HttpRequest::new(Vec::new());
+            *request.uri_mut() = format!("{issuer}/userinfo").parse().expect("an address");
+            let response = http.send(request).await.expect("a response");
+            assert_eq!(response.body(), b"{}");
+        }
+    }
 
     #[test]
     fn a_provider_with_tls_has_no_address_without() {
