@@ -44,8 +44,8 @@ const ARROWS: [(&str, &str); 33] = [
     ),
     (
         "jobs",
-        "backoff clock error_chain ledger settlement catalogue dialect money metrics files notifier \
-         toml_reader traces webhooks",
+        "backoff clock error_chain ledger settlement catalogue dialect money metrics files \
+         notifier toml_reader traces webhooks",
     ),
     (
         "gateway",
