@@ -282,6 +282,8 @@ pub enum PlaceResult {
     AlreadyPlaced(Box<Job>),
     /// The idempotency key was used before, and the job of that time was deleted since.
     Deleted,
+    /// The idempotency key was used before, for a job that was charged and that the store has lost.
+    Lost,
     /// The account has this amount available, which is not enough.
     Insufficient(Money),
     /// A budget does not allow the job until its window ends.

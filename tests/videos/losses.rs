@@ -79,6 +79,41 @@ async fn a_job_that_was_accepted_was_gone_after_a_power_cut(#[case] dies: bool) 
     world.nothing_held().await;
 }
 
+/// The charge was in the outbox of the gateway that had made it, its key in that of another one.
+#[rstest]
+#[case::while_its_gateway_lives(false)]
+#[case::with_its_gateway(true)]
+#[tokio::test]
+async fn a_job_that_another_gateway_had_made_was_made_again_for_a_repeat(#[case] dies: bool) {
+    let builder = World::start(Store::Redis).own_redis().env(IDLE.0, IDLE.1);
+    let mut world = builder.vendor("vendor_d", &["video-ms=40"]).conf(&quick(&[])).run().await;
+    let copy = world.redis().copy();
+    let worker = world.gateway_with("worker", &[]).await;
+    let id = ordered(&world, "a").await.id().to_owned();
+    assert_eq!(world.over(&id).await.outcome(), "completed");
+    world.settled(1).await;
+    if dies {
+        world.gateway.kill();
+    }
+    world.redis().fall_back_to(&copy);
+    if dies {
+        world.gateway = world.gateway_with("successor", &[IDLE]).await;
+    }
+    complete(&world, &worker).await;
+    let body = VIDEO.sent(&json!({ "prompt": "a" }));
+    let request = world.url_of(&world.gateway, VIDEO.path).header("content-type", body.media);
+    let request = request.header("idempotency-key", "a").body(body.bytes);
+    let again = Answer::read(request).await;
+    // If the charge is there before the order, the job does not come back.
+    if again.status == 409 {
+        assert_eq!(again.refusal(), (409, "reply_lost".to_owned()));
+    } else {
+        assert_eq!(Video::of(&again).id(), id);
+    }
+    assert_eq!((world.submissions().len(), world.settled(1).await.len()), (1, 1));
+    world.nothing_held().await;
+}
+
 /// A vendor had it, and after the power cut nobody knew under which id: it failed.
 #[rstest]
 #[case::while_its_gateway_lives(false)]

@@ -16,7 +16,7 @@ use crate::dialect::call::RequestKind;
 use crate::dialect::json::{JsonDocument, JsonPatch};
 use crate::dialect::videos::VideoRequest;
 use crate::dialect::{Endpoint, videos};
-use crate::gateway::api_error::{ApiError, ServerError, VideoError};
+use crate::gateway::api_error::{ApiError, IdempotencyError, ServerError, VideoError};
 use crate::gateway::call_rates::CallRates;
 use crate::gateway::context::RequestContext;
 use crate::gateway::idempotency::source::read_key_digest;
@@ -134,6 +134,7 @@ async fn answer_placed(
         PlaceResult::AlreadyPlaced(_) | PlaceResult::Deleted => {
             return Err(VideoError::Deleted.into());
         }
+        PlaceResult::Lost => return Err(IdempotencyError::ReplyLost.into()),
         PlaceResult::TooManyOpen => return Err(VideoError::TooManyOpen(schedule.open_max).into()),
         PlaceResult::Insufficient(available) => HoldRefused::Insufficient { least, available },
         PlaceResult::BudgetExceeded { window, left } => {

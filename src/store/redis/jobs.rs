@@ -80,7 +80,8 @@ impl JobQueue for RedisStore {
                 return Ok(placed);
             }
         }
-        Err(Unavailable("the idempotency key's job comes and goes".to_owned()))
+        // The key of a job that was removed goes with its record, see `remove.lua`.
+        Ok(PlaceResult::Lost)
     }
 
     async fn find_job(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
@@ -298,8 +299,9 @@ impl RedisStore {
     }
 
     /// Places a job again that a run of the server has lost, with its hold, its body and its key.
-    /// Returns whether the run had lost it. A job that was removed since is not lost: its hold has
-    /// ended, so nothing is placed.
+    /// Returns whether the run had lost it. If its hold has ended, nothing is placed: it was removed
+    /// since, or another gateway has made it and its charge came first. If it was charged, its key
+    /// is kept, so that a repeat is no other job.
     pub(in crate::store) async fn restore_job(&self, order: &NewJob) -> Result<bool, Unavailable> {
         let Job { account, id, .. } = &order.job;
         if self.find_record(account, id).await?.is_some() {

@@ -6,8 +6,9 @@
 --   job as JSON, the body, the id of the call's API key or '', what the job takes of rate limits.
 -- Reply: 'placed', the index values, the bytes that the account keeps, and what each rate limit has
 --   left, as in holding.lua; 'known', the index values, the job and its key, if the job exists
---   already; 'used' and the id of the job that has the idempotency key; 'late' after the deadline;
---   'crowded' if there are too many open jobs; 'no_account'; or a reply of holding.lua.
+--   already; 'charged' if it was charged and its record is lost, and then the idempotency key leads
+--   to it all the same; 'used' and the id of the job that has the idempotency key; 'late' after the
+--   deadline; 'crowded' if there are too many open jobs; 'no_account'; or a reply of holding.lua.
 local account, hold, held_open = KEYS[1], KEYS[2], KEYS[3]
 local record, body, keys, list, open = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local tag = KEYS[9]
@@ -20,6 +21,10 @@ if known[1] then return record_reply('known', record, known[1], known[2]) end
 if key ~= '' then
   local first = redis.call('HGET', keys, key)
   if first then return {'used', first} end
+end
+if redis.call('HGET', hold, 'state') == 'posted' then
+  if key ~= '' then redis.call('HSET', keys, key, id) end
+  return {'charged'}
 end
 local now = now_ms()
 if now > deadline then return {'late'} end
