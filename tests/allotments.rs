@@ -2,7 +2,9 @@
 //! once. Nobody can tell, whatever dies or comes beside it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -227,4 +229,39 @@ async fn what_one_process_has_borrowed_is_there_for_a_call_at_another(
     let charges = world.settled(41).await;
     prove_each(&answers, &charges);
     assert_eq!(world.balances().await.available, 1_000_000);
+}
+
+/// The logs of ends below a folder.
+fn end_logs(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("it").path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let logs = files.into_iter().filter(|path| path.extension().is_some_and(|it| it == "ends"));
+    logs.chain(folders.iter().flat_map(|folder| end_logs(folder))).collect()
+}
+
+/// Such a log has no end of a call with a key: the hold of one is never in memory.
+#[tokio::test]
+async fn a_log_of_ends_that_could_not_be_read_refused_every_call_with_a_key() {
+    let builder = World::start(Store::Sqlite).vendor("vendor_b", &[TOKENS]);
+    let mut world = builder.conf(PATIENT).run().await;
+    assert!(all_served(&burst(&world, &world.gateway, 100).await));
+    world.gateway.kill();
+    let logs = end_logs(&world.path(""));
+    assert!(!logs.is_empty(), "no call has ended in memory");
+    for log in logs {
+        fs::rename(&log, log.with_extension("away")).expect("a file");
+        fs::create_dir(log).expect("no file");
+    }
+    world.gateway = world.second_gateway().await;
+    let end = Instant::now() + Duration::from_secs(60);
+    let call = with(CHAT.call(), &json!({ "max_tokens": 10 })).to_string();
+    let keyed = || {
+        let request = world.request(CHAT.path).header("idempotency-key", "a");
+        Answer::read(request.body(call.clone()))
+    };
+    while keyed().await.status != 200 {
+        assert!(Instant::now() < end, "nobody is let in");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(world.log().contains("orphaned outbox segments pending"), "{}", world.log());
 }

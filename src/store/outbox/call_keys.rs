@@ -71,12 +71,20 @@ impl<'a> KeyedCalls<'a> {
         store: &dyn ReplyStore,
         ids: impl Iterator<Item = &str>,
     ) -> Result<(), Unavailable> {
+        claim_again(store, self.find_with_leases(ids).await).await
+    }
+
+    /// Returns the calls among `ids`, each with the lease in ms with which its key comes back.
+    async fn find_with_leases<'i>(
+        &self,
+        ids: impl Iterator<Item = &'i str>,
+    ) -> Vec<(&RecordedCall, u64)> {
         let found = join_all(ids.map(|id| self.find(id))).await;
-        let calls = found.into_iter().flatten().map(|call| {
+        let with_lease = |call: &'_ RecordedCall| {
             let may_run = self.is_own && !call.has_ended;
-            (call, if may_run { RUNNING_LEASE_MS } else { 0 })
-        });
-        claim_again(store, calls).await
+            if may_run { RUNNING_LEASE_MS } else { 0 }
+        };
+        found.into_iter().flatten().map(|call| (call, with_lease(call))).collect()
     }
 }
 
@@ -113,9 +121,9 @@ pub(super) async fn release_dead(
 /// Claims keys again for their calls, each for a lease in ms.
 async fn claim_again<'a>(
     store: &dyn ReplyStore,
-    calls: impl Iterator<Item = (&'a RecordedCall, u64)>,
+    calls: impl IntoIterator<Item = (&'a RecordedCall, u64)>,
 ) -> Result<(), Unavailable> {
-    let claims = calls.map(|(RecordedCall { account, key, .. }, lease_ms)| {
+    let claims = calls.into_iter().map(|(RecordedCall { account, key, .. }, lease_ms)| {
         store.claim_key(account, key, &ClaimMode::Restore, lease_ms)
     });
     join_all(claims).await.into_iter().try_for_each(|claimed| claimed.map(drop))
@@ -131,15 +139,38 @@ mod tests {
     use crate::ledger::{AccountName, Operation};
     use crate::money::Money;
 
+    fn key(owner: &str) -> IdempotencyKey {
+        let (name, owner) = (format!("key:{owner}"), owner.to_owned());
+        IdempotencyKey { name, content: [7; 32], owner, life_ms: 60_000 }
+    }
+
+    /// Its reply could still be stored, and a repeat was told that it was lost.
+    #[tokio::test]
+    async fn the_key_of_a_call_that_still_ran_came_back_with_a_lease_that_was_over() {
+        let root = tempfile::tempdir().expect("a folder");
+        let dir = Arc::new(SegmentDir::create(root.path()).expect("a folder"));
+        let (account, started) =
+            (AccountName::parse("a").expect("a name"), StartedCalls::default());
+        for owner in ["ended", "runs"] {
+            started.record_start(&account, &key(owner), || dir.clone()).expect("a write");
+        }
+        started.record_end(&account, "key:ended", "ended");
+        started.write_ended(|| dir.clone());
+        for (is_own, lease) in [(true, RUNNING_LEASE_MS), (false, 0)] {
+            let calls = KeyedCalls::new(&dir, is_own);
+            let found = calls.find_with_leases(["runs", "ended", "unknown"].into_iter()).await;
+            let found: Vec<_> = found.iter().map(|(c, lease)| (&*c.key.owner, *lease)).collect();
+            assert_eq!(found, [("runs", lease), ("ended", 0)]);
+        }
+    }
+
     /// A repeat has voided the hold of a call, whose late charge was refused after that.
     #[tokio::test]
     async fn a_void_followed_behind_the_settlement_that_it_had_come_before() {
         let root = tempfile::tempdir().expect("a folder");
         let dir = Arc::new(SegmentDir::create(root.path()).expect("a folder"));
         let account = AccountName::parse("a").expect("a name");
-        let (name, owner) = ("key:x".to_owned(), "x".to_owned());
-        let key = IdempotencyKey { name, content: [7; 32], owner, life_ms: 60_000 };
-        StartedCalls::default().record_start(&account, &key, || dir.clone()).expect("a write");
+        StartedCalls::default().record_start(&account, &key("x"), || dir.clone()).expect("a write");
         let settle = |id: &str| {
             let (id, line, origin) = (id.to_owned(), "{}".to_owned(), None);
             Operation::Settle { id, charge: Money::ZERO, line, origin, tokens: None }
