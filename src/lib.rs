@@ -29,6 +29,7 @@ pub mod sessions;
 mod settlement;
 pub mod statement;
 pub mod store;
+pub(crate) mod task_group;
 pub(crate) mod toml_reader;
 pub(crate) mod traces;
 pub mod usage;

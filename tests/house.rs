@@ -11,7 +11,7 @@ const CODE_LINES_MAX: usize = 400;
 const COLUMNS_MAX: usize = 100;
 
 /// What a room may import, beside itself. A room that is not here has no place in the house.
-const ARROWS: [(&str, &str); 33] = [
+const ARROWS: [(&str, &str); 34] = [
     ("backoff", ""),
     ("clock", ""),
     ("error_chain", ""),
@@ -19,6 +19,7 @@ const ARROWS: [(&str, &str); 33] = [
     ("fast_map", ""),
     ("hex", ""),
     ("money", ""),
+    ("task_group", ""),
     ("toml_reader", ""),
     ("metrics", "fast_map"),
     ("permissions", ""),
@@ -40,7 +41,7 @@ const ARROWS: [(&str, &str); 33] = [
     (
         "store",
         "backoff clock failpoints fast_map hex jobs ledger money metrics kv_cache permissions \
-         idempotency operators sessions usage statement archive webhooks",
+         idempotency operators sessions task_group usage statement archive webhooks",
     ),
     (
         "jobs",
@@ -71,7 +72,7 @@ const ARROWS: [(&str, &str); 33] = [
     (
         "cli",
         "clock money toml_reader metrics permissions files dialect ledger kv_cache idempotency \
-         catalogue store jobs gateway conf operators \
+         catalogue store jobs gateway conf operators task_group \
          management admin_api console sessions statement usage archive traces notifier webhooks",
     ),
 ];

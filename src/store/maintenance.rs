@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
@@ -17,6 +18,7 @@ use crate::idempotency::{FirstAttempts, ReplyStore};
 use crate::ledger::lease::{LeaseEntry, LeasedItem};
 use crate::ledger::{Leases, Ledger, Operation, Unavailable};
 use crate::metrics::METRICS;
+use crate::task_group::run_group;
 
 mod embedded;
 mod embedded_fleet;
@@ -110,18 +112,19 @@ impl Maintenance {
     pub async fn run(&self) {
         match &self.kind {
             MaintenanceKind::Embedded(embedded) => {
-                let upkeep = async { tokio::join!(self.renew_leases(), self.purge_attempts()) };
-                tokio::join!(embedded.run(&self.uptime), upkeep);
+                let own = [self.renew_leases().boxed(), self.purge_attempts().boxed()];
+                run_group(embedded.tasks(&self.uptime).into_iter().chain(own)).await;
             }
             MaintenanceKind::Shared(shared) => {
-                tokio::join!(
-                    shared.watch_server(&self.uptime),
-                    shared.maintain_outbox(),
-                    shared.poll_fleet(),
-                    shared.run_allotments(),
-                    self.renew_leases(),
-                    self.purge_attempts()
-                );
+                run_group([
+                    shared.watch_server(&self.uptime).boxed(),
+                    shared.maintain_outbox().boxed(),
+                    shared.poll_fleet().boxed(),
+                    shared.run_allotments().boxed(),
+                    self.renew_leases().boxed(),
+                    self.purge_attempts().boxed(),
+                ])
+                .await;
             }
         }
     }

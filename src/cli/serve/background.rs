@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,6 +36,7 @@ use crate::metrics::METRICS;
 use crate::notifier::changed_accounts::ChangedAccounts;
 use crate::store::OpenStore;
 use crate::store::maintenance::Maintenance;
+use crate::task_group::run_group;
 use crate::traces::tracer::Tracer;
 
 /// The interval between two lookups of the vendors' host names, and the shorter one while some name
@@ -107,16 +109,20 @@ impl BackgroundService for VideoWorker {
 #[async_trait]
 impl BackgroundService for BackgroundTasks {
     async fn start(&self, mut shutdown: ShutdownWatch) {
+        let (ledger, patience) = (&*self.store.ledger, self.timeouts.ledger);
+        let tasks = [
+            self.resolve_periodically().boxed(),
+            self.sweep_holds().boxed(),
+            self.sweep_bodies().boxed(),
+            follow_journals(&*self.store.usage, &self.changed_accounts).boxed(),
+            self.reload_periodically().boxed(),
+            self.probe_routes().boxed(),
+            self.report.report().boxed(),
+            self.keys.watch(ledger, patience).boxed(),
+            self.keys.tell_uses_periodically(ledger, patience).boxed(),
+        ];
         tokio::select! {
-            () = self.resolve_periodically() => {}
-            () = self.sweep_holds() => {}
-            () = self.sweep_bodies() => {}
-            () = follow_journals(&*self.store.usage, &self.changed_accounts) => {}
-            () = self.reload_periodically() => {}
-            () = self.probe_routes() => {}
-            () = self.report.report() => {}
-            () = self.keys.watch(&*self.store.ledger, self.timeouts.ledger) => {}
-            () = self.keys.tell_uses_periodically(&*self.store.ledger, self.timeouts.ledger) => {}
+            () = run_group(tasks) => {}
             _ = shutdown.changed() => {}
         }
         self.drain_and_exit().await;

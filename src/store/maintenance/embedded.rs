@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -75,7 +77,8 @@ impl EmbeddedMaintenance {
         self.has_probed.load(Ordering::SeqCst)
     }
 
-    pub(super) async fn run(&self, uptime: &Uptime) {
+    /// Returns what runs until the process ends.
+    pub(super) fn tasks<'a>(&'a self, uptime: &'a Uptime) -> [BoxFuture<'a, ()>; 3] {
         let store: &Arc<SqliteStore> = &self.outbox.store;
         let probing = async {
             loop {
@@ -102,19 +105,16 @@ impl EmbeddedMaintenance {
                 sleep(PROBE_INTERVAL).await;
             }
         };
-        tokio::join!(
-            probing,
-            self.allotments.run(),
-            maintain_outbox(
-                &self.outbox,
-                &self.replay,
-                || {
-                    let is_alive = self.is_store_up.load(Ordering::SeqCst);
-                    is_alive.then(|| (store.clone(), Instant::now()))
-                },
-                || self.allotments.adopt_orphans(),
-            )
+        let maintaining = maintain_outbox(
+            &self.outbox,
+            &self.replay,
+            || {
+                let is_alive = self.is_store_up.load(Ordering::SeqCst);
+                is_alive.then(|| (store.clone(), Instant::now()))
+            },
+            || self.allotments.adopt_orphans(),
         );
+        [probing.boxed(), self.allotments.run().boxed(), maintaining.boxed()]
     }
 
     async fn adopt_orphans(&self) {
