@@ -46,25 +46,26 @@ def stacks(tmp_path_factory):
 
 
 @pytest.fixture
-def gateway(stacks, store, vendor_kind):
+def gateway(request, stacks, store, vendor_kind):
     """gateway() is the healthy one that tests share; gateway(vendor_b=["status=503", ""]) is one of
     this test's own, with two routes to vendor_b of which the first has a fault, and
     gateway(videos={"open_max": 2}) one with that in its configuration; tls=False has a vendor without."""
-    yield from gateways(stacks, store, vendor_kind, tapped=False)
+    yield from gateways(request, stacks, store, vendor_kind, tapped=False)
 
 
 @pytest.fixture
-def tapped(stacks, store, vendor_kind):
+def tapped(request, stacks, store, vendor_kind):
     """As gateway(), but gateway.wire tells what vendor_a was asked."""
-    yield from gateways(stacks, store, vendor_kind, tapped=True)
+    yield from gateways(request, stacks, store, vendor_kind, tapped=True)
 
 
-def gateways(stacks, store, vendor_kind, tapped):
-    shared = stacks.gateway(store, vendor_kind, {}, tapped)
+def gateways(request, stacks, store, vendor_kind, tapped):
+    jobs = "video" in request.node.nodeid
+    shared = stacks.gateway(store, vendor_kind, {}, tapped, jobs)
     if tapped:
         shared.wire.forget()
     mark = len(stacks.running)
-    yield lambda **wishes: stacks.gateway(store, vendor_kind, wishes, tapped)
+    yield lambda **wishes: stacks.gateway(store, vendor_kind, wishes, tapped, jobs)
     stacks.stop_since(mark)
 
 

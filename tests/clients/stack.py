@@ -56,6 +56,10 @@ HTTP_CLIENTS = {
     anthropic.AsyncAnthropic: anthropic.DefaultAsyncHttpxClient,
 }
 ROUTE_NAMES = ("main", "second", "third")
+# What a test makes need not outlive a power cut, so nobody waits for the disk of Redis.
+HASTE = {"TOLLGATE__STORE__ALLOW_VOLATILE": "true"}
+# Settings by which a test has its console elsewhere, or behind something.
+CONSOLE_SETTINGS = {"TOLLGATE__LISTEN__CONSOLE", "TOLLGATE__CONSOLE__URL"}
 # How often jobs are looked at, so that one is over in about a second.
 PAUSES = {"poll_ms": 100, "retry_ms": 100}
 # A store on a busy machine may take longer than a caller should wait for it; no test is about that but by its own wish.
@@ -139,10 +143,12 @@ class Gateway:
         self.more = {"files": {"url": f"file:{folder}/files"}} | (more or {})
         if files := {name: self.more[name] for name in RULES_FILES if self.more.get(name)}:
             self.more["rules"] = {"dir": str(rules_with(files, folder))}
-        http, admin = free_port(), free_port()
-        self.conf.write_text(configuration(http, admin, store_url, routes, vendor, self.more))
+        http, admin, console = free_port(), free_port(), free_port()
+        listen = {"http": http, "admin": admin, "console": console}
+        self.conf.write_text(configuration(listen, store_url, routes, vendor, self.more))
         self.root, self.admin = f"http://127.0.0.1:{http}", f"127.0.0.1:{admin}"
         self.base_url = f"{self.root}/v1"
+        self.operators = Operators(self, f"http://127.0.0.1:{console}/admin/v1")
         if store_url.startswith("sqlite:"):
             self.cli("init")
         environment = self.more.get("environment", {})
@@ -174,10 +180,11 @@ class Gateway:
     def account(self, credit="5"):
         """A new account with a key of its own."""
         name = f"clients-{secrets.token_hex(6)}"
-        # It need not outlive a power cut, so nobody waits for the disk of Redis.
-        haste = {"TOLLGATE__STORE__ALLOW_VOLATILE": "true"}
-        self.cli("account", "create", name, *(["--credit", credit] if credit else []), **haste)
-        return Account(self, name, self.cli("key", "issue", name, **haste))
+        if self.store_url.startswith("sqlite:") and self.operators.are_served():
+            self.operators.call("POST", "/accounts", name=name, credit_usd=credit or "0")
+            return Account(self, name, self.operators.call("POST", "/keys", account=name)["key"])
+        self.cli("account", "create", name, *(["--credit", credit] if credit else []), **HASTE)
+        return Account(self, name, self.cli("key", "issue", name, **HASTE))
 
     def client(self, key):
         return sdk(self.base_url, key)
@@ -185,6 +192,29 @@ class Gateway:
     def native(self, key, kind=anthropic.Anthropic, **options):
         """vendor_a's own client, which adds the /v1 itself."""
         return sdk(self.root, key, kind, **options)
+
+
+class Operators:
+    """The API of operators of a gateway. Commands do the same, but each is a process that has to start."""
+
+    def __init__(self, gateway, root):
+        self.gateway, self.root, self.token = gateway, root, None
+
+    def are_served(self):
+        """Whether the gateway runs, and has its console where it was told to have it."""
+        elsewhere = self.gateway.more.get("environment", {}).keys() & CONSOLE_SETTINGS
+        return not elsewhere and self.gateway.process.child.poll() is None
+
+    def call(self, method, path, **body):
+        """Makes a call as an operator of its own; the reply."""
+        if not self.token:
+            name = f"tests-{secrets.token_hex(4)}"
+            self.token = self.gateway.cli("operator", "add", name, "--role", "owner", **HASTE)
+        headers = {"authorization": f"Bearer {self.token}", "content-type": "application/json"}
+        data = json.dumps(body).encode() if body else None
+        request = urllib.request.Request(self.root + path, data=data, method=method, headers=headers)
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return json.load(reply)
 
 
 def rules_with(files, folder):
@@ -195,14 +225,15 @@ def rules_with(files, folder):
     return copy
 
 
-def configuration(http, admin, store_url, routes, vendor, more):
+def configuration(ports, store_url, routes, vendor, more):
     sections = {
-        "listen": {"http": f"127.0.0.1:{http}", "admin": f"127.0.0.1:{admin}"},
+        "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()},
         "store": {"url": store_url},
         "rules": {"dir": f"{REPO}/lua-free-rules"},
     }
     sections |= {section: values for section, values in more.items() if section not in BESIDE}
-    sections["videos"] = PAUSES | sections.get("videos", {})
+    if "videos" in sections:
+        sections["videos"] = PAUSES | sections["videos"]
     sections["timeouts"] = PATIENCE | sections.get("timeouts", {})
     lines = []
     for section, values in sections.items():
@@ -260,7 +291,18 @@ class Account:
         self.gateway.cli("key", "revoke", record(listed).prefix)
 
     def balance(self):
+        operators = self.gateway.operators
+        if operators.are_served():
+            return SimpleNamespace(**operators.call("GET", f"/accounts/{self.name}"))
         return record(self.gateway.cli("--json", "account", "show", self.name))
+
+    def journal(self):
+        """The lines of its journal, oldest first."""
+        operators = self.gateway.operators
+        if operators.are_served():
+            lines = operators.call("GET", f"/charges?account={self.name}&limit=1000")["data"]
+            return [SimpleNamespace(**line) for line in lines]
+        return [record(line) for line in self.gateway.cli("--json", "charges", self.name).splitlines()]
 
     def assert_paid(self, model, *usages):
         """What was charged is the list price of these usages, and nothing else."""
@@ -289,8 +331,7 @@ class Account:
         """All charges, oldest first, once there are `count` of them, no hold is open, and the books agree."""
 
         def settled():
-            charges = [record(line) for line in self.gateway.cli("--json", "charges", self.name).splitlines()]
-            balance = self.balance()
+            charges, balance = self.journal(), self.balance()
             return len(charges) >= count and balance.held_nano == 0 and (charges, balance)
 
         charges, balance = until(settled, f"{count} charge(s) of {self.name} and no open hold")
@@ -356,13 +397,16 @@ class Stacks:
         self.running.append(part)
         return part
 
-    def gateway(self, store, vendor_kind, wishes, tapped=False):
-        if not wishes and (shared := self.healthy.get((store, vendor_kind, tapped))):
+    def gateway(self, store, vendor_kind, wishes, tapped=False, jobs=False):
+        """With `jobs` it looks for jobs often, which costs a processor something all the time."""
+        if not wishes and (shared := self.healthy.get((store, vendor_kind, tapped, jobs))):
             return shared
         folder = self.new_folder()
         vendor = self.start(self.vendor(vendor_kind, folder, wishes))
         routes = {name: self.addresses(vendor, name, wishes.get(name, "")) for name in VERSION_SEGMENT}
         more = {name: wish for name, wish in wishes.items() if name not in routes}
+        if jobs:
+            more.setdefault("videos", {})
         wire = self.start(Wiretap(routes["vendor_a"][0])) if tapped else None
         if wire:
             routes["vendor_a"][0] = wire.url
@@ -371,7 +415,7 @@ class Stacks:
         if wishes:
             gateway.ends_with_its_test()
         else:
-            self.healthy[store, vendor_kind, tapped] = gateway
+            self.healthy[store, vendor_kind, tapped, jobs] = gateway
         return gateway
 
     def vendor(self, kind, folder, wishes):

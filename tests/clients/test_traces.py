@@ -87,7 +87,7 @@ def traces(collector, **more):
 
 @pytest.mark.vendors("sim")
 def test_a_collector_reads_calls_and_attempts_of_every_kind(gateway, collector):
-    gw = gateway(vendor_b=["status=503", ""], traces=traces(collector, service_name="edge"))
+    gw = gateway(vendor_b=["status=503", ""], traces=traces(collector, service_name="edge"), videos={})
     account = gw.account()
     client = account.client()
     parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
