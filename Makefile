@@ -24,7 +24,9 @@ test: ## every test, the vendors' own SDKs against the binary, short forms of th
 	@tests/setup.sh test
 	tests/clients/install & installed=$$!; cargo build --all-targets; built=$$?; \
 	wait $$installed && exit $$built
-	@if cargo nextest --version >/dev/null 2>&1; then set -x; tests/with_redis.sh cargo nextest run; \
+	@# Nextest starts itself once more for each test, to be safe from a stop between fork and exec.
+	@if cargo nextest --version >/dev/null 2>&1; then export NEXTEST_DOUBLE_SPAWN=0; set -x; \
+	tests/with_redis.sh cargo nextest run; \
 	else set -x; tests/with_redis.sh cargo test --all-targets; fi
 	cargo test --doc
 	TOLLGATE_BIN=$(or $(TOLLGATE_BIN),$(TARGET)/debug/tollgate) tests/lint/kubernetes
