@@ -299,9 +299,9 @@ impl RedisStore {
     }
 
     /// Places a job again that a run of the server has lost, with its hold, its body and its key.
-    /// Returns whether the run had lost it. If its hold has ended, nothing is placed: it was removed
-    /// since, or another gateway has made it and its charge came first. If it was charged, its key
-    /// is kept, so that a repeat is no other job.
+    /// Returns whether the run had lost it. If its hold has ended, nothing is placed: it was
+    /// removed since, or another gateway has made it and its charge came first. If it was charged,
+    /// its key is kept, so that a repeat is no other job.
     pub(in crate::store) async fn restore_job(&self, order: &NewJob) -> Result<bool, Unavailable> {
         let Job { account, id, .. } = &order.job;
         if self.find_record(account, id).await?.is_some() {
