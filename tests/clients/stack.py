@@ -296,10 +296,11 @@ class Account:
             return SimpleNamespace(**operators.call("GET", f"/accounts/{self.name}"))
         return record(self.gateway.cli("--json", "account", "show", self.name))
 
-    def journal(self):
-        """The lines of its journal, oldest first."""
+    def journal(self, wanted):
+        """The lines of its journal, oldest first. If none is wanted, another process looks, and later: a gateway
+        that is asked tells the store first what it has in memory."""
         operators = self.gateway.operators
-        if operators.are_served():
+        if wanted and operators.are_served():
             lines = operators.call("GET", f"/charges?account={self.name}&limit=1000")["data"]
             return [SimpleNamespace(**line) for line in lines]
         return [record(line) for line in self.gateway.cli("--json", "charges", self.name).splitlines()]
@@ -331,7 +332,7 @@ class Account:
         """All charges, oldest first, once there are `count` of them, no hold is open, and the books agree."""
 
         def settled():
-            charges, balance = self.journal(), self.balance()
+            charges, balance = self.journal(count), self.balance()
             return len(charges) >= count and balance.held_nano == 0 and (charges, balance)
 
         charges, balance = until(settled, f"{count} charge(s) of {self.name} and no open hold")

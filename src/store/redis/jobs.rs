@@ -80,8 +80,7 @@ impl JobQueue for RedisStore {
                 return Ok(placed);
             }
         }
-        // The key of a job that was removed goes with its record, see `remove.lua`.
-        Ok(PlaceResult::Lost)
+        Err(Unavailable("the idempotency key's job comes and goes".to_owned()))
     }
 
     async fn find_job(&self, account: &AccountName, id: &str) -> Result<Option<Job>, Unavailable> {
@@ -300,7 +299,7 @@ impl RedisStore {
 
     /// Places a job again that a run of the server has lost, with its hold, its body and its key.
     /// Returns whether the run had lost it. If its hold has ended, nothing is placed: it was
-    /// removed since, or another gateway has made it and its charge came first. If it was charged,
+    /// removed since, or another gateway has made it and its charge came first. In the second case
     /// its key is kept, so that a repeat is no other job.
     pub(in crate::store) async fn restore_job(&self, order: &NewJob) -> Result<bool, Unavailable> {
         let Job { account, id, .. } = &order.job;
@@ -352,6 +351,7 @@ impl RedisStore {
                     }
                 }));
             }
+            Some("lost") => return Ok(Some(PlaceResult::Lost)),
             Some("wait") => return Err(lent_money::still_lent()),
             Some("crowded") => return Ok(Some(PlaceResult::TooManyOpen)),
             Some("late") => return Err(deadline_error()),

@@ -75,7 +75,9 @@ end
 if counted then write_windows(now_ms()) end
 if rates then rates.write() end
 if lots then lots.write() end
-if is_lost then redis.call('HSET', hold, 'wanted', wanted, 'least', least, 'held', '0') end
+if is_lost then
+  redis.call('HSET', hold, 'wanted', wanted, 'least', least, 'held', '0', 'lost', '1')
+end
 redis.call('HSET', hold, 'state', 'posted', 'posted', total)
 redis.call('HDEL', hold, 'line', 'windows', 'rates', 'lots')
 redis.call('PEXPIRE', hold, ttl)

@@ -6,9 +6,10 @@
 --   job as JSON, the body, the id of the call's API key or '', what the job takes of rate limits.
 -- Reply: 'placed', the index values, the bytes that the account keeps, and what each rate limit has
 --   left, as in holding.lua; 'known', the index values, the job and its key, if the job exists
---   already; 'charged' if it was charged and its record is lost, and then the idempotency key leads
---   to it all the same; 'used' and the id of the job that has the idempotency key; 'late' after the
---   deadline; 'crowded' if there are too many open jobs; 'no_account'; or a reply of holding.lua.
+--   already; 'charged' if the server had lost the job when its charge came; 'lost' if the
+--   idempotency key was that of such a job; 'used' and the id of the job that has the idempotency
+--   key; 'late' after the deadline; 'crowded' if there are too many open jobs; 'no_account'; or a
+--   reply of holding.lua.
 local account, hold, held_open = KEYS[1], KEYS[2], KEYS[3]
 local record, body, keys, list, open = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local tag = KEYS[9]
@@ -18,15 +19,23 @@ local status, job, content = ARGV[8], ARGV[9], ARGV[10]
 if redis.call('EXISTS', account) == 0 then return {'no_account'} end
 local known = redis.call('HMGET', record, 'job', 'key')
 if known[1] then return record_reply('known', record, known[1], known[2]) end
+local now = now_ms()
 if key ~= '' then
   local first = redis.call('HGET', keys, key)
-  if first then return {'used', first} end
+  local lost_at = first and string.match(first, '^lost (%d+)$')
+  if lost_at then
+    if now - tonumber(lost_at) < ENDED_HOLD_TTL_MS then return {'lost'} end
+  elseif first then
+    return {'used', first}
+  end
 end
-if redis.call('HGET', hold, 'state') == 'posted' then
-  if key ~= '' then redis.call('HSET', keys, key, id) end
+if redis.call('HGET', hold, 'lost') then
+  -- The key is kept, so that a repeat is no other job with another charge.
+  if key ~= '' and not is_deleted(account) then
+    redis.call('HSET', keys, key, 'lost ' .. text(now))
+  end
   return {'charged'}
 end
-local now = now_ms()
 if now > deadline then return {'late'} end
 if redis.call('SCARD', open) >= open_max then return {'crowded'} end
 local held = set_aside(account, hold, held_open, id, ARGV[11], wanted, least, lease, ARGV[12])
