@@ -60,6 +60,7 @@ def tapped(request, stacks, store, vendor_kind):
 
 
 def gateways(request, stacks, store, vendor_kind, tapped):
+    # Tests of videos say so in their names.
     jobs = "video" in request.node.nodeid
     shared = stacks.gateway(store, vendor_kind, {}, tapped, jobs)
     if tapped:

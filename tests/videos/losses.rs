@@ -17,14 +17,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A gateway that makes no videos.
 const IDLE: (&str, &str) = ("TOLLGATE__VIDEOS__WORKER", "false");
 
-/// Waits until a gateway lets calls in again, after Redis has come back as another run.
-async fn complete(world: &World, gateway: &Process) {
+/// Waits until a gateway has told Redis what it lacks, after it has come back as another run.
+async fn recovered(gateway: &Process) {
     let end = Instant::now() + PATIENCE;
     let runs = || gateway.log().matches("store recovery finished").count();
     while !gateway.log().contains("store restarted") || runs() < 2 {
         assert!(Instant::now() < end, "it is not made up for:\n{}", gateway.log());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Waits until a gateway lets calls in again, after Redis has come back as another run.
+async fn complete(world: &World, gateway: &Process) {
+    let end = Instant::now() + PATIENCE;
+    recovered(gateway).await;
     // Requests find their way to it a moment later.
     while world.get("/v1/videos").await.status != 200 {
         assert!(Instant::now() < end, "it does not answer:\n{}", gateway.log());
@@ -32,12 +38,16 @@ async fn complete(world: &World, gateway: &Process) {
     }
 }
 
-/// Orders a video under a key.
-async fn ordered(world: &World, key: &str) -> Video {
+/// What the gateway answers to the order of a video under a key.
+async fn order(world: &World, key: &str) -> Answer {
     let body = VIDEO.sent(&json!({ "prompt": key }));
     let request = world.url_of(&world.gateway, VIDEO.path).header("content-type", body.media);
-    let request = request.header("idempotency-key", key).body(body.bytes);
-    Video::of(&Answer::read(request).await)
+    Answer::read(request.header("idempotency-key", key).body(body.bytes)).await
+}
+
+/// Orders a video under a key.
+async fn ordered(world: &World, key: &str) -> Video {
+    Video::of(&order(world, key).await)
 }
 
 /// Of 366 jobs that were accepted 46 became 404, since Redis had lost its last second.
@@ -99,11 +109,7 @@ async fn a_job_that_another_gateway_had_made_was_made_again_for_a_repeat(#[case]
         world.gateway.signal("STOP");
     }
     world.redis().fall_back_to(&copy);
-    let end = Instant::now() + PATIENCE;
-    while worker.log().matches("store recovery finished").count() < 2 {
-        assert!(Instant::now() < end, "it is not made up for:\n{}", worker.log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    recovered(&worker).await;
     world.settled(1).await;
     if dies {
         world.gateway = world.gateway_with("successor", &[IDLE]).await;
@@ -111,10 +117,7 @@ async fn a_job_that_another_gateway_had_made_was_made_again_for_a_repeat(#[case]
         world.gateway.signal("CONT");
         complete(&world, &world.gateway).await;
     }
-    let body = VIDEO.sent(&json!({ "prompt": "a" }));
-    let request = world.url_of(&world.gateway, VIDEO.path).header("content-type", body.media);
-    let request = request.header("idempotency-key", "a").body(body.bytes);
-    let again = Answer::read(request).await;
+    let again = order(&world, "a").await;
     assert_eq!(again.refusal(), (409, "reply_lost".to_owned()), "{id}: {again:?}");
     assert_eq!((world.submissions().len(), world.settled(1).await.len()), (1, 1));
     world.nothing_held().await;

@@ -80,11 +80,11 @@ impl<'a> KeyedCalls<'a> {
         ids: impl Iterator<Item = &'i str>,
     ) -> Vec<(&RecordedCall, u64)> {
         let found = join_all(ids.map(|id| self.find(id))).await;
-        let with_lease = |call: &'_ RecordedCall| {
+        let calls = found.into_iter().flatten().map(|call| {
             let may_run = self.is_own && !call.has_ended;
-            if may_run { RUNNING_LEASE_MS } else { 0 }
-        };
-        found.into_iter().flatten().map(|call| (call, with_lease(call))).collect()
+            (call, if may_run { RUNNING_LEASE_MS } else { 0 })
+        });
+        calls.collect()
     }
 }
 
